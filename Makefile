@@ -1,0 +1,40 @@
+# Every target creates .venv and installs what it needs; it does so again when dependencies change.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN_READY := .venv/.ready
+DEV_READY := .venv/.ready-dev
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-all lint clean
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv .venv
+
+$(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) --editable .
+	@touch $@
+
+$(DEV_READY): $(RUN_READY)
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+lint: $(DEV_READY)  ## format check, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+test: lint  ## lint, then the tests that take minutes at most
+	$(BIN)/pytest
+
+test-all: lint  ## lint, then every test, the long runs too
+	$(BIN)/pytest -m 'slow or not slow'
+
+clean:  ## remove the environment and caches; keeps results/
+	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

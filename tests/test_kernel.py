@@ -1,0 +1,293 @@
+"""The type-space kernel equals the token-space model equals plain loops over tokens."""
+
+import itertools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import reference
+from topicjax import bag, lda, model
+from topicjax.config import Hypers, Spec, Stream, numbers, validate_spec
+from topicjax.lda import Documents
+
+TINY = Spec(topics=2, words_per_topic=3, length_min=3, length_max=7, row_probability=1.0)
+
+
+def variants() -> list[Spec]:
+    """All combinations of embedding, attention, value and biases that can exist."""
+    specs = []
+    for embedding, attention, value, output_bias, attention_biases in itertools.product(
+        ("one_hot", "trained", "random"),
+        ("trained", "uniform"),
+        ("trained", "identity", "blocks"),
+        ("trained", "zero", "theorem1"),
+        ("trained", "absent"),
+    ):
+        if value == "blocks" and embedding != "one_hot":
+            continue
+        spec = replace(
+            TINY,
+            embedding=embedding,
+            embedding_dim=0 if embedding == "one_hot" else 4,
+            attention=attention,
+            attention_dim=3,
+            value=value,
+            output_bias=output_bias,
+            attention_biases=attention_biases,
+        )
+        validate_spec(spec)
+        specs.append(spec)
+    return specs
+
+
+def name_of(spec: Spec) -> str:
+    return "-".join(
+        (spec.embedding, spec.attention, spec.value, spec.output_bias, spec.attention_biases)
+    )
+
+
+def ragged_documents() -> Documents:
+    """Five documents of different lengths: one without masked positions, one fully masked."""
+    rng = np.random.default_rng(0)
+    length_B = np.array([7, 3, 5, 4, 6])
+    present = np.arange(7)[None, :] < length_B[:, None]
+    word = rng.integers(1, 7, (5, 7))
+    masked = present & (rng.random((5, 7)) < 0.5)
+    masked[0, :3] = True
+    masked[1] = False
+    masked[2] = present[2]
+    replacement = np.where(rng.random((5, 7)) < 0.5, 0, rng.integers(1, 7, (5, 7)))
+    replacement[0, :3] = [0, word[0, 1], 1 + word[0, 2] % 6]  # one [MASK], one kept, one random
+    shown = np.where(masked, replacement, word)
+    return Documents(*(jnp.asarray(x) for x in (word, shown, masked, present)))
+
+
+def large_params(spec: Spec, seed: int = 1) -> model.Params:
+    """Parameters of order one everywhere that is trained, so that no term hides behind zeros."""
+    stream, hypers = numbers(Stream()), numbers(Hypers())
+    params = model.init(spec, stream, hypers, jax.random.key(seed))
+    rng = np.random.default_rng(seed)
+    noise = {name: rng.normal(size=params[name].shape) for name in sorted(params)}
+    trained = model.trained_names(spec)
+    return {name: jnp.asarray(noise[name] if name in trained else leaf) for name, leaf in params.items()}
+
+
+def kernel_loss(spec, stream, objective, trained, frozen, documents):
+    padded = bag.pad(trained | frozen)
+    batch = bag.from_documents(spec, stream, documents, uniform=spec.attention == "uniform")
+    return bag.loss(bag.effective(spec, padded), batch, objective, bag.real_types(spec))
+
+
+def token_loss(spec, stream, objective, trained, frozen, documents):
+    return model.token_loss(spec, stream, objective, trained | frozen, documents)
+
+
+def quick_to_compile(loss):
+    """Return loss and gradients, compiled without optimisation: run a few times only."""
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(
+        jax.value_and_grad(loss, argnums=3), static_argnums=0, compiler_options=options
+    )
+
+
+def parts(spec, params):
+    trained = {name: params[name] for name in model.trained_names(spec)}
+    return trained, {name: leaf for name, leaf in params.items() if name not in trained}
+
+
+def relative(left, right) -> float:
+    left, right = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(t)]) for t in (left, right))
+    return float(np.abs(left - right).max() / max(np.abs(right).max(), 1e-300))
+
+
+@pytest.mark.parametrize("spec", variants(), ids=name_of)
+def test_type_space_equals_token_space_equals_loops(spec):
+    with jax.enable_x64(True):
+        documents, params = ragged_documents(), large_params(spec)
+        trained, frozen = parts(spec, params)
+        kernel, tokens = quick_to_compile(kernel_loss), quick_to_compile(token_loss)
+        for hidden, squared in itertools.product((0, 1), (0, 1)):
+            stream = numbers(Stream())._replace(key_visibility=np.int32(hidden))
+            case = spec, stream, np.int32(squared), trained, frozen, documents
+            (fast, fast_gradient), (slow, slow_gradient) = kernel(*case), tokens(*case)
+            plain = plain_loss(spec, params, documents, hidden, squared)
+            assert fast == pytest.approx(plain, rel=1e-12)
+            assert slow == pytest.approx(plain, rel=1e-12)
+            if not trained:
+                continue
+            assert relative(fast_gradient, slow_gradient) < 1e-10
+            slope, along = complex_step(spec, params, trained, documents, hidden, squared)
+            measured = sum(np.vdot(fast_gradient[name], along[name]) for name in trained)
+            assert measured == pytest.approx(slope, rel=1e-10)
+
+
+def plain_loss(spec, params, documents, hidden, squared):
+    arrays = [np.asarray(x) for x in documents]
+    params = {name: np.asarray(leaf) for name, leaf in params.items()}
+    return reference.loss(
+        params,
+        *arrays,
+        hidden_keys=bool(hidden),
+        squared=bool(squared),
+        one_hot=spec.embedding == "one_hot",
+    )
+
+
+def complex_step(spec, params, trained, documents, hidden, squared):
+    """Return the derivative of the plain loops along a random direction, and the direction."""
+    rng = np.random.default_rng(2)
+    along = {name: rng.normal(size=leaf.shape) for name, leaf in trained.items()}
+    step = 1e-30
+    moved = {
+        name: np.asarray(leaf) + (1j * step * along[name] if name in along else 0)
+        for name, leaf in params.items()
+    }
+    return plain_loss(spec, moved, documents, hidden, squared).imag / step, along
+
+
+@pytest.mark.parametrize("squared", (0, 1))
+@pytest.mark.parametrize("spec", variants()[::9], ids=name_of)
+def test_float32_agrees_to_single_precision(spec, squared):
+    documents = ragged_documents()
+    params = {name: leaf.astype(jnp.float32) for name, leaf in large_params(spec).items()}
+    trained, frozen = parts(spec, params)
+    case = spec, numbers(Stream()), np.int32(squared), trained, frozen, documents
+    fast, fast_gradient = quick_to_compile(kernel_loss)(*case)
+    slow, slow_gradient = quick_to_compile(token_loss)(*case)
+    assert fast == pytest.approx(float(slow), rel=1e-5)
+    assert not trained or relative(fast_gradient, slow_gradient) < 1e-5
+
+
+@pytest.mark.parametrize("objective", (0, 1))
+def test_hand_written_gradient_against_finite_differences(objective):
+    with jax.enable_x64(True):
+        spec = replace(TINY, attention_biases="trained", output_bias="trained")
+        params = bag.pad(large_params(spec))
+        batch = bag.from_documents(spec, numbers(Stream()), ragged_documents())
+
+        @jax.jit
+        def function(params):
+            kernel_model = bag.effective(spec, params)
+            return bag.loss(kernel_model, batch, np.int32(objective), bag.real_types(spec))
+
+        check_grads(function, (params,), order=1, modes=["rev"], rtol=1e-6)
+
+
+def test_zero_queries_attend_uniformly():
+    with jax.enable_x64(True):
+        params = large_params(TINY)
+        params["W_Q"] = jnp.zeros_like(params["W_Q"])
+        documents = ragged_documents()
+        is_key = lda.key_positions(numbers(Stream()), documents)
+        output = model.apply(TINY, params, documents.shown_BxN, is_key)
+        mean_row = np.mean([params["W_V"][:, token] for token in documents.shown_BxN[0, :7]], axis=0)
+        np.testing.assert_allclose(output[0, 0], mean_row, rtol=1e-12)
+        trained = bag.from_documents(TINY, numbers(Stream()), documents)
+        attention = bag.attention_rows(bag.effective(TINY, bag.pad(params)).score_VxV, trained)
+        np.testing.assert_allclose(attention, bag.attention_rows(None, trained), rtol=1e-12)
+
+
+def test_order_of_tokens_does_not_matter():
+    with jax.enable_x64(True):
+        documents, params = ragged_documents(), large_params(TINY)
+        order = np.random.default_rng(3).permutation(7)
+        shuffled = Documents(*(leaf[:, order] for leaf in documents))
+        args = TINY, numbers(Stream()), np.int32(0), params, {}
+        kernel = quick_to_compile(kernel_loss)
+        assert kernel(*args, shuffled)[0] == pytest.approx(float(kernel(*args, documents)[0]), 1e-13)
+
+
+def test_relabelling_topics_permutes_the_gradient():
+    with jax.enable_x64(True):
+        documents, params = ragged_documents(), large_params(TINY)
+        relabel = np.array([0, 4, 5, 6, 1, 2, 3])  # swap the two topics
+        other = documents._replace(
+            word_BxN=relabel[documents.word_BxN], shown_BxN=relabel[documents.shown_BxN]
+        )
+        swapped = {
+            "W_K": params["W_K"][:, relabel],
+            "W_Q": params["W_Q"][:, relabel],
+            "W_V": params["W_V"][relabel][:, relabel],
+            "b_pred": params["b_pred"][relabel],
+        }
+        args = TINY, numbers(Stream()), np.int32(0)
+        kernel = quick_to_compile(kernel_loss)
+        _, gradient = kernel(*args, params, {}, documents)
+        _, swapped_gradient = kernel(*args, swapped, {}, other)
+        np.testing.assert_allclose(
+            swapped_gradient["W_V"], gradient["W_V"][relabel][:, relabel], rtol=1e-10, atol=1e-15
+        )
+        np.testing.assert_allclose(
+            swapped_gradient["W_K"], gradient["W_K"][:, relabel], rtol=1e-10, atol=1e-15
+        )
+
+
+def test_scores_too_large_for_exp_are_no_trouble():
+    params = {name: 40.0 * leaf for name, leaf in large_params(TINY).items()}
+    case = TINY, numbers(Stream()), np.int32(1), params, {}, ragged_documents()
+    value, gradient = quick_to_compile(kernel_loss)(*case)
+    assert value == pytest.approx(float(quick_to_compile(token_loss)(*case)[0]), rel=1e-4)
+    assert all(np.isfinite(leaf).all() for leaf in gradient.values())
+
+
+def test_padding_is_removed_and_gets_no_gradient():
+    params = large_params(replace(TINY, attention_dim=3))
+    spec = replace(TINY, attention_dim=3)
+    padded = bag.pad(params)
+    restored = bag.unpad(spec, padded)
+    assert all((restored[name] == leaf).all() for name, leaf in params.items())
+    batch = bag.from_documents(spec, numbers(Stream()), ragged_documents())
+    gradient = jax.jit(
+        jax.grad(
+            lambda p: bag.loss(bag.effective(spec, p), batch, np.int32(0), bag.real_types(spec))
+        )
+    )(padded)
+    assert (np.asarray(gradient["W_K"])[3:] == 0).all()
+    assert (np.asarray(gradient["W_V"])[7:] == 0).all() and (gradient["W_V"][:, 7:] == 0).all()
+
+
+def test_infinite_documents_are_the_limit_of_long_ones():
+    """Twenty thousand words of the first topic against their expectation, attending and uniform."""
+    spec = replace(TINY, documents="tau", length_min=20_000, length_max=20_000, row_probability=0.4)
+    stream = numbers(Stream(topics_per_document=1, p_mask=0.5, p_keep=0.3, p_random=0.3))
+    params = bag.pad({name: leaf.astype(jnp.float32) for name, leaf in large_params(TINY).items()})
+    first_TxW = jnp.tile(lda.topic_words(spec, stream)[:1], (2, 1))
+
+    @jax.jit
+    def losses(hidden, objective):
+        case = stream._replace(key_visibility=hidden)
+        documents = lda.sample_documents(spec, case, first_TxW, jax.random.key(0), 1)
+        kernel_model, real_V = bag.effective(spec, params), bag.real_types(spec)
+        uniform_model = kernel_model._replace(score_VxV=None)
+        return [
+            bag.loss(kernel_model, bag.from_documents(spec, case, documents), objective, real_V),
+            bag.loss(kernel_model, bag.from_distributions(spec, case, first_TxW[:1]), objective, real_V),
+            bag.loss(
+                uniform_model, bag.from_documents(spec, case, documents, True), objective, real_V
+            ),
+            bag.loss(
+                uniform_model, bag.from_distributions(spec, case, first_TxW[:1], True), objective, real_V
+            ),
+        ]
+
+    for hidden, objective in itertools.product((0, 1), (0, 1)):
+        finite, infinite, finite_uniform, infinite_uniform = losses(hidden, objective)
+        assert finite == pytest.approx(float(infinite), rel=0.02)
+        assert finite_uniform == pytest.approx(float(infinite_uniform), rel=0.02)
+
+
+def test_capacity_is_rarely_needed_and_overflow_is_counted():
+    spec = Spec(row_probability=0.03)
+    capacity = bag.row_capacity(spec, 40)
+    lengths = np.random.default_rng(0).integers(100, 151, (20_000, 40)).sum(axis=1)
+    rows = np.random.default_rng(1).binomial(lengths, 0.03)
+    assert rows.max() < capacity < 2 * rows.mean()
+    documents = ragged_documents()
+    none = replace(TINY, row_probability=0.0)
+    found = int((np.asarray(documents.masked_BxN) & (np.asarray(documents.shown_BxN) != 0)).sum())
+    assert bag.from_documents(none, numbers(Stream()), documents).rows_missing == found > 0
+    assert bag.from_documents(TINY, numbers(Stream()), documents).rows_missing <= 0

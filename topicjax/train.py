@@ -1,0 +1,211 @@
+"""Training of one trial: init, advance, record.  Only the engine knows that there are many.
+
+The batch of step t is a function of the Stream and t alone, so under `vmap` over Hypers it is drawn once
+for all trials that share a Stream: map the state with `STATE_AXES`, which leaves the step unmapped.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from topicjax import bag, lda, model
+from topicjax.bag import Bag
+from topicjax.config import Hypers, Spec, Stream
+from topicjax.measure import ROTATION_LAG, HeldOut, Record, measure
+from topicjax.model import Params
+from topicjax.objectives import l2_penalty
+from topicjax.optim import optimizer
+
+
+class TrainState(NamedTuple):
+    """Everything a trial carries from step to step; data only."""
+
+    step: Any
+    rows_missing: Any  # above 0: a step had more kept and random words than rows, the trial is void
+    params: Any  # padded
+    opt_state: Any
+    earlier_values: Any  # W_V ten steps before each of the coming records
+
+
+STATE_AXES = TrainState(step=None, rows_missing=None, params=0, opt_state=0, earlier_values=0)
+
+
+class Source(NamedTuple):
+    """What a Stream fixes for the whole training: made once, not every step."""
+
+    phi_TxW: jax.Array
+    documents_key: jax.Array
+    held_out: HeldOut
+
+
+def fit_rows(spec: Spec, streams: Iterable[Stream]) -> Spec:
+    """Return the Spec with rows enough for all these streams (of plain numbers)."""
+    shares = [stream.p_mask * (stream.p_keep + stream.p_random) for stream in streams]
+    return replace(spec, row_probability=max(shares))
+
+
+def check_rows(state: TrainState) -> None:
+    """Raise if any step had more kept and random words than the kernel has rows."""
+    missing = int(jnp.max(state.rows_missing))
+    if missing > 0:
+        raise RuntimeError(
+            f"a batch has {missing} more kept and random words than rows: the trials are void; "
+            "row_probability must be at least p_mask (p_keep + p_random)"
+        )
+
+
+def init(spec: Spec, stream: Stream, hypers: Hypers) -> TrainState:
+    """Return the state of a trial before its first step."""
+    params = bag.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
+    trained, _ = split(spec, params)
+    slots = -(-ROTATION_LAG // spec.record_every)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        rows_missing=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer(spec, hypers).init(trained),
+        earlier_values=jnp.zeros((slots, *params["W_V"].shape), params["W_V"].dtype),
+    )
+
+
+def advance(
+    spec: Spec, stream: Stream, hypers: Hypers, state: TrainState, num_records: int
+) -> tuple[TrainState, Record]:
+    """Train for num_records * spec.record_every steps; return the state and the records.
+
+    A record is taken before the first step of each window of spec.record_every steps, from the loss
+    and gradients that step computes anyway.
+    """
+    source = make_source(spec, stream)
+    tx = optimizer(spec, hypers)
+    empty = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(lambda: record(spec, stream, hypers, state)),
+    )
+
+    def step(carry: tuple[TrainState, Record], offset: jax.Array):
+        state, latest = carry
+        batch = draw_batch(spec, stream, source, state.step)
+        loss, gradients = loss_and_gradients(spec, hypers, state.params, batch)
+        latest = jax.lax.cond(
+            offset == 0,
+            lambda: take_record(spec, stream, hypers, source, state, loss, gradients),
+            lambda: latest,
+        )
+        state = remember_value(spec, state)
+        trained, frozen = split(spec, state.params)
+        updates, opt_state = tx.update(gradients, state.opt_state, trained)
+        state = state._replace(
+            step=state.step + 1,
+            rows_missing=jnp.maximum(state.rows_missing, batch.rows_missing),
+            params=optax.apply_updates(trained, updates) | frozen,
+            opt_state=opt_state,
+        )
+        return (state, latest), None
+
+    def window(state: TrainState, _: None) -> tuple[TrainState, Record]:
+        (state, latest), _ = jax.lax.scan(step, (state, empty), jnp.arange(spec.record_every))
+        return state, latest
+
+    held_out_missing = source.held_out.attended.rows_missing
+    state = state._replace(rows_missing=jnp.maximum(state.rows_missing, held_out_missing))
+    return jax.lax.scan(window, state, None, num_records)
+
+
+def record(spec: Spec, stream: Stream, hypers: Hypers, state: TrainState) -> Record:
+    """Return the record of the state as it is: the one after the last step."""
+    source = make_source(spec, stream)
+    batch = draw_batch(spec, stream, source, state.step)
+    loss, gradients = loss_and_gradients(spec, hypers, state.params, batch)
+    return take_record(spec, stream, hypers, source, state, loss, gradients)
+
+
+def make_source(spec: Spec, stream: Stream) -> Source:
+    """Return the topics and the held-out documents of a Stream."""
+    phi_TxW = lda.topic_words(spec, stream)
+    key = jax.random.key(lda.EVAL_SEED)
+    held_out = HeldOut(*(draw_bag(spec, stream, phi_TxW, key, spec.eval_documents, u) for u in (False, True)))
+    return Source(phi_TxW, lda.stream_keys(stream.seed).documents, held_out)
+
+
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Bag:
+    """Return the documents of a step."""
+    key = jax.random.fold_in(source.documents_key, step)
+    uniform = spec.attention == "uniform"
+    return draw_bag(spec, stream, source.phi_TxW, key, spec.batch_size, uniform)
+
+
+def draw_bag(
+    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int, uniform: bool
+) -> Bag:
+    """Return freshly drawn documents as the kernel takes them, for attending or uniform models."""
+    if spec.infinite_documents:
+        P_BxW = lda.word_distributions(spec, stream, phi_TxW, key, num_documents)
+        return bag.from_distributions(spec, stream, P_BxW, uniform)
+    documents = lda.sample_documents(spec, stream, phi_TxW, key, num_documents)
+    return bag.from_documents(spec, stream, documents, uniform)
+
+
+def loss_and_gradients(
+    spec: Spec, hypers: Hypers, params: Params, batch: Bag
+) -> tuple[jax.Array, Params]:
+    """Return the loss of eq. (1), and the gradients of eq. (2) for the trained parameters."""
+    trained, frozen = split(spec, params)
+
+    def objective(trained: Params) -> tuple[jax.Array, jax.Array]:
+        kernel_model = bag.effective(spec, trained | frozen)
+        loss = bag.loss(kernel_model, batch, hypers.objective, bag.real_types(spec))
+        return loss + hypers.l2 * l2_penalty(trained), loss
+
+    gradients, loss = jax.grad(objective, has_aux=True)(trained)
+    return loss, gradients
+
+
+def split(spec: Spec, params: Params) -> tuple[Params, Params]:
+    """Return the trained and the frozen parameters."""
+    names = model.trained_names(spec)
+    trained = {name: params[name] for name in names}
+    return trained, {name: leaf for name, leaf in params.items() if name not in names}
+
+
+def take_record(
+    spec: Spec,
+    stream: Stream,
+    hypers: Hypers,
+    source: Source,
+    state: TrainState,
+    loss: jax.Array,
+    gradients: Params,
+) -> Record:
+    """Return the record of the state, with W_V of ten steps before from its memory."""
+    slot = (state.step // spec.record_every) % state.earlier_values.shape[0]
+    return measure(
+        spec=spec,
+        stream=stream,
+        hypers=hypers,
+        held_out=source.held_out,
+        params=state.params,
+        earlier_value=state.earlier_values[slot],
+        step=state.step,
+        loss=loss,
+        gradients=gradients,
+    )
+
+
+def remember_value(spec: Spec, state: TrainState) -> TrainState:
+    """Return the state, keeping W_V in memory if a record is due in ten steps.
+
+    There are as many slots as records can be pending; a slot is read before it is written again.
+    """
+    due = state.step + ROTATION_LAG
+    slot = (due // spec.record_every) % state.earlier_values.shape[0]
+    earlier_values = jax.lax.cond(
+        due % spec.record_every == 0,
+        lambda: state.earlier_values.at[slot].set(state.params["W_V"]),
+        lambda: state.earlier_values,
+    )
+    return state._replace(earlier_values=earlier_values)
