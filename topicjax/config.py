@@ -126,7 +126,8 @@ STREAM_TYPES: dict[str, Any] = dict(
 HYPERS_TYPES: dict[str, Any] = dict.fromkeys(Hypers._fields, float) | dict(
     objective=Objective, init=InitLaw
 )
-TYPES: dict[str, Any] = get_type_hints(Spec) | STREAM_TYPES | HYPERS_TYPES
+SPEC_TYPES: dict[str, Any] = get_type_hints(Spec)
+TYPES: dict[str, Any] = SPEC_TYPES | STREAM_TYPES | HYPERS_TYPES
 DEFAULTS: dict[str, Any] = dataclasses.asdict(Spec()) | Stream()._asdict() | Hypers()._asdict()
 IDENTITY = tuple(name for name in TYPES if name != "row_probability")
 
@@ -135,7 +136,7 @@ def make_trial(settings: Mapping[str, Any]) -> Trial:
     """Return the validated trial with these settings, defaults elsewhere."""
     given = {name: coerce(name, value) for name, value in settings.items()}
     trial = Trial(
-        Spec(**{name: given[name] for name in get_type_hints(Spec) if name in given}),
+        Spec(**{name: given[name] for name in SPEC_TYPES if name in given}),
         Stream(**{name: given[name] for name in Stream._fields if name in given}),
         Hypers(**{name: given[name] for name in Hypers._fields if name in given}),
     )
@@ -145,7 +146,7 @@ def make_trial(settings: Mapping[str, Any]) -> Trial:
 
 def settings_of(trial: Trial) -> dict[str, Any]:
     """Return every setting that identifies the trial, under its own name."""
-    every = dataclasses.asdict(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
+    every = vars(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
     return {name: every[name] for name in IDENTITY}
 
 
@@ -161,14 +162,16 @@ def coerce(name: str, value: Any) -> Any:
         raise ValueError(unknown_name("setting", name, IDENTITY))
     kind = TYPES[name]
     if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
+        if isinstance(value, str) and value in get_args(kind):
+            return str(value)
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(get_args(kind))}")
     if kind is bool and isinstance(value, bool | np.bool_):
         return bool(value)
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if isinstance(value, int) and abs(value) > 2**63:
+        number = False
     if kind is float and number:
-        return float(value)
+        return float(value) + 0.0  # -0.0 and 0.0 are one setting
     if kind is int and number and float(value).is_integer():
         return int(value)
     described = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
@@ -177,7 +180,9 @@ def coerce(name: str, value: Any) -> Any:
 
 def unknown_name(kind: str, name: str, allowed: tuple[str, ...] | list[str]) -> str:
     """Return the sentence for a name that does not exist, with the nearest one that does."""
+    initials = {"".join(word[0] for word in other.split("_")): other for other in allowed}
     near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    near = [initials[name]] if name in initials else near
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown {kind} {name!r}; {hint}allowed: {', '.join(allowed)}"
 

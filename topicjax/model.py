@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from topicjax import theory
 from topicjax.config import Hypers, Spec, Stream, code
-from topicjax.lda import Documents, key_positions
+from topicjax.lda import Documents, flat, key_positions
 from topicjax.objectives import CROSS_ENTROPY
 
 Params = dict[str, jax.Array]
@@ -79,8 +79,8 @@ def initializer(hypers: Hypers) -> Initializer:
     """
 
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        normal = jax.random.normal(key, shape, dtype)
-        uniform = jax.random.uniform(key, shape, dtype)
+        normal = flat(jax.random.normal, key, shape).astype(dtype)
+        uniform = flat(jax.random.uniform, key, shape).astype(dtype)
         default = (2 * uniform - 1) / shape[1] ** 0.5
         chosen = jnp.where(hypers.init == code("init", "uniform"), uniform, normal)
         chosen = jnp.where(hypers.init == code("init", "default"), default, chosen)

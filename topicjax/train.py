@@ -29,13 +29,16 @@ class TrainState(NamedTuple):
     params: Any  # padded
     opt_state: Any
     earlier_values: Any  # W_V ten steps before each of the coming records
+    source: Any  # what the Stream fixes for the whole training
 
 
-STATE_AXES = TrainState(step=None, rows_missing=None, params=0, opt_state=0, earlier_values=0)
+STATE_AXES = TrainState(
+    step=None, rows_missing=None, params=0, opt_state=0, earlier_values=0, source=None
+)
 
 
 class Source(NamedTuple):
-    """What a Stream fixes for the whole training: made once, not every step."""
+    """What a Stream fixes for the whole training: made once by init, not every step."""
 
     phi_TxW: jax.Array
     documents_key: jax.Array
@@ -63,12 +66,14 @@ def init(spec: Spec, stream: Stream, hypers: Hypers) -> TrainState:
     params = bag.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
     trained, _ = split(spec, params)
     slots = -(-ROTATION_LAG // spec.record_every)
+    source = make_source(spec, stream)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
-        rows_missing=jnp.zeros((), jnp.int32),
+        rows_missing=source.held_out.attended.rows_missing,
         params=params,
         opt_state=optimizer(spec, hypers).init(trained),
         earlier_values=jnp.zeros((slots, *params["W_V"].shape), params["W_V"].dtype),
+        source=source,
     )
 
 
@@ -80,8 +85,7 @@ def advance(
     A record is taken before the first step of each window of spec.record_every steps, from the loss
     and gradients that step computes anyway.
     """
-    source = make_source(spec, stream)
-    tx = optimizer(spec, hypers)
+    source, tx = state.source, optimizer(spec, hypers)
     empty = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
         jax.eval_shape(lambda: record(spec, stream, hypers, state)),
@@ -111,43 +115,50 @@ def advance(
         (state, latest), _ = jax.lax.scan(step, (state, empty), jnp.arange(spec.record_every))
         return state, latest
 
-    held_out_missing = source.held_out.attended.rows_missing
-    state = state._replace(rows_missing=jnp.maximum(state.rows_missing, held_out_missing))
-    return jax.lax.scan(window, state, None, num_records)
+    state, records = jax.lax.scan(window, state._replace(source=None), None, num_records)
+    return state._replace(source=source), records
 
 
 def record(spec: Spec, stream: Stream, hypers: Hypers, state: TrainState) -> Record:
     """Return the record of the state as it is: the one after the last step."""
-    source = make_source(spec, stream)
-    batch = draw_batch(spec, stream, source, state.step)
+    batch = draw_batch(spec, stream, state.source, state.step)
     loss, gradients = loss_and_gradients(spec, hypers, state.params, batch)
-    return take_record(spec, stream, hypers, source, state, loss, gradients)
+    return take_record(spec, stream, hypers, state.source, state, loss, gradients)
 
 
 def make_source(spec: Spec, stream: Stream) -> Source:
     """Return the topics and the held-out documents of a Stream."""
     phi_TxW = lda.topic_words(spec, stream)
     key = jax.random.key(lda.EVAL_SEED)
-    held_out = HeldOut(*(draw_bag(spec, stream, phi_TxW, key, spec.eval_documents, u) for u in (False, True)))
-    return Source(phi_TxW, lda.stream_keys(stream.seed).documents, held_out)
+    documents = draw_documents(spec, stream, phi_TxW, key, spec.eval_documents)
+    uniform = to_bag(spec, stream, documents, uniform=True)
+    attends = spec.attention == "trained"
+    attended = to_bag(spec, stream, documents, uniform=False) if attends else uniform
+    return Source(phi_TxW, lda.stream_keys(stream.seed).documents, HeldOut(attended, uniform))
 
 
 def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Bag:
-    """Return the documents of a step."""
+    """Return the documents of a step, as the kernel takes them."""
     key = jax.random.fold_in(source.documents_key, step)
-    uniform = spec.attention == "uniform"
-    return draw_bag(spec, stream, source.phi_TxW, key, spec.batch_size, uniform)
+    documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
+    return to_bag(spec, stream, documents, uniform=spec.attention == "uniform")
 
 
-def draw_bag(
-    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int, uniform: bool
+def draw_documents(
+    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int
+) -> lda.Documents | jax.Array:
+    """Return new documents: token by token, or the word distributions of infinite ones."""
+    draw = lda.word_distributions if spec.infinite_documents else lda.sample_documents
+    return draw(spec, stream, phi_TxW, key, num_documents)
+
+
+def to_bag(
+    spec: Spec, stream: Stream, documents: lda.Documents | jax.Array, uniform: bool
 ) -> Bag:
-    """Return freshly drawn documents as the kernel takes them, for attending or uniform models."""
-    if spec.infinite_documents:
-        P_BxW = lda.word_distributions(spec, stream, phi_TxW, key, num_documents)
-        return bag.from_distributions(spec, stream, P_BxW, uniform)
-    documents = lda.sample_documents(spec, stream, phi_TxW, key, num_documents)
-    return bag.from_documents(spec, stream, documents, uniform)
+    """Return documents as the kernel takes them, for attending or uniform models."""
+    if isinstance(documents, lda.Documents):
+        return bag.from_documents(spec, stream, documents, uniform)
+    return bag.from_distributions(spec, stream, documents, uniform)
 
 
 def loss_and_gradients(
