@@ -30,10 +30,10 @@ lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/pyright
 
 test: lint  ## lint, then the tests that take minutes at most
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 test-all: lint  ## lint, then every test, the long runs too
-	$(BIN)/pytest -m 'slow or not slow'
+	$(BIN)/pytest -n 2 -m 'slow or not slow'
 
 clean:  ## remove the environment and caches; keeps results/
 	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info

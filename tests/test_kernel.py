@@ -1,5 +1,6 @@
 """The type-space kernel equals the token-space model equals plain loops over tokens."""
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -86,12 +87,9 @@ def token_loss(spec, stream, objective, trained, frozen, documents):
     return model.token_loss(spec, stream, objective, trained | frozen, documents)
 
 
-def quick_to_compile(loss):
-    """Return loss and gradients, compiled without optimisation: run a few times only."""
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(
-        jax.value_and_grad(loss, argnums=3), static_argnums=0, compiler_options=options
-    )
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def value_and_gradient(loss, *case):
+    return jax.value_and_grad(loss, argnums=3)(*case)
 
 
 def parts(spec, params):
@@ -109,11 +107,12 @@ def test_type_space_equals_token_space_equals_loops(spec):
     with jax.enable_x64(True):
         documents, params = ragged_documents(), large_params(spec)
         trained, frozen = parts(spec, params)
-        kernel, tokens = quick_to_compile(kernel_loss), quick_to_compile(token_loss)
         for hidden, squared in itertools.product((0, 1), (0, 1)):
             stream = numbers(Stream())._replace(key_visibility=np.int32(hidden))
             case = spec, stream, np.int32(squared), trained, frozen, documents
-            (fast, fast_gradient), (slow, slow_gradient) = kernel(*case), tokens(*case)
+            (fast, fast_gradient), (slow, slow_gradient) = (
+                value_and_gradient(loss, *case) for loss in (kernel_loss, token_loss)
+            )
             plain = plain_loss(spec, params, documents, hidden, squared)
             assert fast == pytest.approx(plain, rel=1e-12)
             assert slow == pytest.approx(plain, rel=1e-12)
@@ -156,8 +155,8 @@ def test_float32_agrees_to_single_precision(spec, squared):
     params = {name: leaf.astype(jnp.float32) for name, leaf in large_params(spec).items()}
     trained, frozen = parts(spec, params)
     case = spec, numbers(Stream()), np.int32(squared), trained, frozen, documents
-    fast, fast_gradient = quick_to_compile(kernel_loss)(*case)
-    slow, slow_gradient = quick_to_compile(token_loss)(*case)
+    fast, fast_gradient = value_and_gradient(kernel_loss, *case)
+    slow, slow_gradient = value_and_gradient(token_loss, *case)
     assert fast == pytest.approx(float(slow), rel=1e-5)
     assert not trained or relative(fast_gradient, slow_gradient) < 1e-5
 
@@ -197,7 +196,7 @@ def test_order_of_tokens_does_not_matter():
         order = np.random.default_rng(3).permutation(7)
         shuffled = Documents(*(leaf[:, order] for leaf in documents))
         args = TINY, numbers(Stream()), np.int32(0), params, {}
-        kernel = quick_to_compile(kernel_loss)
+        kernel = functools.partial(value_and_gradient, kernel_loss)
         assert kernel(*args, shuffled)[0] == pytest.approx(float(kernel(*args, documents)[0]), 1e-13)
 
 
@@ -215,7 +214,7 @@ def test_relabelling_topics_permutes_the_gradient():
             "b_pred": params["b_pred"][relabel],
         }
         args = TINY, numbers(Stream()), np.int32(0)
-        kernel = quick_to_compile(kernel_loss)
+        kernel = functools.partial(value_and_gradient, kernel_loss)
         _, gradient = kernel(*args, params, {}, documents)
         _, swapped_gradient = kernel(*args, swapped, {}, other)
         np.testing.assert_allclose(
@@ -229,8 +228,8 @@ def test_relabelling_topics_permutes_the_gradient():
 def test_scores_too_large_for_exp_are_no_trouble():
     params = {name: 40.0 * leaf for name, leaf in large_params(TINY).items()}
     case = TINY, numbers(Stream()), np.int32(1), params, {}, ragged_documents()
-    value, gradient = quick_to_compile(kernel_loss)(*case)
-    assert value == pytest.approx(float(quick_to_compile(token_loss)(*case)[0]), rel=1e-4)
+    value, gradient = value_and_gradient(kernel_loss, *case)
+    assert value == pytest.approx(float(value_and_gradient(token_loss, *case)[0]), rel=1e-4)
     assert all(np.isfinite(leaf).all() for leaf in gradient.values())
 
 

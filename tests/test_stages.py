@@ -1,0 +1,586 @@
+"""Scores and classes on synthetic trajectories whose answers are known (SCIENCE section 4)."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_frames import line_entry, records, trial, write_run
+
+from analysis.frames import LINE_COLUMNS, Run, join_settings, load
+from analysis.scores import Cuts, Records, log_lag, monotone, onset, steady_maximum, theta
+from analysis.stages import (
+    CLASSES,
+    score_cells,
+    score_trials,
+    sensitivity,
+    write_stages,
+)
+
+STEP = np.arange(0, 1001, 10)
+INITIAL, STAGE1, STAGE2 = 4.6, 3.4, 3.2  # L(0), L1*, L2*: attention gains a sixth of what V gains
+Case = tuple[dict[str, Any], pd.DataFrame]
+
+
+def ramp(begin: float, end: float, step: np.ndarray = STEP) -> np.ndarray:
+    return np.clip((step - begin) / (end - begin), 0, 1)
+
+
+def saturating(delay: float, tau: float, step: np.ndarray = STEP) -> np.ndarray:
+    return 1 - np.exp(-np.maximum(step - delay, 0) / tau)
+
+
+def lag_for(score: float) -> float:
+    """Delay in units of tau at which two equal exponential rises have this Theta."""
+    return float(np.log(score / (1 - score)))
+
+
+def case(P: Any, Q: Any, step: np.ndarray = STEP, lines: Any = (), **changed: Any) -> Case:
+    """Return a trial with this progress in all three views, columns and settings changed."""
+    P, Q = np.broadcast_to(P, step.shape), np.broadcast_to(Q, step.shape)
+    uniform = INITIAL - (INITIAL - STAGE1) * P
+    columns = dict(
+        eval_loss=uniform - (STAGE1 - STAGE2) * Q,
+        eval_loss_uniform=uniform,
+        **dict(norm_k=0.1 + 30 * Q, norm_q=0.1 + 30 * Q, norm_v=0.1 + 150 * P, norm_e=np.nan),
+        **dict(v_block=5 * P, v_diag=0.0, a_topic=1.5 * Q, a_self=0.0),
+    )
+    columns |= {name: changed.pop(name) for name in list(changed) if name in columns}
+    settings = trial("", **changed) | dict.fromkeys(LINE_COLUMNS, np.nan)
+    settings |= dict(line_stage1=STAGE1, line_stage2=STAGE2, line_stage1_se=0.0, line_stage2_se=0.0)
+    return settings | dict(lines), pd.DataFrame(dict(step=step) | columns)
+
+
+def run_of(*cases: Case) -> Run:
+    names = [f"{number:03d}" for number in range(len(cases))]
+    rows = [row | dict(trial_id=name) for name, (row, _) in zip(names, cases, strict=True)]
+    tables = [frame.assign(trial_id=name) for name, (_, frame) in zip(names, cases, strict=True)]
+    trials = pd.DataFrame(rows)
+    return Run(Path("run"), trials, join_settings(pd.concat(tables), trials)[0], {}, ())
+
+
+def score(*cases: Case) -> pd.DataFrame:
+    return score_trials(run_of(*cases))
+
+
+def score_one(*arguments: Any, **changed: Any) -> Any:
+    return score(case(*arguments, **changed)).iloc[0]
+
+
+TWO_STAGE = (ramp(0, 100), ramp(400, 600))
+
+
+# The fit and the scores on their own.
+
+
+def brute_force_isotonic(values: np.ndarray) -> np.ndarray:
+    """The minimax formula: max over a <= i of min over b >= i of the mean of values[a..b]."""
+    n = len(values)
+
+    def mean(a: int, b: int) -> float:
+        return values[a : b + 1].mean()
+
+    return np.array(
+        [max(min(mean(a, b) for b in range(i, n)) for a in range(i + 1)) for i in range(n)]
+    )
+
+
+def test_the_fit_is_the_isotonic_one_of_each_trial_alone():
+    rng = np.random.default_rng(0)
+    lengths = [1, 2, 3, 12, 7, 12, 1, 9] * 4
+    step = np.concatenate([np.arange(n) for n in lengths])
+    values = rng.normal(0.5, 0.5, len(step))
+    fit = monotone(Records.of(step), values)
+    for own, found in zip(
+        *(np.split(x, np.cumsum(lengths)[:-1]) for x in (values, fit)), strict=True
+    ):
+        expected = brute_force_isotonic(np.clip(own, 0, 1))
+        np.testing.assert_allclose(found, expected - expected[0], atol=1e-12)
+
+
+def test_the_fit_stays_exact_for_the_last_of_many_trials():
+    step = np.tile(np.arange(5), 20_000)
+    values = np.tile([0.0, 0.3, 0.1, 0.9, 0.7], 20_000)
+    fit = monotone(Records.of(step), values).reshape(-1, 5)
+    np.testing.assert_allclose(fit, np.tile([0, 0.2, 0.2, 0.8, 0.8], (20_000, 1)), atol=1e-10)
+
+
+def test_a_non_finite_value_takes_only_its_own_trial():
+    records = Records.of(np.array([0, 1, 2, 0, 1, 2]))
+    fit = monotone(records, np.array([0, np.nan, 1, 0, 0.5, 1]))
+    np.testing.assert_allclose(fit, [np.nan, np.nan, np.nan, 0, 0.5, 1])
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.5, 1.0, 2.0, 4.0])
+def test_theta_of_equal_exponentials_is_the_logistic_of_their_lag(lag: float):
+    # x = exp(-t / tau): 1 - x = x exp(lag), so Theta = 1 / (1 + exp(-lag)); swapped: 1 - Theta
+    step = np.linspace(0, 20, 4001)
+    records = Records.of(step)
+    F_V, F_A = saturating(0, 1, step), saturating(lag, 1, step)
+    expected = 1 / (1 + np.exp(-lag))
+    assert theta(records, F_V, F_A)[0] == pytest.approx(expected, abs=1e-4)
+    assert theta(records, F_A, F_V)[0] == pytest.approx(1 - expected, abs=1e-4)
+
+
+def test_theta_of_a_twice_slower_rise_is_the_golden_ratio():
+    step = np.linspace(0, 20, 4001)
+    found = theta(Records.of(step), saturating(0, 1, step), saturating(0, 2, step))
+    assert found[0] == pytest.approx((np.sqrt(5) - 1) / 2, abs=1e-4)  # 1 - x^2 = x
+
+
+def test_theta_is_the_maximum_over_a_fine_grid():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        F_V, F_A = (np.append(0, np.sort(rng.uniform(0, rng.uniform(0.3, 1), 8))) for _ in "VA")
+        records, fine = Records.of(np.arange(9)), np.linspace(0, 8, 20_001)
+        dense_V, dense_A = (np.interp(fine, np.arange(9), F) for F in (F_V, F_A))
+        expected = np.minimum(dense_V, 1 - dense_A).max()
+        assert theta(records, F_V, F_A)[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_log_lag_of_two_exponentials_is_the_log_of_their_ratio():
+    step = np.append(0, np.geomspace(1e-6, 1e3, 4000))  # Frullani's integral
+    found = log_lag(Records.of(step), saturating(0, 0.2, step), saturating(0, 1.4, step))
+    assert found[0] == pytest.approx(np.log(7), abs=1e-4)
+
+
+def test_log_lag_starts_after_step_zero_and_needs_two_records():
+    step = np.array([0, 1, np.e, 0, 5, 0])
+    ones = np.array([0, 1, 1, 0, 1, 0.0])
+    np.testing.assert_allclose(log_lag(Records.of(step), ones, 0 * ones), [1, np.nan, np.nan])
+
+
+def test_onset_is_interpolated_and_absent_if_never_reached():
+    step = np.array([0, 10, 20, 0, 10, 0, 7])
+    curve = np.array([0, 0.4, 0.8, 0, 0.49, 0, 1.0])
+    np.testing.assert_allclose(onset(Records.of(step), curve, 0.5), [12.5, np.nan, 3.5])
+    fine = np.linspace(0, 5, 2001)
+    found = onset(Records.of(fine), saturating(1, 1, fine), 0.5)
+    assert found[0] == pytest.approx(1 + np.log(2), abs=1e-4)
+
+
+def test_one_outlier_inside_a_trial_does_not_set_its_maximum():
+    step = np.array([0, 1, 2, 3, 0, 1, 2])
+    values = np.array([0, 9, 1, 2, 0, 1, 5.0])
+    np.testing.assert_allclose(steady_maximum(Records.of(step), values), [2, 5])
+
+
+# Classes.
+
+CASES = {
+    "not finite": ("diverged", case(np.where(STEP > 500, np.nan, 0.5), 0)),
+    "infinite": ("diverged", case(0, np.where(STEP == 500, -np.inf, 0))),
+    "engine says so": ("diverged", case(*TWO_STAGE, status="diverged")),
+    "ends above the start": ("diverged", case(np.where(STEP > 880, -0.06, 0.9 * ramp(0, 100)), 0)),
+    "ends just above the start": (
+        "unfinished",
+        case(np.where(STEP > 880, -0.04, 0.79 * ramp(0, 100)), 0),
+    ),
+    "was above the start": ("V-only", case(np.where(STEP < 500, -3 * ramp(0, 10), 1), 0)),
+    "nothing moves": ("no-learning", case(0, 0)),
+    "hardly learns": ("no-learning", case(0.09 * ramp(0, 100), 0)),
+    "learns a little": ("unfinished", case(0.11 * ramp(0, 100), 0)),
+    "learns late": ("unfinished", case(0.79 * ramp(0, 1000), 0)),
+    "only a spike": ("unfinished", case(np.where(STEP == 500, 1, 0.5 * ramp(0, 100)), 0)),
+    "V only": ("V-only", case(ramp(0, 100), 0)),
+    "V only, bare": ("V-only", case(0.81 * ramp(0, 100), 0.09 * ramp(0, 100), a_topic=0.09)),
+    "V only by loss, topics seen": ("two-stage", case(ramp(0, 100), 0, a_topic=0.11)),
+    "a little gain": ("two-stage", case(ramp(0, 100), 0.11 * ramp(400, 600), a_topic=0)),
+    "compensated": ("compensated", case(0.7 * ramp(0, 100), ramp(0, 100))),
+    "just not compensated": ("simultaneous", case(0.81 * ramp(0, 100), ramp(0, 100))),
+    "two stages": ("two-stage", case(*TWO_STAGE)),
+    "attention first": ("reversed", case(ramp(400, 600), ramp(0, 100))),
+    "together": ("simultaneous", case(ramp(0, 500), ramp(0, 500))),
+    "Theta .91": ("two-stage", case(saturating(0, 99, STEP), saturating(99 * lag_for(0.91), 99))),
+    "Theta .89": ("overlapping", case(saturating(0, 99, STEP), saturating(99 * lag_for(0.89), 99))),
+    "Theta .71": ("overlapping", case(saturating(0, 99, STEP), saturating(99 * lag_for(0.71), 99))),
+    "Theta .69": (
+        "simultaneous",
+        case(saturating(0, 99, STEP), saturating(99 * lag_for(0.69), 99)),
+    ),
+    "Theta .31": ("simultaneous", case(saturating(99 * lag_for(0.69), 99), saturating(0, 99))),
+    "Theta .29": ("overlapping", case(saturating(99 * lag_for(0.71), 99), saturating(0, 99))),
+    "Theta .09": ("reversed", case(saturating(99 * lag_for(0.91), 99), saturating(0, 99))),
+    "uniform attention": ("V-only", case(ramp(0, 100), 0, attention="uniform")),
+    "uniform, slow": ("unfinished", case(0.5 * ramp(0, 100), 0, attention="uniform")),
+    "uniform, no learning": ("no-learning", case(0, 0, attention="uniform")),
+    "uniform, lost": ("diverged", case(-1 * ramp(0, 9), 0, attention="uniform")),
+    "frozen V": ("attention-only", case(1, ramp(0, 100), value="blocks")),
+    "frozen V, poor": ("attention-only", case(0.3, ramp(0, 100), value="identity")),
+    "frozen V, idle": ("no-learning", case(1, 0, value="blocks")),
+    "frozen V, lost": ("diverged", case(1, -1 * ramp(0, 100), value="blocks")),
+    "frozen V, noise": (
+        "attention-only",
+        case(1, 0.2 * ramp(0, 9) - 0.2 * ramp(500, 509), value="blocks"),
+    ),
+    "frozen V, trained embedding": (
+        "two-stage",
+        case(*TWO_STAGE, value="identity", embedding="trained"),
+    ),
+    "all frozen": ("no-learning", case(1, 0, value="identity", attention="uniform")),
+    "frozen V, only hurt": (
+        "no-learning",
+        case(1, -0.1 * ramp(0, 100), value="blocks", lines=dict(line_stage2=np.nan)),
+    ),
+    "uniform, no line": (
+        "V-only",
+        case(ramp(0, 100), 0, attention="uniform", lines=dict(line_stage1=np.nan)),
+    ),
+    "last record above the start": ("V-only", case(np.where(STEP == 1000, -2, ramp(0, 100)), 0)),
+    "no line": ("unscored", case(*TWO_STAGE, lines=dict(line_stage1=np.nan))),
+    "no line, lost": ("diverged", case(np.nan, 0, lines=dict(line_stage1=np.nan))),
+    "starts below the line": ("unscored", case(*TWO_STAGE, lines=dict(line_stage1=4.7))),
+}
+
+
+@pytest.fixture(scope="module")
+def classified() -> pd.DataFrame:
+    """All cases scored together, so that none may depend on its neighbours."""
+    scores = score(*(made for _, made in CASES.values()))
+    return scores.assign(name=list(CASES)).set_index("name")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_classes(classified: pd.DataFrame, name: str):
+    assert classified.loc[name, "class"] == CASES[name][0]
+
+
+def test_every_class_has_a_case():
+    assert {expected for expected, _ in CASES.values()} == set(CLASSES)
+
+
+def test_scores_of_curves_that_never_cross_are_their_ends(classified: pd.DataFrame):
+    found = classified.loc["V only, bare", ["theta", "theta_reversed"]].to_numpy(float)
+    np.testing.assert_allclose(found, [0.81, 0.09])
+
+
+def test_a_trial_scores_the_same_alone_as_among_others_of_any_length():
+    short = np.array([0, 500, 1000])
+    cases = [
+        case(*TWO_STAGE),
+        case(ramp(0, 100, short), ramp(400, 600, short), short),
+        case(0, 0, STEP[:1]),
+        CASES["Theta .71"][1],
+        case(np.nan, 0, STEP[:2]),
+    ]
+    together = score(*cases).drop(columns="trial_id")
+    for row, made in enumerate(cases):
+        alone = score(made).drop(columns="trial_id")
+        found = together.iloc[[row]].reset_index(drop=True)
+        pd.testing.assert_frame_equal(found, alone, check_dtype=False, rtol=1e-9, atol=1e-9)
+
+
+def test_a_trial_with_one_record_learned_nothing():
+    found = score_one(0, 0, STEP[:1])
+    assert found["class"] == "no-learning" and np.isnan(found["log_lag"])
+
+
+@pytest.mark.parametrize("end", ["", "_order", "_norm"])
+def test_scores_of_a_clear_case_in_every_view(end: str):
+    found = score_one(*TWO_STAGE)
+    assert found["class" + end] == "two-stage"
+    assert found["theta" + end] == pytest.approx(1)
+    assert found["theta_reversed" + end] == pytest.approx(0)
+    assert found["onset_v" + end] == pytest.approx(50)
+    assert found["onset_attention" + end] == pytest.approx(500)
+    fine = np.geomspace(10, 1000, 400_001)
+    exact = np.trapezoid(ramp(0, 100, fine) - ramp(400, 600, fine), np.log(fine))
+    assert found["log_lag" + end] == pytest.approx(exact, abs=0.01)
+    assert found["flags" + end] == ""
+
+
+def test_scores_do_not_depend_on_the_unit_of_time():
+    cases = [made for expected, made in CASES.values() if expected != "diverged"]
+    slower = [(row, frame.assign(step=frame["step"] * 37)) for row, frame in cases]
+    once, again = score(*cases), score(*slower)
+    for end in ("", "_order", "_norm"):
+        assert once["class" + end].tolist() == again["class" + end].tolist()
+        assert once["flags" + end].tolist() == again["flags" + end].tolist()
+        for name in ("theta", "theta_reversed", "log_lag"):
+            np.testing.assert_allclose(once[name + end], again[name + end], atol=1e-9)
+        for name in ("onset_v", "onset_attention"):
+            np.testing.assert_allclose(37 * once[name + end], again[name + end])
+
+
+def test_noise_does_not_move_scores_and_a_running_maximum_would():
+    rng = np.random.default_rng(2)
+    P, Q = saturating(0, 60), saturating(60 * lag_for(0.8), 60) * 0.5  # attention gets half way
+    noise = rng.normal(0, 0.04, (2, 200, len(STEP)))
+    noise[:, :, 0] = 0
+    clean = score(case(P, Q)).iloc[0]
+    noisy = score(*(case(P + p, Q + q) for p, q in zip(*noise, strict=True)))
+    assert set(noisy["class"]) == {clean["class"]}
+    found = noisy["theta"].to_numpy()
+    assert found.mean() == pytest.approx(clean["theta"], abs=0.01)
+    assert found.std() < 0.03
+    fit = monotone(Records.of(np.tile(STEP, 200)), (Q + noise[1]).ravel()).reshape(200, -1)
+    middle = len(STEP) * 3 // 4
+    assert fit[:, middle].mean() == pytest.approx(0.5, abs=0.01)
+    running = np.maximum.accumulate(Q + noise[1], axis=1)
+    assert running[:, middle].mean() > 0.57
+
+
+# Suffixes.
+
+
+@pytest.mark.parametrize(
+    ("suffix", "columns"),
+    [
+        ("topical", dict(a_topic=0.51 * ramp(400, 600))),
+        ("non-topical", dict(a_topic=0.49 * ramp(400, 600))),
+        ("topical", dict(a_topic=0.6 * ramp(400, 500) - 0.6 * ramp(700, 800))),  # at its maximum
+        ("non-topical", dict(a_topic=np.where(STEP == 500, 3.0, 0.1))),  # an outlier
+        ("topical+copy", dict(v_diag=5.1)),
+        ("topical", dict(v_diag=4.9)),
+        ("topical+copy", dict(a_self=1.6 * ramp(700, 800))),
+        ("topical", dict(a_self=1.6 * ramp(400, 600) - 1.6 * ramp(700, 800))),  # no longer
+        ("non-topical", dict(a_topic=0.0, a_self=0.09)),  # too small to be copying
+        ("non-topical+copy", dict(a_topic=0.0, a_self=0.11)),
+        ("topical", dict(v_block=0.0, v_diag=0.011)),  # a tenth of Theorem 2's block is .0116
+        ("topical+copy", dict(v_block=0.0, v_diag=0.012)),
+    ],
+)
+def test_suffixes(suffix: str, columns: dict[str, Any]):
+    assert score_one(*TWO_STAGE, **columns)["suffix"] == suffix
+
+
+@pytest.mark.parametrize("name", ["not finite", "nothing moves", "uniform attention"])
+def test_no_suffix_where_there_is_nothing_to_say(classified: pd.DataFrame, name: str):
+    assert classified.loc[name, "suffix"] == ""
+
+
+# Edge cases.
+
+
+def test_attention_that_is_not_uniform_at_first_is_subtracted_and_flagged():
+    found = score_one(ramp(0, 100), 0.3 + 0.7 * ramp(400, 600))
+    assert found["flags"] == "attention_at_start"
+    assert found["class"] == "two-stage"
+    assert found["theta"] == pytest.approx(1)  # .7 without the subtraction
+    assert score_one(ramp(0, 100), 0.04 + 0.9 * ramp(400, 600))["flags"] == ""
+    harmful = score_one(ramp(0, 100), ramp(400, 600) - 0.3 * (STEP < 50))
+    assert harmful["flags"] == "attention_at_start"
+    assert harmful["theta"] == pytest.approx(1 - 0.06 / 1.26)  # P(0) = .06 / (L(0) - L1*)
+
+
+def test_an_onset_in_the_last_tenth_is_censored():
+    assert score_one(ramp(0, 100), ramp(900, 980))["flags"] == "censored_attention"
+    assert score_one(ramp(0, 100), ramp(800, 980))["flags"] == ""
+    late = score_one(ramp(900, 980), ramp(0, 100))
+    assert late["flags"] == "censored_v" and late["onset_v"] == pytest.approx(940)
+
+
+def test_an_onset_never_reached_is_none():
+    found = score_one(ramp(0, 100), 0.4 * ramp(400, 600))
+    assert np.isnan(found["onset_attention"]) and found["flags"] == "attention_incomplete"
+
+
+def test_a_negative_gain_counts_zero():
+    hurt = score_one(ramp(0, 100), np.where(STEP < 300, -1.5 * ramp(0, 50), ramp(400, 600)))
+    zero = score_one(*TWO_STAGE)
+    for name in ("theta", "theta_reversed", "log_lag", "onset_attention"):
+        assert hurt[name] == pytest.approx(zero[name])
+
+
+def test_progress_that_recedes_is_flagged_because_the_fit_averages_it():
+    found = score_one(ramp(0, 100) - 0.4 * ramp(600, 700), ramp(400, 500))
+    assert found["flags"] == "v_recedes" and found["theta"] < 0.9
+    found = score_one(ramp(0, 100), ramp(0, 100) - ramp(600, 700))
+    assert "attention_recedes" in found["flags"].split(",")
+    assert score_one(ramp(0, 100) - 0.08 * ramp(600, 700), ramp(400, 500))["flags"] == ""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        dict(line_stage2=np.nan),
+        dict(line_stage2=STAGE1),
+        dict(line_stage2=STAGE1 + 0.1),
+        dict(line_stage2=STAGE1 - 0.01, line_stage1_se=0.004, line_stage2_se=0.004),
+    ],
+)
+def test_without_a_gap_between_the_lines_the_attained_gain_is_the_unit(lines: dict[str, float]):
+    found = score_one(ramp(0, 100), 0.5 * ramp(400, 600), lines=lines)
+    assert found["flags"] == "gain_attained"
+    assert found["max_attention"] == pytest.approx(1)
+    assert found["onset_attention"] == pytest.approx(500)
+    assert found["class"] == "two-stage"
+
+
+def test_a_gap_outside_its_error_is_a_unit():
+    lines = dict(line_stage2=STAGE1 - 0.1, line_stage1_se=0.03, line_stage2_se=0.03)
+    found = score_one(ramp(0, 100), 0.4 * ramp(400, 600), lines=lines)
+    assert found["flags"] == "" and found["max_attention"] == pytest.approx(0.8)
+
+
+def test_without_a_gap_a_trace_of_gain_is_no_stage():
+    lines = dict(line_stage2=np.nan)
+    Q = 0.0023 / (STAGE1 - STAGE2) * ramp(400, 600)  # below a tenth of 2 % of L(0) - L1* = .024
+    found = score_one(ramp(0, 100), Q, lines=lines, a_topic=0.0)
+    assert found["class"] == "V-only"
+    assert found["max_attention"] == pytest.approx(0.0023 / 0.024)
+
+
+def test_without_a_stage1_line_the_other_views_still_speak(classified: pd.DataFrame):
+    found = classified.loc["no line"]
+    assert found["flags"] == "no_stage1_drop,gain_attained"
+    assert np.isnan(found["theta"]) and found["theta_norm"] == pytest.approx(1)
+    assert (found["class_order"], found["class_norm"]) == ("two-stage", "two-stage")
+
+
+def test_frozen_parts_have_no_order_but_keep_the_onset_of_the_other(classified: pd.DataFrame):
+    for name in ("uniform attention", "frozen V"):
+        assert classified.loc[name, ["theta", "theta_norm", "log_lag"]].isna().all()
+        assert "frozen" in classified.loc[name, "flags"].split(",")
+        assert classified.loc[name, "class_norm"] == CASES[name][0]
+    assert classified.loc["uniform attention", "onset_v"] == pytest.approx(50)
+    assert classified.loc["frozen V", "onset_attention"] == pytest.approx(50)
+
+
+def test_diverged_trials_have_no_scores(classified: pd.DataFrame):
+    lost = classified.loc[["not finite", "infinite", "engine says so", "ends above the start"]]
+    for end in ("", "_order", "_norm"):
+        assert lost[["theta" + end, "log_lag" + end, "onset_v" + end]].isna().all(axis=None)
+        assert (lost["class" + end] == "diverged").all() and (lost["flags" + end] == "").all()
+
+
+# The other two views.
+
+
+def test_norms_alone_mislead_where_attention_learns_no_topics():
+    found = score_one(ramp(0, 100), 0, norm_k=ramp(400, 900), norm_q=ramp(400, 900))
+    assert found["class_norm"] == "two-stage"
+    assert (found["class"], found["class_order"]) == ("V-only", "V-only")
+    assert (found["suffix"], found["max_attention_order"]) == ("non-topical", 0)
+
+
+def test_norms_are_the_mean_of_keys_and_queries_above_their_start():
+    found = score_one(*TWO_STAGE, norm_k=3 + 2 * ramp(0, 200), norm_q=7 + 2 * ramp(600, 800))
+    assert found["onset_attention_norm"] == pytest.approx(200)  # keys are half of the rise
+    assert found["theta_norm"] == pytest.approx(0.8)  # t / 100 + t / 400 = 1
+
+
+def test_weights_that_shrink_or_stay_make_no_progress():
+    found = score_one(*TWO_STAGE, norm_v=5 - ramp(0, 100), norm_k=1.0, norm_q=1.0)
+    assert (found["max_v_norm"], found["max_attention_norm"]) == (0, 0)
+    assert found["class_norm"] == "compensated"
+
+
+def test_trained_embeddings_stand_for_a_frozen_value():
+    changed = dict(value="identity", embedding="trained", norm_v=10.0, norm_e=1 + ramp(0, 100))
+    found = score_one(*TWO_STAGE, **changed)
+    assert found["class_norm"] == "two-stage" and found["onset_v_norm"] == pytest.approx(50)
+
+
+def test_order_parameters_too_small_to_matter_are_none():
+    found = score_one(*TWO_STAGE, a_topic=0.09 * ramp(400, 600), v_block=0.011 * ramp(0, 100))
+    assert (found["max_v_order"], found["max_attention_order"]) == (0, 0)
+    found = score_one(*TWO_STAGE, a_topic=0.11 * ramp(400, 600), v_block=0.012 * ramp(0, 100))
+    assert found["class_order"] == "two-stage"
+
+
+def test_order_parameters_without_meaning_leave_that_view_unscored():
+    found = score_one(*TWO_STAGE, v_block=np.nan, v_diag=np.nan)
+    assert (found["class"], found["class_order"]) == ("two-stage", "unscored")
+
+
+# Cells, sensitivity, files.
+
+
+def seeds(*cases: Case, **changed: Any) -> list[Case]:
+    return [(row | changed | dict(seed=seed), frame) for seed, (row, frame) in enumerate(cases)]
+
+
+def test_cells_are_majorities_and_quartiles_over_seeds():
+    lags = [
+        case(saturating(0, 99), saturating(99 * lag_for(x), 99)) for x in (0.95, 0.93, 0.91, 0.8)
+    ]
+    lost = case(np.nan, 0)
+    cells = score_cells(score(*seeds(*lags, lost), *seeds(lost, lost, learning_rate=9.0)))
+    assert cells["learning_rate"].tolist() == [0.01, 9.0]
+    assert cells["trials"].tolist() == [5, 2] and cells["diverged"].tolist() == [1, 2]
+    assert cells["topical"].tolist() == [4, 0]
+    assert cells["class"].tolist() == ["two-stage", "diverged"]
+    np.testing.assert_allclose(cells["agreement"], [3 / 5, 1])
+    expected = np.quantile([0.95, 0.93, 0.91, 0.8], [0.25, 0.5, 0.75])
+    found = cells.loc[0, ["theta_q25", "theta", "theta_q75"]].to_numpy(float)
+    np.testing.assert_allclose(found, expected, atol=0.002)
+    assert np.isnan(cells.loc[1, "theta"])
+    assert "seed" not in cells and "trial_id" not in cells
+
+
+def test_cells_by_chosen_settings_and_ties_to_the_earlier_class():
+    scores = score(*seeds(case(*TWO_STAGE), case(ramp(0, 100), 0)), *seeds(case(0, 0), l2=1.0))
+    cells = score_cells(scores, by=["optimizer", "l2"])
+    assert cells.columns[:2].tolist() == ["optimizer", "l2"]
+    assert cells["class"].tolist() == ["V-only", "no-learning"]
+    assert cells["agreement"].tolist() == [0.5, 1]
+
+
+def test_one_seed_is_a_cell():
+    cells = score_cells(score(case(*TWO_STAGE)))
+    assert cells.loc[0, ["theta", "theta_q25", "theta_q75", "agreement"]].tolist() == [1, 1, 1, 1]
+
+
+def test_sensitivity_counts_what_leaves_its_class():
+    values = (0.97, 0.92, 0.92, 0.85, 0.75)  # of one cell; another one never changes
+    lags = [case(saturating(0, 99), saturating(99 * lag_for(x), 99)) for x in values]
+    scores = score(*seeds(*lags), *seeds(*[case(0, 0)] * 5, l2=1.0))
+    table = sensitivity(scores).set_index(["view", "cut"])
+    assert len(table) == 9
+    assert table.loc[("loss", 0.9)].tolist() == [0, 0]
+    assert table.loc[("loss", 0.8)].tolist() == [0.1, 0]  # .85 joins a majority of three
+    assert table.loc[("loss", 0.95)].tolist() == [0.2, 0.5]  # two leave: four of five overlap
+    moved = sensitivity(scores, cuts=(0.9,), base=replace(Cuts(), two_stage=0.95))
+    assert moved["trials_changed"].tolist()[0] == 0.2
+
+
+def test_cuts_are_settings_of_the_classes():
+    run = run_of(case(*TWO_STAGE), case(0.6 * ramp(0, 100), 0))
+    assert score_trials(run, Cuts(finished=0.5))["class"].tolist() == ["two-stage", "V-only"]
+    assert score_trials(run, Cuts(topical=2.0))["suffix"].tolist()[0] == "non-topical"
+
+
+def test_from_folder_to_stages_file(tmp_path: Path):
+    frame = case(*TWO_STAGE)[1].assign(trial_id="a")
+    folder = write_run(
+        tmp_path / "run",
+        [trial("a"), trial("b", seed=1)],
+        [
+            frame.astype({"eval_loss": "float32"}),
+            records("b", eval_loss=4.6, eval_loss_uniform=4.6),
+        ],
+        limit_lines=[line_entry() | dict(stage1=STAGE1, stage2=STAGE2)],
+    )
+    scores = score_trials(load(folder))
+    path = write_stages(scores, folder)
+    assert path == folder / "stages.parquet"
+    pd.testing.assert_frame_equal(pd.read_parquet(path), scores)
+    assert scores["class"].tolist() == ["two-stage", "no-learning"]
+    assert scores.columns[:2].tolist() == ["trial_id", "seed"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("manifest.json", "stages.parquet", "trajectories", "trials")
+    ]
+    load(folder)
+
+
+def test_trajectories_of_other_trials_are_refused():
+    run = run_of(case(0, 0), case(0, 0))
+    with pytest.raises(ValueError, match="the trajectories are not those of the trials"):
+        score_trials(replace(run, trials=run.trials[::-1]))
+
+
+def test_ten_thousand_trials_take_seconds():
+    small = run_of(*(made for _, made in CASES.values()))
+    times = -(-10_000 // len(small.trials))
+    names = np.arange(times * len(small.trials)).astype(str)
+    trials = pd.concat([small.trials] * times, ignore_index=True).assign(trial_id=names)
+    trajectories = pd.concat([small.trajectories] * times, ignore_index=True)
+    trajectories["trial_id"] = np.repeat(names, len(STEP))
+    begin = time.perf_counter()
+    scores = score_trials(replace(small, trials=trials, trajectories=trajectories))
+    assert time.perf_counter() - begin < 20
+    assert scores["class"].tolist() == [expected for expected, _ in CASES.values()] * times
