@@ -1,0 +1,24 @@
+"""Figure 1: do trained embeddings encode the topics?  All parts trained, tied head, all biases.
+
+Command:  make sweep SWEEP=embeddings
+Size:     8 trials, 2 programs, about 2 minutes on 2 cores
+Expect:   W_E^T W_E larger within a topic than between topics (e_block above 0) in all four combinations.
+"""
+
+from topicjax.grid import chain, product
+
+BASE = dict(
+    embedding="trained",
+    output_bias="trained",
+    attention_biases="trained",
+    key_visibility="unmasked",
+    init_scale=0.02,
+    steps=2000,
+    record_every=40,
+)
+SWEEP = product(seed=range(2)) * chain(
+    product(optimizer="sgd", objective="cross_entropy", learning_rate=1.0),
+    product(optimizer="adam", objective="cross_entropy", learning_rate=3e-3),
+    product(optimizer="sgd", objective="squared", learning_rate=0.3),
+    product(optimizer="adam", objective="squared", learning_rate=3e-3),
+)

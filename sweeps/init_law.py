@@ -1,0 +1,24 @@
+"""How do weights start?  Normal, uniform on [0, s) (the released code), or a linear layer's common default.
+
+Command:  make sweep SWEEP=init_law
+Size:     60 trials, 2 programs, about 2 minutes on 2 cores
+Expect:   near-zero normal and uniform starts differ in when attention moves (uniform starts with one large
+          rank-one direction); the common default is not two-stage: W^K and W^Q are never near zero.
+"""
+
+from topicjax.grid import chain, product
+
+BASE = dict(key_visibility="unmasked", steps=1500, record_every=20)
+SWEEP = (
+    product(seed=range(3))
+    * chain(
+        product(optimizer="sgd", objective="cross_entropy", learning_rate=100.0),
+        product(optimizer="adam", objective="cross_entropy", learning_rate=3e-3),
+        product(optimizer="sgd", objective="squared", learning_rate=20.0),
+        product(optimizer="adam", objective="squared", learning_rate=3e-3),
+    )
+    * chain(
+        product(init=("normal", "uniform"), init_scale=(1e-3, 1e-2)),
+        product(init="default", init_scale=1.0),
+    )
+)

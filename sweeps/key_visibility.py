@@ -1,0 +1,17 @@
+"""Which positions are keys?  All of them (eq. 5), or only the unmasked (the released code).
+
+Command:  make sweep SWEEP=key_visibility
+Size:     48 trials, 2 programs, about 2 minutes on 2 cores
+Expect:   the answer changes: with all keys, cross-entropy and SGD move W^K and W^Q at once to push down the
+          [MASK] key (a_mask) and stay untopical; with unmasked keys the same setting is two-stage and topical.
+"""
+
+from topicjax.grid import chain, product
+
+BASE = dict(init_scale=1e-3, steps=2000, record_every=20)
+SWEEP = product(key_visibility=("all", "unmasked"), seed=range(3)) * chain(
+    product(optimizer="sgd", objective="cross_entropy", learning_rate=(30.0, 100.0)),
+    product(optimizer="adam", objective="cross_entropy", learning_rate=(1e-3, 3e-3)),
+    product(optimizer="sgd", objective="squared", learning_rate=(10.0, 30.0)),
+    product(optimizer="adam", objective="squared", learning_rate=(1e-3, 3e-3)),
+)

@@ -1,0 +1,26 @@
+"""Where does the two-stage phenomenon hold?
+
+Command:  make sweep SWEEP=two_stage
+Size:     384 trials, 2 programs, about 4 minutes on 2 cores
+Expect:   W^V rises first and W^K, W^Q later in part of the map only: with SGD the order depends on the
+          learning rate and on which positions are keys, with Adam also on the init scale.  Look at a_topic
+          beside the norms: norms of W^K and W^Q also grow without any topical attention.
+"""
+
+from topicjax.grid import chain, logspace, product
+
+BASE = dict(steps=1000, record_every=20)
+PER_STREAM = chain(
+    product(optimizer="sgd", objective="cross_entropy", learning_rate=logspace(10, 300, 4)),
+    product(optimizer="sgd", objective="squared", learning_rate=logspace(1, 30, 4)),
+    product(
+        optimizer="adam",
+        objective=("cross_entropy", "squared"),
+        learning_rate=logspace(3e-4, 1e-2, 4),
+    ),
+)
+SWEEP = (
+    product(seed=range(3), key_visibility=("all", "unmasked"))
+    * PER_STREAM
+    * product(init_scale=logspace(1e-4, 1e-1, 4))
+)

@@ -1,0 +1,105 @@
+"""Weights on disk: snapshots of a chunk of trials, and the state to continue it from.
+
+A snapshot is an ordinary orbax checkpoint in which each trial is a piece of its own, so that
+tensorstore reads one trial of 512 without the others.  Imports are inside the functions: orbax
+brings jax and takes seconds, reading needs neither.
+"""
+
+import json
+import logging
+import math
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from topicjax.lock import first_line, sync, write_whole
+
+METADATA = "_METADATA"  # orbax: the names of the arrays
+PAYLOAD, META = "payload.", "meta"  # members of a state: its arrays, and the rest as JSON
+
+
+def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
+    """Write arrays with a leading trial axis as one checkpoint; replaces one that is there."""
+    import orbax.checkpoint as ocp
+
+    arrays = {name: np.asarray(array) for name, array in params.items()}
+    pieces = {name: ocp.SaveArgs(shard_axes=(0,)) for name in arrays}
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True)
+    try:
+        with ocp.Checkpointer(handler) as checkpointer:
+            arguments = ocp.args.PyTreeSave(arrays, save_args=pieces)
+            checkpointer.save(folder.resolve(), args=arguments, force=True)
+        sync_tree(folder)
+    except BaseException:
+        for unfinished in folder.parent.glob(f"{folder.name}.*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def read_row(folder: Path, row: int) -> dict[str, np.ndarray]:
+    """Return the arrays of one trial, reading no other; raises OSError, KeyError or ValueError."""
+    import tensorstore as ts
+
+    tree = json.loads((folder / METADATA).read_text())["tree_metadata"]
+    names = [leaf["key_metadata"][0]["key"] for leaf in tree.values()]
+    base = {"driver": "file", "path": f"{folder.resolve()}/"}
+    opened = {}
+    for name in names:
+        pieces = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+        spec = {"driver": "zarr3", "kvstore": pieces, "fill_missing_data_reads": False}
+        opened[name] = ts.open(spec, open=True, read=True)
+    reads = {name: array.result()[row].read() for name, array in opened.items()}
+    return {name: np.asarray(read.result()) for name, read in reads.items()}
+
+
+def steps(folder: Path) -> list[int]:
+    """Return the steps of which this chunk's folder has a whole checkpoint."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def sync_tree(folder: Path) -> None:
+    """Bring a folder, what is in it and its own name to the disk."""
+    for path in (folder.parent.parent, folder.parent, folder, *folder.rglob("*")):
+        sync(path)
+
+
+def save_state(path: Path, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+    """Replace the state inside a chunk from which an interrupted run continues."""
+    arrays = {PAYLOAD + name: np.asarray(array) for name, array in payload.items()}
+    arrays[META] = np.frombuffer(json.dumps(plain(meta)).encode(), np.uint8)
+    write_whole(path, lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
+
+
+def load_state(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """Return (payload, meta) of a state; None if there is none or, with a warning, damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(arrays.pop(META).tobytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        logging.getLogger(__name__).warning(
+            "%s is damaged and ignored, its trials start again: %s", path, first_line(error)
+        )
+        return None
+    return {name.removeprefix(PAYLOAD): array for name, array in arrays.items()}, meta
+
+
+def plain(value: Any) -> Any:
+    """Return the value as JSON has it: no NumPy, no tuples, null for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | range):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,94 @@
+"""What a run tells while it goes: a bar on a terminal, a plain line every ten seconds elsewhere."""
+
+import sys
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+LINE_SECONDS = 10.0
+
+
+class Progress:
+    """Counts trials and trial-steps; the time spent compiling is no part of the rate."""
+
+    def __init__(self, total_trials: int, total_steps: float, out: TextIO | None = None) -> None:
+        """Start the clock; total_steps is the sum of the steps of all trials."""
+        self.total_trials, self.total_steps = total_trials, total_steps
+        self.trials = self.ok = self.diverged = 0
+        self.steps = 0.0
+        self.group = ""
+        self.started = time.monotonic()
+        self.compile_seconds = 0.0
+        self.last_line = self.started
+        self.console = Console(file=out or sys.stdout, highlight=False, soft_wrap=True)
+        self.live: Live | None = None
+
+    def __enter__(self) -> "Progress":
+        """Show the bar, if there is a terminal to show it on."""
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, refresh_per_second=4, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the bar away."""
+        if self.live:
+            self.live.stop()
+
+    @property
+    def rate(self) -> float:
+        """Trial-steps a second, without compile time."""
+        seconds = time.monotonic() - self.started - self.compile_seconds
+        return self.steps / seconds if seconds > 0 else 0.0
+
+    def say(self, text: str) -> None:
+        """Print a line of its own."""
+        self.console.print(text, markup=False)
+
+    def update(self, steps: float = 0.0, ok: int = 0, diverged: int = 0) -> None:
+        """Count what was done, and show it."""
+        self.steps += steps
+        self.ok, self.diverged = self.ok + ok, self.diverged + diverged
+        self.trials = self.ok + self.diverged
+        if self.live:
+            self.live.update(self.bar())
+        elif time.monotonic() - self.last_line >= LINE_SECONDS:
+            self.last_line = time.monotonic()
+            self.say(self.line())
+
+    def line(self) -> str:
+        """Return the state in one line."""
+        left = (self.total_steps - self.steps) / self.rate if self.rate else 0.0
+        parts = [f"{self.trials}/{self.total_trials} trials", f"{self.rate:,.0f} trial-steps/s"]
+        parts += [f"{duration(left)} left", f"{self.ok} ok, {self.diverged} diverged", self.group]
+        return " · ".join(parts)
+
+    def bar(self) -> Table:
+        """Return the bar and the line under it."""
+        grid = Table.grid()
+        grid.add_row(ProgressBar(total=self.total_steps, completed=self.steps, width=60))
+        grid.add_row(self.line())
+        return grid
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(num_bytes: float) -> str:
+    """Return bytes as people say them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
