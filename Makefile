@@ -6,7 +6,8 @@ DEV_READY := .venv/.ready-dev
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all lint clean
+.PHONY: help sweep plan list test test-all lint clean
+SWEEP ?= two_stage
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +24,15 @@ $(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
 $(DEV_READY): $(RUN_READY)
 	$(INSTALL) --editable '.[dev]'
 	@touch $@
+
+sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
+	@$(BIN)/topicjax run $(SWEEP) $(ARGS)
+
+plan: $(RUN_READY)  ## what a sweep would do and cost: make plan SWEEP=two_stage_map
+	@$(BIN)/topicjax plan $(SWEEP) $(ARGS)
+
+list: $(RUN_READY)  ## the sweeps there are
+	@$(BIN)/topicjax list
 
 lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -68,9 +68,7 @@ def load(folder: str | Path) -> Run:
     folder = Path(folder)
     check_kind(folder)
     manifest = read_manifest(folder)
-    trials = read_trials(
-        folder, manifest
-    )  # before trajectories: a committed trial has all of its rows
+    trials = read_trials(folder, manifest)  # before trajectories: a committed trial has all of its rows
     trials = trials.assign(**limit_lines(trials, manifest))
     records = read_parts(folder / TRAJECTORIES, NEEDED_TRAJECTORIES)
     trajectories, unfinished = join_settings(records, trials)
@@ -103,17 +101,11 @@ def check_kind(folder: Path) -> None:
         raise ValueError(f"{folder} is a file; allowed: a run folder with {MANIFEST} and {TRIALS}/")
     names = sorted(path.name for path in folder.iterdir())
     if not names:
-        raise FileNotFoundError(
-            f"{folder} is empty; allowed: a run folder with {MANIFEST} and {TRIALS}/"
-        )
+        raise FileNotFoundError(f"{folder} is empty; allowed: a run folder with {MANIFEST} and {TRIALS}/")
     if MANIFEST not in names and TRIALS not in names:
         inside = [name for name in names if (folder / name / MANIFEST).exists()]
-        hint = (
-            f"did you mean {folder / inside[0]}?" if inside else f"it holds {', '.join(names[:5])}"
-        )
-        raise ValueError(
-            f"{folder} is not a run folder, it has no {MANIFEST} and no {TRIALS}/; {hint}"
-        )
+        hint = f"did you mean {folder / inside[0]}?" if inside else f"it holds {', '.join(names[:5])}"
+        raise ValueError(f"{folder} is not a run folder, it has no {MANIFEST} and no {TRIALS}/; {hint}")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -141,9 +133,7 @@ def read_trials(folder: Path, manifest: dict[str, Any]) -> pd.DataFrame:
         raise ValueError(f"{folder / TRIALS} has trial {repeated.iloc[0]} more than once")
     unknown = trials["status"][~trials["status"].isin(STATUSES)]
     if len(unknown):
-        raise ValueError(
-            f"{folder / TRIALS} has status {unknown.iloc[0]!r}; allowed: {', '.join(STATUSES)}"
-        )
+        raise ValueError(f"{folder / TRIALS} has status {unknown.iloc[0]!r}; allowed: {', '.join(STATUSES)}")
     return trials
 
 
@@ -209,9 +199,7 @@ def limit_lines(trials: pd.DataFrame, manifest: dict[str, Any]) -> dict[str, np.
         settings = entry["settings"] | {"objective": entry["objective"]}
         absent = [name for name in settings if name not in trials]
         if absent:
-            raise ValueError(
-                f"limit_lines in {MANIFEST} name {absent[0]!r}, no setting of the trials"
-            )
+            raise ValueError(f"limit_lines in {MANIFEST} name {absent[0]!r}, no setting of the trials")
         fields = tuple(sorted(settings))
         tables.setdefault(fields, {})[tuple(comparable(settings[name]) for name in fields)] = entry
     for fields, table in tables.items():

@@ -51,9 +51,7 @@ class Records:
         """Return the layout of records sorted by trial and step, each trial beginning at step 0."""
         start = np.flatnonzero(step == 0)
         end = np.append(start[1:], len(step)) - 1
-        return cls(
-            step.astype(float), start, end, np.repeat(np.arange(len(start)), end - start + 1)
-        )
+        return cls(step.astype(float), start, end, np.repeat(np.arange(len(start)), end - start + 1))
 
     @property
     def before(self) -> Array:
@@ -161,9 +159,7 @@ class LossSplit:
     flags: dict[str, Array]  # per trial
 
 
-def loss_split(
-    records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts
-) -> LossSplit:
+def loss_split(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> LossSplit:
     """Return P, Q, the maximum of R, and by how much the loss ends above L(0) (inf: not finite).
 
     Without a gap between L1* and L2*, the unit of Q is the gain that the trial attains, at least
@@ -199,9 +195,7 @@ def loss_split(
     )
 
 
-def order_progress(
-    records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts
-) -> Progress:
+def order_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Progress:
     """Return the rise of v_block and of a_topic; a rise too small to mean anything is none."""
     value = rise(records, numbers(frame, "v_block"), cuts.v_block * theorem2_block(trials))
     return value, rise(records, numbers(frame, "a_topic"), cuts.attention)

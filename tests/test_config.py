@@ -9,7 +9,12 @@ from topicjax.config import Hypers, Spec, Stream, Trial, make_trial, numbers, se
 
 def test_defaults_are_the_papers():
     spec, stream, _ = make_trial({})
-    assert (spec.topics, spec.words_per_topic, spec.vocabulary, spec.batch_size) == (10, 10, 101, 40)
+    assert (spec.topics, spec.words_per_topic, spec.vocabulary, spec.batch_size) == (
+        10,
+        10,
+        101,
+        40,
+    )
     assert (stream.alpha, stream.p_mask, stream.p_keep, stream.p_random) == (0.1, 0.15, 0.1, 0.1)
 
 
@@ -38,10 +43,16 @@ def test_identity_is_stable_across_releases():
 
 
 IMPOSSIBLE = [
-    ({"p_keep": 0.6, "p_random": 0.5}, r"p_keep \+ p_random is 0.6 \+ 0.5; allowed: a sum of at most 1"),
+    (
+        {"p_keep": 0.6, "p_random": 0.5},
+        r"p_keep \+ p_random is 0.6 \+ 0.5; allowed: a sum of at most 1",
+    ),
     ({"length_min": 9, "length_max": 5}, "length_min is 9; allowed: at most length_max = 5"),
     ({"alpha": 0}, "alpha is 0.0; allowed: above 0"),
-    ({"documents": "tau", "topics_per_document": 11}, "topics_per_document is 11; allowed: at most"),
+    (
+        {"documents": "tau", "topics_per_document": 11},
+        "topics_per_document is 11; allowed: at most",
+    ),
     ({"topics_per_document": 0}, "topics_per_document is 0; allowed: 1 or more"),
     ({"p_mask": 0}, "p_mask is 0.0; allowed: above 0, at most 1"),
     ({"p_mask": 1.1}, "p_mask is 1.1; allowed: above 0, at most 1"),

@@ -140,9 +140,7 @@ def test_without_a_manifest_the_trials_still_read(tmp_path: Path):
     folder = write_run(tmp_path / "run", [trial("a")])
     (folder / "manifest.json").unlink()
     run = load(folder)
-    assert run.missing == (
-        "manifest.json is not there: planned trials and limit lines are unknown",
-    )
+    assert run.missing == ("manifest.json is not there: planned trials and limit lines are unknown",)
     assert run.name == "run"
     np.testing.assert_array_equal(run.trials["line_stage1"], [np.nan])
 
@@ -221,9 +219,7 @@ def test_bands_are_quantiles_over_seeds_at_each_step(tmp_path: Path):
     trials = [trial(f"{i}", seed=i % 5, learning_rate=1.0 + i // 5) for i in range(10)]
     values = [records(f"{i}", loss=[i, 10.0 * i, np.nan]) for i in range(10)]
     values[4].loc[1, "loss"] = np.inf
-    table = bands(
-        load(write_run(tmp_path / "run", trials, values)).trajectories, "loss", "learning_rate"
-    )
+    table = bands(load(write_run(tmp_path / "run", trials, values)).trajectories, "loss", "learning_rate")
     assert table.columns.tolist() == ["learning_rate", "step", "q25", "q50", "q75", "trials"]
     table = table.set_index(["learning_rate", "step"])
     assert table.loc[(1.0, 0)].tolist() == [1, 2, 3, 5]

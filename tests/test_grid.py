@@ -117,9 +117,7 @@ def test_a_sweep_cannot_be_changed_through_what_it_hands_out() -> None:
     assert list(sweep) == [dict(seed=1), dict(seed=2)]
 
 
-@pytest.mark.parametrize(
-    ("lo", "hi", "n"), [(1e-4, 1e-1, 7), (0.3, 30, 5), (10, 0.1, 4), (2, 5, 2)]
-)
+@pytest.mark.parametrize(("lo", "hi", "n"), [(1e-4, 1e-1, 7), (0.3, 30, 5), (10, 0.1, 4), (2, 5, 2)])
 def test_spaced_values_have_exact_ends_and_equal_steps(lo: float, hi: float, n: int) -> None:
     for values in (logspace(lo, hi, n), linspace(lo, hi, n)):
         assert len(values) == n
@@ -138,9 +136,7 @@ def test_spaced_values_print_nicely_and_keep_ends_of_many_digits() -> None:
 
 
 @pytest.mark.parametrize(("lo", "hi", "n"), [(0, 1, 3), (1, -1, 3), (1, math.inf, 3), (1, 2, 0)])
-def test_logspace_refuses_ends_without_a_logarithm_and_no_values(
-    lo: float, hi: float, n: int
-) -> None:
+def test_logspace_refuses_ends_without_a_logarithm_and_no_values(lo: float, hi: float, n: int) -> None:
     with pytest.raises(ValueError, match=rf"logspace has {lo}, {hi}, {n}; allowed: above 0"):
         logspace(lo, hi, n)
 
@@ -223,9 +219,7 @@ def test_twenty_thousand_trials_expand_to_distinct_identities() -> None:
 
 
 def test_impossible_trials_say_which_one() -> None:
-    with pytest.raises(
-        ValueError, match=r"multiple of record_every = 20 \(in the .* steps=30, seed=0"
-    ):
+    with pytest.raises(ValueError, match=r"multiple of record_every = 20 \(in the .* steps=30, seed=0"):
         trials({}, product(steps=[40, 30], seed=range(2)))
     with pytest.raises(ValueError, match=r"at most topics = 3 \(in the trial with topics=3\)"):
         trials(dict(documents="tau", topics_per_document=4), product(topics=[5, 3]))
@@ -329,9 +323,7 @@ def test_axes_are_read_as_lists_and_ranges() -> None:
     + ["range:0:9:2", "range:0:1.5", "lgo:1:2:3", "1,log:1:2:3", ":"],
 )
 def test_unreadable_axes_say_what_is_allowed(values: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"axis 'l2={values}' cannot be read; allowed after =: v1,v2"
-    ):
+    with pytest.raises(ValueError, match=f"axis 'l2={values}' cannot be read; allowed after =: v1,v2"):
         parse_axis(f"l2={values}")
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference
 from jax.test_util import check_grads
 
-import reference
 from topicjax import bag, lda, model
 from topicjax.config import Hypers, Spec, Stream, numbers, validate_spec
 from topicjax.lda import Documents
@@ -46,9 +46,7 @@ def variants() -> list[Spec]:
 
 
 def name_of(spec: Spec) -> str:
-    return "-".join(
-        (spec.embedding, spec.attention, spec.value, spec.output_bias, spec.attention_biases)
-    )
+    return "-".join((spec.embedding, spec.attention, spec.value, spec.output_bias, spec.attention_biases))
 
 
 def ragged_documents() -> Documents:
@@ -241,9 +239,7 @@ def test_padding_is_removed_and_gets_no_gradient():
     assert all((restored[name] == leaf).all() for name, leaf in params.items())
     batch = bag.from_documents(spec, numbers(Stream()), ragged_documents())
     gradient = jax.jit(
-        jax.grad(
-            lambda p: bag.loss(bag.effective(spec, p), batch, np.int32(0), bag.real_types(spec))
-        )
+        jax.grad(lambda p: bag.loss(bag.effective(spec, p), batch, np.int32(0), bag.real_types(spec)))
     )(padded)
     assert (np.asarray(gradient["W_K"])[3:] == 0).all()
     assert (np.asarray(gradient["W_V"])[7:] == 0).all() and (gradient["W_V"][:, 7:] == 0).all()
@@ -265,11 +261,12 @@ def test_infinite_documents_are_the_limit_of_long_ones():
         return [
             bag.loss(kernel_model, bag.from_documents(spec, case, documents), objective, real_V),
             bag.loss(kernel_model, bag.from_distributions(spec, case, first_TxW[:1]), objective, real_V),
+            bag.loss(uniform_model, bag.from_documents(spec, case, documents, True), objective, real_V),
             bag.loss(
-                uniform_model, bag.from_documents(spec, case, documents, True), objective, real_V
-            ),
-            bag.loss(
-                uniform_model, bag.from_distributions(spec, case, first_TxW[:1], True), objective, real_V
+                uniform_model,
+                bag.from_distributions(spec, case, first_TxW[:1], True),
+                objective,
+                real_V,
             ),
         ]
 

@@ -82,9 +82,7 @@ def test_masking_kinds():
 
 
 def test_zipf_and_overlap_do_what_they_say():
-    zipf = lda.topic_words(
-        replace(SPEC, word_distribution="zipf"), numbers(Stream(zipf_exponent=2.0))
-    )
+    zipf = lda.topic_words(replace(SPEC, word_distribution="zipf"), numbers(Stream(zipf_exponent=2.0)))
     np.testing.assert_allclose(zipf[1, 3:6], np.array([36, 9, 4]) / 49, rtol=1e-6)
     shared = lda.topic_words(SPEC, numbers(Stream(overlap=0.34)))  # one word in three
     np.testing.assert_allclose(shared[0], [0.25, 0.25, 0.25, 0.25, *[0] * 8], rtol=1e-6)

@@ -95,9 +95,7 @@ def enumerated_bayes(data, objective):
             chance = chance_words * np.prod([probability for _, probability in choice])
             masked = [i for i in range(length) if choice[i][0] is not None]
             some += chance if masked else 0.0
-            shown = [
-                w if k in (None, "keep") else k for w, (k, _) in zip(words, choice, strict=True)
-            ]
+            shown = [w if k in (None, "keep") else k for w, (k, _) in zip(words, choice, strict=True)]
             for i in masked:
                 others = [j for j in range(length) if j != i]
                 if data.key_visibility == "unmasked":
@@ -124,9 +122,7 @@ def probability_of_words(data, words):
             count[t] += 1
         return chance * within
     tau = data.topics_per_document
-    holding = (
-        comb(data.topics - len(set(topic)), tau - len(set(topic))) if len(set(topic)) <= tau else 0
-    )
+    holding = comb(data.topics - len(set(topic)), tau - len(set(topic))) if len(set(topic)) <= tau else 0
     return holding / comb(data.topics, tau) * tau ** -len(words) * within
 
 
@@ -234,8 +230,7 @@ def test_stage2_counts_the_better_of_the_two_stage1_optima():
     queries = sample_queries(data, 2000, 0)
     full, blocks = (stage1_value(data, "squared", 0, 0, by_topic=one) for one in (False, True))
     copying, topics, both = (
-        stage2_line(data, "squared", values, queries)
-        for values in ([full], [blocks], [full, blocks])
+        stage2_line(data, "squared", values, queries) for values in ([full], [blocks], [full, blocks])
     )
     assert topics[0] < copying[0] - 3e-4
     assert both[0] == pytest.approx(topics[0], abs=4 * topics[1])
@@ -298,9 +293,7 @@ def check_order(lines):
 @pytest.mark.parametrize("infinite", [False, True])
 @pytest.mark.parametrize("documents", ["lda", "tau"])
 def test_lines_are_ordered(documents, infinite, visibility, objective):
-    data = DataModel(
-        6, 4, documents, infinite, length_min=30, length_max=50, key_visibility=visibility
-    )
+    data = DataModel(6, 4, documents, infinite, length_min=30, length_max=50, key_visibility=visibility)
     lines = limit_lines(data, objective, num_documents=1500)
     check_order(lines)
     assert lines["uniform"] > lines["stage1"] + 0.01

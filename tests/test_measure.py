@@ -140,9 +140,7 @@ def test_columns_without_meaning_are_nan(record):
     assert np.isnan(record.rotation_v)  # no step ten before step 0
     spec = Spec(topics=2, words_per_topic=1, length_min=9, length_max=9, attention="uniform")
     stream, hypers = numbers(Stream(alpha=9.0)), numbers(Hypers())
-    uniform = jax.jit(
-        lambda: train.record(spec, stream, hypers, train.init(spec, stream, hypers))
-    )()
+    uniform = jax.jit(lambda: train.record(spec, stream, hypers, train.init(spec, stream, hypers)))()
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
     frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block"}
     one_word_topics = {"v_block", "v_diag", "attn_same_topic"}

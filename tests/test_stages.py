@@ -83,9 +83,7 @@ def brute_force_isotonic(values: np.ndarray) -> np.ndarray:
     def mean(a: int, b: int) -> float:
         return values[a : b + 1].mean()
 
-    return np.array(
-        [max(min(mean(a, b) for b in range(i, n)) for a in range(i + 1)) for i in range(n)]
-    )
+    return np.array([max(min(mean(a, b) for b in range(i, n)) for a in range(i + 1)) for i in range(n)])
 
 
 def test_the_fit_is_the_isotonic_one_of_each_trial_alone():
@@ -94,9 +92,7 @@ def test_the_fit_is_the_isotonic_one_of_each_trial_alone():
     step = np.concatenate([np.arange(n) for n in lengths])
     values = rng.normal(0.5, 0.5, len(step))
     fit = monotone(Records.of(step), values)
-    for own, found in zip(
-        *(np.split(x, np.cumsum(lengths)[:-1]) for x in (values, fit)), strict=True
-    ):
+    for own, found in zip(*(np.split(x, np.cumsum(lengths)[:-1]) for x in (values, fit)), strict=True):
         expected = brute_force_isotonic(np.clip(own, 0, 1))
         np.testing.assert_allclose(found, expected - expected[0], atol=1e-12)
 
@@ -495,9 +491,7 @@ def seeds(*cases: Case, **changed: Any) -> list[Case]:
 
 
 def test_cells_are_majorities_and_quartiles_over_seeds():
-    lags = [
-        case(saturating(0, 99), saturating(99 * lag_for(x), 99)) for x in (0.95, 0.93, 0.91, 0.8)
-    ]
+    lags = [case(saturating(0, 99), saturating(99 * lag_for(x), 99)) for x in (0.95, 0.93, 0.91, 0.8)]
     lost = case(np.nan, 0)
     cells = score_cells(score(*seeds(*lags, lost), *seeds(lost, lost, learning_rate=9.0)))
     assert cells["learning_rate"].tolist() == [0.01, 9.0]

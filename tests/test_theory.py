@@ -81,9 +81,7 @@ def test_theorem_arithmetic_uses_plain_operators_only():
     masking = (Fraction(15, 100), Fraction(1, 10), Fraction(1, 10))
     exact = theorem2_entries(10, 10, *masking)
     assert all(isinstance(entry, Fraction) for entry in exact)
-    assert [float(entry) for entry in exact] == pytest.approx(
-        theorem2_entries(10, 10, 0.15, 0.1, 0.1)
-    )
+    assert [float(entry) for entry in exact] == pytest.approx(theorem2_entries(10, 10, 0.15, 0.1, 0.1))
     assert theorem1_bias(10, 10, *masking) == Fraction(-15, 1000) / (Fraction(865, 1000) * 100)
 
 
@@ -399,9 +397,7 @@ def test_optimum_lies_in_the_interval_of_theorem3(topics, tau):
 
 def test_theorem3_interval_values():
     data = DataModel(100, 10, "tau", True, topics_per_document=11)
-    assert theorem3_interval(data) == pytest.approx(
-        (0.88 * 1.135 / 1.73 * 10, 100 * 88 / 1.5 * 100)
-    )
+    assert theorem3_interval(data) == pytest.approx((0.88 * 1.135 / 1.73 * 10, 100 * 88 / 1.5 * 100))
 
 
 def test_optimum_approaches_its_limit():

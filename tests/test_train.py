@@ -55,9 +55,7 @@ def test_training_is_the_token_model_under_optax(optimizer):
     """Six steps of the engine's program against six optax steps of the token-space model."""
     spec = replace(TINY, optimizer=optimizer, record_every=6, steps=6)
     stream = numbers(Stream(seed=5, key_visibility="unmasked"))
-    hypers = numbers(
-        Hypers(learning_rate=0.1, init_scale=0.3, l2=0.02, weight_decay=0.1, epsilon=1e-3)
-    )
+    hypers = numbers(Hypers(learning_rate=0.1, init_scale=0.3, l2=0.02, weight_decay=0.1, epsilon=1e-3))
     tx = {
         "sgd": optax.sgd(0.1),
         "momentum": optax.sgd(0.1, momentum=0.9),
@@ -172,9 +170,7 @@ def many(spec: Spec, num_records: int):
         return train.advance(spec, stream, hypers, state, num_records)
 
     axes = train.STATE_AXES
-    start = jax.jit(
-        jax.vmap(functools.partial(train.init, spec), in_axes=(None, 0), out_axes=axes)
-    )
+    start = jax.jit(jax.vmap(functools.partial(train.init, spec), in_axes=(None, 0), out_axes=axes))
     return start, jax.jit(jax.vmap(advance, (None, 0, axes), (axes, 0))), traced
 
 

@@ -108,6 +108,13 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         help="steps whose weights are kept: last (default), none, log:N, or S1,S2,...",
     )
     parser.add_argument(
+        "--save-every",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how often long trials save their state (default: 60)",
+    )
+    parser.add_argument(
         "--extend", action="store_true", help="add to a folder that holds another sweep's trials"
     )
 
@@ -115,7 +122,9 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 def expand(options: argparse.Namespace) -> tuple[grid.NamedSweep, list[Trial], Path]:
     """Return the sweep with its overrides, its trials and its folder."""
     if options.chunk < 0:
-        raise UserError(f"--chunk is {options.chunk}; allowed: 1 or more")
+        raise UserError(f"--chunk is {options.chunk}; allowed: 1 or more, or 0 for automatic")
+    if not options.save_every >= 0:
+        raise UserError(f"--save-every is {options.save_every}; allowed: 0 or more seconds")
     named = grid.load_sweep(options.sweep)
     base, sweep = grid.override(named.base, named.sweep, options.sets, options.axes)
     named = grid.NamedSweep(named.name, named.description, base, sweep)
@@ -150,10 +159,10 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def show_status(options: argparse.Namespace) -> int:
     """Print how far a run is."""
-    from topicjax import store
+    from topicjax import lock, store
 
     state = store.status(options.folder)
-    running = f"running ({state['running']})" if state["running"] else "not running"
+    running = f"running ({lock.who(state['running'])})" if state["running"] else "not running"
     print(
         f"{state['sweep']}: {state['finished']:,} of {state['planned']:,} trials finished, "
         f"{state['ok']:,} ok, {state['diverged']:,} diverged; {running}"

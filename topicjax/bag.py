@@ -24,7 +24,7 @@ from topicjax.lda import Documents, key_positions
 from topicjax.model import Params
 from topicjax.objectives import rows_loss
 
-VECTOR_WIDTH = 16
+VECTOR_WIDTH = 8
 OVERFLOW_PROBABILITY = 1e-12
 
 
@@ -100,16 +100,14 @@ def row_capacity(spec: Spec, num_documents: int) -> int:
     slope_S = np.linspace(0.0, 10.0, 2001)[1:]
     length_N = np.arange(spec.length_min, spec.length_max + 1)
     log_factor_S = np.log1p(p_row * np.expm1(slope_S))
-    log_document_S = scipy.special.logsumexp(np.outer(log_factor_S, length_N), axis=1)
-    log_document_S -= math.log(len(length_N))
+    log_sum_S = np.asarray(scipy.special.logsumexp(np.outer(log_factor_S, length_N), axis=1))
+    log_document_S = log_sum_S - math.log(len(length_N))
     log_tail_S = num_documents * log_document_S - math.log(OVERFLOW_PROBABILITY)
     enough = math.ceil(np.min(log_tail_S / slope_S))  # smallest k with bound(k) <= 10^-12
     return min(padded(enough), positions)
 
 
-def from_documents(
-    spec: Spec, stream: Stream, documents: Documents, uniform: bool = False
-) -> Bag:
+def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bool = False) -> Bag:
     """Return the bag of finite documents, with a fixed number of rows for kept and random words.
 
     Under uniform attention a document's positions all predict the same: one row a document.
@@ -149,9 +147,7 @@ def histogram(token_BxN: jax.Array, counted_BxN: jax.Array, size: int) -> jax.Ar
     return zeros_BxV.at[document_Bx1, token_BxN].add(counted_BxN.astype(zeros_BxV.dtype))
 
 
-def from_distributions(
-    spec: Spec, stream: Stream, P_BxW: jax.Array, uniform: bool = False
-) -> Bag:
+def from_distributions(spec: Spec, stream: Stream, P_BxW: jax.Array, uniform: bool = False) -> Bag:
     """Return the bag of infinite documents: every count is its expectation, every query type a row.
 
     Keys: [MASK] p_m (1 - p_c - p_r), word i  a P_i + p_m p_r / Tv, or (1 - p_m) P_i if masked are hidden.
@@ -188,9 +184,7 @@ def attention_rows(score_VxV: jax.Array | None, bag: Bag) -> jax.Array:
     if score_VxV is not None:
         logit_RxV = jnp.where(bag.count_RxV > 0, score_VxV[bag.query_R], -jnp.inf)
         largest_Rx1 = logit_RxV.max(axis=1, keepdims=True)
-        weight_RxV = bag.count_RxV * jnp.exp(
-            logit_RxV - jnp.where(largest_Rx1 == -jnp.inf, 0.0, largest_Rx1)
-        )
+        weight_RxV = bag.count_RxV * jnp.exp(logit_RxV - jnp.where(largest_Rx1 == -jnp.inf, 0.0, largest_Rx1))
     total_Rx1 = weight_RxV.sum(axis=1, keepdims=True)
     return weight_RxV / jnp.where(total_Rx1 == 0, 1.0, total_Rx1)  # no visible key: zeros
 

@@ -5,12 +5,14 @@ tensorstore reads one trial of 512 without the others.  Imports are inside the f
 brings jax and takes seconds, reading needs neither.
 """
 
+import contextlib
+import errno
 import json
 import logging
 import math
+import os
 import shutil
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from topicjax.lock import first_line, sync, write_whole
 
 METADATA = "_METADATA"  # orbax: the names of the arrays
+INDEX_BYTES = 100_000_000  # room for the list of pieces, read once for all arrays, not per array
 PAYLOAD, META = "payload.", "meta"  # members of a state: its arrays, and the rest as JSON
 
 
@@ -27,10 +30,13 @@ def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
     import orbax.checkpoint as ocp
 
     arrays = {name: np.asarray(array) for name, array in params.items()}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(folder.parent).free < sum(array.nbytes for array in arrays.values()):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # orbax would fail with pages
     pieces = {name: ocp.SaveArgs(shard_axes=(0,)) for name in arrays}
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True)
     try:
-        with ocp.Checkpointer(handler) as checkpointer:
+        with quiet_absl(), ocp.Checkpointer(handler) as checkpointer:
             arguments = ocp.args.PyTreeSave(arrays, save_args=pieces)
             checkpointer.save(folder.resolve(), args=arguments, force=True)
         sync_tree(folder)
@@ -47,11 +53,12 @@ def read_row(folder: Path, row: int) -> dict[str, np.ndarray]:
     tree = json.loads((folder / METADATA).read_text())["tree_metadata"]
     names = [leaf["key_metadata"][0]["key"] for leaf in tree.values()]
     base = {"driver": "file", "path": f"{folder.resolve()}/"}
+    context = ts.Context({"cache_pool": {"total_bytes_limit": INDEX_BYTES}})
     opened = {}
     for name in names:
         pieces = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
         spec = {"driver": "zarr3", "kvstore": pieces, "fill_missing_data_reads": False}
-        opened[name] = ts.open(spec, open=True, read=True)
+        opened[name] = ts.open(spec, open=True, read=True, context=context)
     reads = {name: array.result()[row].read() for name, array in opened.items()}
     return {name: np.asarray(read.result()) for name, read in reads.items()}
 
@@ -61,6 +68,17 @@ def steps(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+@contextlib.contextmanager
+def quiet_absl() -> Iterator[None]:
+    """Keep orbax from printing the traceback of every thread that an error passes through."""
+    logger = logging.getLogger("absl")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def sync_tree(folder: Path) -> None:
@@ -79,12 +97,12 @@ def save_state(path: Path, payload: Mapping[str, np.ndarray], meta: Mapping[str,
 def load_state(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
     """Return (payload, meta) of a state; None if there is none or, with a warning, damaged."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(arrays.pop(META).tobytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged archive raises almost anything
         logging.getLogger(__name__).warning(
             "%s is damaged and ignored, its trials start again: %s", path, first_line(error)
         )

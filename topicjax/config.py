@@ -123,9 +123,7 @@ STREAM_TYPES: dict[str, Any] = dict(
     p_random=float,
     key_visibility=KeyVisibility,
 )
-HYPERS_TYPES: dict[str, Any] = dict.fromkeys(Hypers._fields, float) | dict(
-    objective=Objective, init=InitLaw
-)
+HYPERS_TYPES: dict[str, Any] = dict.fromkeys(Hypers._fields, float) | dict(objective=Objective, init=InitLaw)
 SPEC_TYPES: dict[str, Any] = get_type_hints(Spec)
 TYPES: dict[str, Any] = SPEC_TYPES | STREAM_TYPES | HYPERS_TYPES
 DEFAULTS: dict[str, Any] = dataclasses.asdict(Spec()) | Stream()._asdict() | Hypers()._asdict()
@@ -219,24 +217,18 @@ def validate_spec(spec: Spec) -> None:
         if getattr(spec, name) < 0:
             raise ValueError(f"{name} is {getattr(spec, name)}; allowed: 0 (automatic) or more")
     if spec.length_min > spec.length_max:
-        raise ValueError(
-            f"length_min is {spec.length_min}; allowed: at most length_max = {spec.length_max}"
-        )
+        raise ValueError(f"length_min is {spec.length_min}; allowed: at most length_max = {spec.length_max}")
     if spec.steps % spec.record_every:
-        raise ValueError(
-            f"steps is {spec.steps}; allowed: a multiple of record_every = {spec.record_every}"
-        )
+        raise ValueError(f"steps is {spec.steps}; allowed: a multiple of record_every = {spec.record_every}")
     if spec.embedding == "one_hot" and spec.embedding_dim not in (0, spec.vocabulary):
-        raise ValueError(
-            f"embedding_dim is {spec.embedding_dim}; allowed: 0 when embedding is 'one_hot'"
-        )
+        raise ValueError(f"embedding_dim is {spec.embedding_dim}; allowed: 0 when embedding is 'one_hot'")
     if spec.value == "blocks" and spec.embedding != "one_hot":
-        raise ValueError(f"value is 'blocks'; allowed: only when embedding is 'one_hot', not {spec.embedding!r}")
+        raise ValueError(
+            f"value is 'blocks'; allowed: only when embedding is 'one_hot', not {spec.embedding!r}"
+        )
 
 
-POSITIVE = (
-    "topics words_per_topic length_min length_max batch_size eval_documents steps record_every".split()
-)
+POSITIVE = "topics words_per_topic length_min length_max batch_size eval_documents steps record_every".split()
 _Rule = tuple[Callable[[Any], bool], str]
 PROBABILITY: _Rule = (lambda x: 0 <= x <= 1, "0 to 1")
 ABOVE_ZERO: _Rule = (lambda x: 0 < x < math.inf, "above 0")

@@ -29,12 +29,8 @@ from topicjax.train import TrainState
 
 ROWS = PartitionSpec("devices")
 EVERYWHERE = PartitionSpec()
-STATE_ROWS = TrainState(
-    step=None, rows_missing=0, params=0, opt_state=0, earlier_values=0, source=0
-)
-STATE_SPECS = TrainState(
-    *(EVERYWHERE if axis is None else ROWS for axis in STATE_ROWS)
-)
+STATE_ROWS = TrainState(step=None, rows_missing=0, params=0, opt_state=0, earlier_values=0, source=0)
+STATE_SPECS = TrainState(*(EVERYWHERE if axis is None else ROWS for axis in STATE_ROWS))
 HEALTH = ("loss", "eval_loss", "norm_k", "norm_q", "norm_v")  # finite in every healthy record
 
 
@@ -48,8 +44,8 @@ class Options:
 
     lanes_per_device: int = 0  # 0: chosen
     snapshots: str = "last"
-    partial_seconds: float = 60.0  # how often the state inside a chunk is saved
-    devices: Sequence[jax.Device] = field(default_factory=jax.local_devices)
+    save_seconds: float = 60.0  # how often the state inside a chunk is saved
+    devices: Sequence[Any] = field(default_factory=jax.local_devices)
 
 
 def use_all_cores() -> None:
@@ -63,9 +59,15 @@ def use_all_cores() -> None:
 class Programs:
     """The compiled init, advance and record of one group, for chunks of one shape."""
 
-    def __init__(self, group: Group, snapshots: Sequence[int], mesh: Mesh) -> None:
+    def __init__(
+        self,
+        group: Group,
+        snapshots: Sequence[int],
+        mesh: Mesh,
+        on_compile: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         """Wrap the functions for one trial in vmap over Hypers, rows and devices; compile later."""
-        self.group, self.spec, self.mesh = group, group.spec, mesh
+        self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
         self.window = plan.segment_records(group, snapshots, plan.CPU_FLOP_RATE * mesh.size)
         axes = train.STATE_AXES
         init = self._over_rows(functools.partial(train.init, self.spec), (None, 0), axes)
@@ -75,7 +77,6 @@ class Programs:
         self._init = self._sharded(init, 2, STATE_SPECS)
         self._advance = self._sharded(advance, 3, (STATE_SPECS, ROWS), donate=(2,))
         self._record = self._sharded(record, 3, ROWS)
-        self.compile_seconds = 0.0
         self._compiled: dict[str, Any] = {}
 
     @staticmethod
@@ -91,9 +92,7 @@ class Programs:
 
     def _sharded(self, function: Callable[..., Any], arity: int, out: Any, donate: tuple = ()) -> Any:
         specs = (ROWS, ROWS, STATE_SPECS)[:arity]
-        mapped = jax.shard_map(
-            function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
-        )
+        mapped = jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)
         return jax.jit(mapped, donate_argnums=donate)
 
     def _call(self, name: str, *args: Any) -> Any:
@@ -101,7 +100,7 @@ class Programs:
         if name not in self._compiled:
             start = time.monotonic()
             self._compiled[name] = getattr(self, f"_{name}").lower(*args).compile()
-            self.compile_seconds += time.monotonic() - start
+            self.on_compile(time.monotonic() - start)
         return self._compiled[name](*args)
 
     def arguments(self, rows: Sequence[Row]) -> tuple[Any, Any]:
@@ -141,23 +140,39 @@ class Chunk:
 
     name: str
     rows: Sequence[Row]
-    records: list[Record] = field(default_factory=list)
+    records: list[dict[str, np.ndarray]] = field(default_factory=list)
     snapshots: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials of the chunk, in the order of its tables and checkpoints."""
+        return [trial_id for row in self.rows for trial_id in row.trial_ids]
 
     def keep(self, values: np.ndarray) -> np.ndarray:
         """Return rows x lanes x ... as trials x ..., without the padding."""
-        return np.concatenate(
-            [values[i, : len(row.trial_ids)] for i, row in enumerate(self.rows)]
-        )
+        return np.concatenate([values[i, : len(row.trial_ids)] for i, row in enumerate(self.rows)])
 
     def add_records(self, records: Record) -> None:
         """Keep the records of a segment, trials x records."""
-        self.records.append(Record(*(self.keep(np.asarray(column)) for column in records)))
+        self.records.append(
+            {name: self.keep(np.asarray(values)) for name, values in records._asdict().items()}
+        )
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return all records so far, trials x records."""
+        return {
+            name: np.concatenate([part[name] for part in self.records], axis=1) for name in Record._fields
+        }
 
     def add_snapshot(self, spec: Spec, step: int, params: Any) -> None:
         """Keep the weights of a step in their true shapes."""
         host = {name: self.keep(np.asarray(leaf)) for name, leaf in params.items()}
         self.snapshots[step] = unpad_trials(spec, host)
+
+
+def chunk_of(rows: Sequence[Row]) -> str:
+    """Return the name of the chunk with these rows."""
+    return store.chunk_name([trial_id for row in rows for trial_id in row.trial_ids])
 
 
 def unpad_trials(spec: Spec, params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -192,7 +207,7 @@ def train_chunk(
         if step in snapshots:
             chunk.add_snapshot(spec, step, state.params)
         stop = on_segment(programs.window * spec.record_every)
-        if step < spec.steps and (stop or time.monotonic() - saved > options.partial_seconds):
+        if step < spec.steps and (stop or time.monotonic() - saved > options.save_seconds):
             train.check_rows(state)
             suspend(chunk, writer, state, step)
             saved = time.monotonic()
@@ -200,14 +215,13 @@ def train_chunk(
             raise Interrupted
     train.check_rows(state)
     final = programs.record(streams, hypers, state)
-    chunk.add_records(Record(*(np.asarray(column)[..., None] for column in final)))
+    chunk.add_records(jax.tree.map(lambda column: column[..., None], final))
 
 
 def suspend(chunk: Chunk, writer: store.Writer, state: TrainState, step: int) -> None:
     """Save the state inside a chunk."""
     payload = {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(state_leaves(state))}
-    for i, name in enumerate(Record._fields):
-        payload[f"record/{name}"] = np.concatenate([part[i] for part in chunk.records], axis=1)
+    payload |= {f"record/{name}": values for name, values in chunk.columns().items()}
     for at, params in chunk.snapshots.items():
         payload |= {f"snapshot/{at}/{name}": leaf for name, leaf in params.items()}
     writer.save_partial(chunk.name, payload, {"step": step})
@@ -220,15 +234,12 @@ def resume(chunk: Chunk, writer: store.Writer, state: TrainState) -> tuple[int, 
         return 0, state
     payload, meta = found
     leaves = [payload[f"state/{i}"] for i in range(len(state_leaves(state)))]
-    chunk.records = [Record(*(payload[f"record/{name}"] for name in Record._fields))]
+    chunk.records = [{name: payload[f"record/{name}"] for name in Record._fields}]
     for key, leaf in payload.items():
         kind, *rest = key.split("/")
         if kind == "snapshot":
             chunk.snapshots.setdefault(int(rest[0]), {})[rest[1]] = leaf
-    placed = [
-        jax.device_put(new, old.sharding)
-        for new, old in zip(leaves, state_leaves(state), strict=True)
-    ]
+    placed = [jax.device_put(new, old.sharding) for new, old in zip(leaves, state_leaves(state), strict=True)]
     bare = jax.tree.unflatten(jax.tree.structure(state._replace(source=None)), placed)
     return int(meta["step"]), bare._replace(source=state.source)
 
@@ -240,11 +251,8 @@ def state_leaves(state: TrainState) -> list[Any]:
 
 def tables(chunk: Chunk, spec: Spec, trials: dict[str, Trial]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows of the trials and of the trajectories files."""
-    ids = [trial_id for row in chunk.rows for trial_id in row.trial_ids]
-    columns = {
-        name: np.concatenate([part[i] for part in chunk.records], axis=1)
-        for i, name in enumerate(Record._fields)
-    }
+    ids = chunk.trial_ids
+    columns = chunk.columns()
     num_records = columns["loss"].shape[1]
     columns["step"] = np.broadcast_to(
         np.arange(num_records, dtype=np.int32) * spec.record_every, columns["loss"].shape
@@ -259,24 +267,21 @@ def tables(chunk: Chunk, spec: Spec, trials: dict[str, Trial]) -> tuple[pd.DataF
     first_sick = columns["step"][0][sick.argmax(axis=1)]
     results = {
         "status": np.where(diverged, "diverged", "ok"),
-        "diverged_step": pd.array(np.where(diverged, first_sick, -1), dtype="Int64"),
+        "diverged_step": np.where(diverged, first_sick, np.nan),
     }
-    results["diverged_step"][~diverged] = pd.NA
     finals = {f"final_{name}": columns[name][:, -1] for name in Record._fields if name != "step"}
     where = {"chunk": chunk.name, "row": np.arange(len(ids))}
     steps = [sorted(chunk.snapshots)] * len(ids)
     return frame.assign(**results, **finals, **where, snapshot_steps=steps), trajectories
 
 
-def write_chunk(
-    writer: store.Writer, chunk: Chunk, spec: Spec, trials: dict[str, Trial]
-) -> tuple[int, int]:
+def write_chunk(writer: store.Writer, chunk: Chunk, spec: Spec, trials: dict[str, Trial]) -> tuple[int, int]:
     """Write a trained chunk; return how many of its trials are ok and how many diverged."""
     rows, trajectories = tables(chunk, spec, trials)
     for step, params in sorted(chunk.snapshots.items()):
         writer.save_snapshot(chunk.name, step, params)
     writer.commit(chunk.name, rows, trajectories)
-    diverged = int((rows["status"] == "diverged").sum())
+    diverged = int(np.count_nonzero(rows["status"] == "diverged"))
     return len(rows) - diverged, diverged
 
 
@@ -298,7 +303,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def device_memory(devices: Sequence[jax.Device]) -> int:
+def device_memory(devices: Sequence[Any]) -> int:
     """Return the memory of one device: its own, or its share of the host's."""
     stats = devices[0].memory_stats() if devices[0].platform != "cpu" else None
     return stats["bytes_limit"] if stats else plan.host_memory() // len(devices)
@@ -324,12 +329,11 @@ class Outcome:
     programs: int
 
 
-def run(
-    trials: Sequence[Trial], writer: store.Writer, progress: Progress, options: Options
-) -> Outcome:
+def run(trials: Sequence[Trial], writer: store.Writer, progress: Progress, options: Options) -> Outcome:
     """Train every trial that the folder does not have yet."""
     lanes = choose_lanes(trials, options)
     groups = plan.make_plan(trials, len(options.devices), lanes, writer.committed())
+    writer.keep_partials([chunk_of(rows) for group in groups for rows in group.chunks])
     by_id = {plan.config.trial_id(trial): trial for trial in trials}
     mesh = Mesh(np.array(options.devices), ("devices",), axis_types=(AxisType.Auto,))
     started = time.monotonic()
@@ -345,14 +349,11 @@ def run(
             for number, group in enumerate(groups, start=1):
                 progress.group = f"program {number}/{len(groups)}: {describe(group.spec)}"
                 snapshots = plan.parse_snapshots(options.snapshots, group.spec)
-                programs = Programs(group, snapshots, mesh)
+                programs = Programs(group, snapshots, mesh, progress.add_compile_time)
                 for rows in group.chunks:
-                    ids = [trial_id for row in rows for trial_id in row.trial_ids]
-                    chunk = Chunk(store.chunk_name(ids), rows)
+                    chunk = Chunk(chunk_of(rows), rows)
 
-                    def on_segment(steps: int, count: int = len(ids)) -> bool:
-                        progress.compile_seconds += programs.compile_seconds
-                        programs.compile_seconds = 0.0
+                    def on_segment(steps: int, count: int = len(chunk.trial_ids)) -> bool:
                         progress.update(steps=steps * count)
                         return stopping()
 

@@ -102,12 +102,17 @@ def word_distributions(
 
 
 def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
-    """Return words 1..W by inversion: the first word of positive probability whose cdf passes u."""
-    cdf_BxW = jnp.cumsum(P_BxW, axis=1)
-    reached_BxNxW = cdf_BxW[:, None, :] > (uniform_BxN * cdf_BxW[:, -1:])[:, :, None]
-    word_W = jnp.arange(1, P_BxW.shape[1] + 1)
-    candidate_BxNxW = jnp.where(reached_BxNxW & (P_BxW > 0)[:, None, :], word_W[None, None, :], P_BxW.shape[1])
-    return candidate_BxNxW.min(axis=2)
+    """Return words 1..W by inversion: the first whose cumulated probability passes u.
+
+    The sums come from one product with a triangle, which adds in the same order for every word: the
+    cumulated probability never falls, and stays put at a word of probability zero, which is never drawn.
+    """
+    W = P_BxW.shape[1]
+    cdf_BxW = jnp.matmul(P_BxW, jnp.triu(jnp.ones((W, W), P_BxW.dtype)), precision="highest")
+    scaled_BxN = uniform_BxN * cdf_BxW[:, -1:]
+    passed_BxWxN = cdf_BxW[:, :, None] <= scaled_BxN[:, None, :]
+    passed_BxN = passed_BxWxN.astype(P_BxW.dtype).sum(axis=1).astype(jnp.int32)
+    return 1 + jnp.minimum(passed_BxN, W - 1)
 
 
 def sample_documents(

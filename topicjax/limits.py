@@ -157,9 +157,7 @@ def _kept_chance(data: DataModel, words_RxW: Array, token_R: Array) -> Array:
     return chance
 
 
-def document_losses(
-    data: DataModel, queries: Queries, prediction_RxW: Array, objective: Objective
-) -> Array:
+def document_losses(data: DataModel, queries: Queries, prediction_RxW: Array, objective: Objective) -> Array:
     """Expected mean loss over the masked positions of each document (D numbers).
 
     `prediction_RxW` holds log probabilities (cross-entropy) or the prediction itself (squared).
@@ -338,9 +336,7 @@ def stage2_attention(
     return float(alpha), float(beta)
 
 
-def stage2_line(
-    data: DataModel, objective: Objective, values: list[Array], queries: Queries
-) -> Line:
+def stage2_line(data: DataModel, objective: Objective, values: list[Array], queries: Queries) -> Line:
     """Best loss with W^V frozen at a stage-1 optimum and the attention of Assumption 2.
 
     `values`: the optimum of stage 1 and, if that has a diagonal, the one by topics (Theorem 3's

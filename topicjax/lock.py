@@ -129,13 +129,19 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 @contextlib.contextmanager
-def explained(verb: str, path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into a StoreError of one sentence."""
+def explained(verb: str, path: Path, *passed: type[OSError]) -> Iterator[None]:
+    """Turn errors of the operating system, those passed on apart, into a StoreError."""
     try:
         yield
+    except passed:
+        raise
     except OSError as error:
-        reason = REASONS.get(error.errno or 0, error.strerror or first_line(error))
-        raise StoreError(f"cannot {verb} {path}: {reason}") from error
+        raise StoreError(f"cannot {verb} {path}: {reason(error)}") from error
+
+
+def reason(error: OSError) -> str:
+    """Return why the operating system refused, in words."""
+    return REASONS.get(error.errno or 0, error.strerror or first_line(error))
 
 
 def first_line(error: Exception) -> str:

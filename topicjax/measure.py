@@ -133,9 +133,7 @@ def masked_mean(matrix: jax.Array, mask: np.ndarray) -> jax.Array:
     return jnp.where(mask, matrix, 0).sum() / mask.sum()
 
 
-def block_differences(
-    spec: Spec, matrix: jax.Array, block: str, diagonal: str
-) -> dict[str, jax.Array]:
+def block_differences(spec: Spec, matrix: jax.Array, block: str, diagonal: str) -> dict[str, jax.Array]:
     """Return same topic - other topic, and own word - same topic, under the two names."""
     own, same, other = (masked_mean(matrix, mask) for mask in pair_masks(spec))
     return {block: same - other, diagonal: own - same}

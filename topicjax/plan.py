@@ -184,5 +184,3 @@ def segment_records(group: Group, snapshots: Sequence[int], flop_rate: float) ->
 def host_memory() -> int:
     """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-

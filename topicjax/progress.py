@@ -45,6 +45,10 @@ class Progress:
         seconds = time.monotonic() - self.started - self.compile_seconds
         return self.steps / seconds if seconds > 0 else 0.0
 
+    def add_compile_time(self, seconds: float) -> None:
+        """Leave these seconds out of the rate."""
+        self.compile_seconds += seconds
+
     def say(self, text: str) -> None:
         """Print a line of its own."""
         self.console.print(text, markup=False)

@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from topicjax import config, engine, grid, lda, limits, plan, store
-from topicjax.config import Trial
+from topicjax.config import Objective, Trial
 from topicjax.progress import Progress, duration, size
 from topicjax.theory import DataModel
 
@@ -28,15 +27,15 @@ DATA_SETTINGS = (
 ).split()
 
 
-def run(
-    named: grid.NamedSweep, trials: Sequence[Trial], folder: Path, arguments: argparse.Namespace
-) -> int:
+def run(named: grid.NamedSweep, trials: Sequence[Trial], folder: Path, arguments: argparse.Namespace) -> int:
     """Train what the folder does not have yet; return the exit code."""
     engine.use_all_cores()
-    options = engine.Options(lanes_per_device=arguments.chunk, snapshots=arguments.snapshots)
+    options = engine.Options(arguments.chunk, arguments.snapshots, arguments.save_every)
     for spec in {trial.spec for trial in trials}:
         plan.parse_snapshots(options.snapshots, spec)  # a mistake is told before anything is written
-    command = f"make sweep SWEEP={arguments.sweep}" + (f" ARGS='{extra_arguments()}'" if extra_arguments() else "")
+    command = f"make sweep SWEEP={arguments.sweep}" + (
+        f" ARGS='{extra_arguments()}'" if extra_arguments() else ""
+    )
     with store.Writer(folder, named.name, arguments.extend) as writer:
         done = writer.committed()
         left = [trial for trial in trials if config.trial_id(trial) not in done]
@@ -97,7 +96,7 @@ def closing(folder: Path, outcome: engine.Outcome, trained: int, command: str) -
             f"  {folder}/trajectories   one row a record: norms, losses, order parameters",
             f"  {folder}/checkpoints    weights (orbax); {size(folder_bytes(folder))} in all",
             "Next:",
-            f'  python -c "import topicjax; print(topicjax.load(\'{folder}\').trials)"',
+            f"  python -c \"import topicjax; print(topicjax.load('{folder}').trials)\"",
             f"  topicjax status {folder}",
         ]
     )
@@ -180,9 +179,7 @@ def read_previous(folder: Path) -> dict[str, Any]:
     return store.read_manifest(folder) if (folder / "manifest.json").exists() else {}
 
 
-def describe_run(
-    named: grid.NamedSweep, planned: int, options: engine.Options
-) -> dict[str, Any]:
+def describe_run(named: grid.NamedSweep, planned: int, options: engine.Options) -> dict[str, Any]:
     """Return the sweep as data and where and with what it runs."""
     return {
         "sweep": named.name,
@@ -222,9 +219,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def distinct_data(trials: Sequence[Trial]) -> list[tuple[dict[str, Any], str, Trial]]:
+def distinct_data(trials: Sequence[Trial]) -> list[tuple[dict[str, Any], Objective, Trial]]:
     """Return each data setting and objective of the sweep once, with a trial that has it."""
-    found: dict[str, tuple[dict[str, Any], str, Trial]] = {}
+    found: dict[str, tuple[dict[str, Any], Objective, Trial]] = {}
     seen: set[tuple] = set()
     for trial in trials:
         drawn = trial.spec.word_distribution == "dirichlet"
@@ -260,7 +257,7 @@ def plan_text(
     engine.use_all_cores()
     options = engine.Options(lanes_per_device=arguments.chunk, snapshots=arguments.snapshots)
     lanes = engine.choose_lanes(trials, options)
-    done = store.load(folder).committed() if folder.exists() else set()
+    done = store.committed(folder) if folder.exists() else set()
     groups = plan.make_plan(trials, len(options.devices), lanes, done)
     left = sum(group.num_trials for group in groups)
     lines = [f"{named.name}: {len(trials):,} trials"]
@@ -285,14 +282,15 @@ def costs(groups: Sequence[plan.Group], options: engine.Options, folder: Path) -
         spec, kept = group.spec, plan.parse_snapshots(options.snapshots, group.spec)
         lanes = group.lanes * group.rows_per_chunk / len(options.devices)
         memory = max(memory, lanes * plan.lane_bytes(spec))
-        disk += group.num_trials * (
-            plan.record_bytes(spec) + len(kept) * plan.weight_bytes(spec) + 500
-        )
+        disk += group.num_trials * (plan.record_bytes(spec) + len(kept) * plan.weight_bytes(spec) + 500)
         steps += group.num_trials * spec.steps
         flops += group.num_trials * spec.steps * plan.step_flops(spec)
     measured = [run["trial_steps_per_second"] for run in read_previous(folder).get("runs", [])]
     if measured:
-        seconds, basis = steps / measured[-1], f"the {measured[-1]:,.0f} trial-steps/s of its last run"
+        seconds, basis = (
+            steps / measured[-1],
+            f"the {measured[-1]:,.0f} trial-steps/s of its last run",
+        )
     else:
         rate = plan.CPU_FLOP_RATE * len(options.devices)
         seconds = flops / rate

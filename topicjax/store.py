@@ -25,7 +25,16 @@ import pyarrow.parquet as pq
 
 from topicjax import checkpoints, lock
 from topicjax.checkpoints import plain
-from topicjax.lock import REASONS, TEMPORARY, StoreError, explained, first_line, who, write_whole
+from topicjax.lock import (
+    REASONS,
+    TEMPORARY,
+    StoreError,
+    explained,
+    first_line,
+    reason,
+    who,
+    write_whole,
+)
 
 MANIFEST, LOCK = "manifest.json", "lock.json"
 TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL = "trials", "trajectories", "checkpoints", "partial"
@@ -66,20 +75,18 @@ class Writer:
 
     def committed(self) -> set[str]:
         """Return the ids of all trials that are finished."""
-        columns = read_columns(part_files(self.folder / TRIALS), ["trial_id"])
-        return set(columns["trial_id"].to_pylist())
+        return committed(self.folder)
 
     def save_snapshot(self, chunk: str, step: int, params: Mapping[str, np.ndarray]) -> None:
         """Write the weights of a chunk at a step; the leading axis of each array is the trial."""
         path = self.folder / CHECKPOINTS / chunk / str(step)
         with explained("write", path):
-            path.parent.mkdir(exist_ok=True)
             try:
                 checkpoints.save(path, params)
             except (ValueError, RuntimeError) as error:  # tensorstore has no errno
                 full = os.strerror(errno.ENOSPC) in str(error)
-                reason = REASONS[errno.ENOSPC] if full else first_line(error)
-                raise StoreError(f"cannot write {path}: {reason}") from error
+                why = REASONS[errno.ENOSPC] if full else first_line(error)
+                raise StoreError(f"cannot write {path}: {why}") from error
 
     def snapshot_steps(self, chunk: str) -> list[int]:
         """Return the steps of which a chunk has a snapshot, finished or not."""
@@ -98,9 +105,7 @@ class Writer:
             write_whole(path, functools.partial(pq.write_table, table, compression="zstd"))
         self.drop_partial(chunk)
 
-    def save_partial(
-        self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]
-    ) -> None:
+    def save_partial(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Replace the state inside a chunk from which an interrupted run continues."""
         checkpoints.save_state(self._partial(chunk), payload, meta)
 
@@ -195,7 +200,14 @@ class Run:
         except FileNotFoundError:
             raise StoreError(f"the snapshot {path} of trial {trial_id} is missing") from None
         except (OSError, KeyError, ValueError, IndexError) as error:
-            raise StoreError(f"the snapshot {path} is damaged: {first_line(error)}") from error
+            why = first_line(error).split(" [tensorstore")[0]
+            raise StoreError(f"the snapshot {path} is damaged: {why}") from error
+
+
+def committed(folder: Path) -> set[str]:
+    """Return the ids of all trials that are finished in a folder."""
+    columns = read_columns(part_files(folder / TRIALS), ["trial_id"])
+    return set(columns["trial_id"].to_pylist())
 
 
 def load(folder: str | Path) -> Run:
@@ -229,10 +241,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Return what the engine wrote about the sweep; empty if it has not written yet."""
     path = Path(folder) / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        with explained("read", path, FileNotFoundError):
+            manifest = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise StoreError(f"{path} is damaged: {first_line(error)}") from error
     if not isinstance(manifest, dict) or "sweep" not in manifest:
         raise StoreError(f"{path} is not the manifest of a run: it does not name its sweep")
@@ -241,14 +254,15 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 def check_kind(folder: Path, may_be_new: bool = False) -> None:
     """Raise a StoreError unless this is a run folder, or there is nothing and that is allowed."""
-    if not folder.exists():
+    try:
+        with explained("read", folder, NotADirectoryError, FileNotFoundError):
+            names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except NotADirectoryError:
+        raise StoreError(f"{folder} is not a folder; allowed: a run folder") from None
+    except FileNotFoundError:
         if may_be_new:
             return
-        raise StoreError(f"there is no folder {folder}")
-    if not folder.is_dir():
-        raise StoreError(f"{folder} is a file; allowed: a run folder")
-    with explained("read", folder):
-        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        raise StoreError(f"there is no folder {folder}") from None
     if not names and not may_be_new:
         raise StoreError(f"{folder} is empty; allowed: a run folder")
     if MANIFEST not in names and not set(names) <= {*FOLDERS, LOCK}:
@@ -294,23 +308,29 @@ def part_files(folder: Path) -> list[Path]:
 
 
 def read_columns(parts: Sequence[Path], columns: Sequence[str] | None = None) -> pa.Table:
-    """Return these columns (all by default) of all parts, or a StoreError naming the bad part."""
-    tables = [pa.table({name: pa.array([], pa.string()) for name in columns or ()})]
-    for path in parts:
-        try:
-            with pq.ParquetFile(path) as file:
-                tables.append(file.read(None if columns is None else list(columns)))
-        except FileNotFoundError:
-            raise StoreError(f"{path} is missing, though its trials are finished") from None
-        except (pa.ArrowException, OSError) as error:
-            raise StoreError(
-                f"{path} is damaged: {first_line(error)}; "
-                f"delete {TRIALS}/{path.name} to compute its trials again"
-            ) from error
-        absent = [name for name in columns or () if name not in tables[-1].column_names]
-        if absent:
-            raise StoreError(f"{path} is not part of a run: it has no column {absent[0]}")
-    return pa.concat_tables(tables[1:] or tables, promote_options="permissive")
+    """Return these columns (all by default) of all parts in one table."""
+    tables = [read_part(path, columns) for path in parts]
+    if not tables:
+        return pa.table({name: pa.array([], pa.string()) for name in columns or ()})
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def read_part(path: Path, columns: Sequence[str] | None) -> pa.Table:
+    """Return these columns (all by default) of a part, or raise a StoreError that names it."""
+    again = f"delete {TRIALS}/{path.name} to compute its trials again"
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read(None if columns is None else list(columns))
+    except FileNotFoundError:
+        raise StoreError(f"{path} is missing, though its trials are finished; {again}") from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise StoreError(f"cannot read {path}: {reason(error)}") from error
+        raise StoreError(f"{path} is damaged: {first_line(error)}; {again}") from error
+    for name in columns or ():
+        if name not in table.column_names:
+            raise StoreError(f"{path} is not part of a run: it has no column {name}")
+    return table
 
 
 def find_id(given: str, trial_ids: Sequence[str], folder: Path) -> str:

@@ -40,22 +40,16 @@ class DataModel:
         if self.documents not in ("lda", "tau"):
             raise ValueError(f"unknown documents {self.documents!r}; allowed: 'lda', 'tau'")
         if self.key_visibility not in ("all", "unmasked"):
-            raise ValueError(
-                f"unknown key_visibility {self.key_visibility!r}; allowed: 'all', 'unmasked'"
-            )
+            raise ValueError(f"unknown key_visibility {self.key_visibility!r}; allowed: 'all', 'unmasked'")
         if self.documents == "tau" and not 1 <= self.topics_per_document <= self.topics:
-            raise ValueError(
-                f"topics_per_document is {self.topics_per_document}; allowed: 1..{self.topics}"
-            )
+            raise ValueError(f"topics_per_document is {self.topics_per_document}; allowed: 1..{self.topics}")
         if min(self.masking) < 0 or self.p_mask in (0, 1) or self.p_keep + self.p_random > 1:
             raise ValueError(
                 f"p_mask, p_keep, p_random = {self.masking}; allowed: 0 < p_mask < 1, "
                 "p_keep and p_random at least 0 with sum at most 1"
             )
         if not 1 <= self.length_min <= self.length_max:
-            raise ValueError(
-                f"lengths {self.length_min}..{self.length_max}; allowed: 1 <= min <= max"
-            )
+            raise ValueError(f"lengths {self.length_min}..{self.length_max}; allowed: 1 <= min <= max")
         shape = (self.topics, self.num_words)
         if self.topic_word is not None and self.topic_word.shape != shape:
             raise ValueError(f"topic_word has shape {self.topic_word.shape}; allowed: {shape}")
@@ -138,9 +132,7 @@ def _constants(
     return c1, c2, c3
 
 
-def theorem1_bias(
-    topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any
-) -> Any:
+def theorem1_bias(topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any) -> Any:
     """b^pred of every word in Theorem 1 ([MASK] has bias 0); arithmetic only, so it traces."""
     return -p_mask * p_random / ((1 - (1 - p_keep) * p_mask) * topics * words_per_topic)
 
@@ -330,9 +322,7 @@ def _attend(own: Array, inside: Any, outside: Any, mask: Any, counts: Array) -> 
     return _TopicMass(own / total, inside / total, outside / total, mask / total)
 
 
-def _query_loss(
-    mass: _TopicMass, counts: Array, target: Array, entries: tuple, words: int
-) -> Array:
+def _query_loss(mass: _TopicMass, counts: Array, target: Array, entries: tuple, words: int) -> Array:
     """E|f - y|^2 of one query kind; `target` = probability that y is own, inside, outside."""
     mask_column, different, same = entries
     base = mask_column * mass.mask + different * (1 - mass.mask)

@@ -32,9 +32,7 @@ class TrainState(NamedTuple):
     source: Any  # what the Stream fixes for the whole training
 
 
-STATE_AXES = TrainState(
-    step=None, rows_missing=None, params=0, opt_state=0, earlier_values=0, source=None
-)
+STATE_AXES = TrainState(step=None, rows_missing=None, params=0, opt_state=0, earlier_values=0, source=None)
 
 
 class Source(NamedTuple):
@@ -106,7 +104,7 @@ def advance(
         state = state._replace(
             step=state.step + 1,
             rows_missing=jnp.maximum(state.rows_missing, batch.rows_missing),
-            params=optax.apply_updates(trained, updates) | frozen,
+            params={**optax.apply_updates(trained, updates), **frozen},
             opt_state=opt_state,
         )
         return (state, latest), None
@@ -141,6 +139,7 @@ def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> B
     """Return the documents of a step, as the kernel takes them."""
     key = jax.random.fold_in(source.documents_key, step)
     documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
+    documents = jax.lax.optimization_barrier(documents)  # else the compiler draws them more than once
     return to_bag(spec, stream, documents, uniform=spec.attention == "uniform")
 
 
@@ -152,18 +151,14 @@ def draw_documents(
     return draw(spec, stream, phi_TxW, key, num_documents)
 
 
-def to_bag(
-    spec: Spec, stream: Stream, documents: lda.Documents | jax.Array, uniform: bool
-) -> Bag:
+def to_bag(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array, uniform: bool) -> Bag:
     """Return documents as the kernel takes them, for attending or uniform models."""
     if isinstance(documents, lda.Documents):
         return bag.from_documents(spec, stream, documents, uniform)
     return bag.from_distributions(spec, stream, documents, uniform)
 
 
-def loss_and_gradients(
-    spec: Spec, hypers: Hypers, params: Params, batch: Bag
-) -> tuple[jax.Array, Params]:
+def loss_and_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> tuple[jax.Array, Params]:
     """Return the loss of eq. (1), and the gradients of eq. (2) for the trained parameters."""
     trained, frozen = split(spec, params)
 

@@ -1,0 +1,624 @@
+"""The run folder: what is whole counts, what is not is invisible, every fault has a sentence."""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from topicjax import checkpoints, lock, store
+from topicjax.store import StoreError, Writer
+
+FIRST = ["aa11aa11aa11", "aa22aa22aa22", "bb33bb33bb33"]
+SECOND = ["cc44cc44cc44", "dd55dd55dd55"]
+ONE, TWO = store.chunk_name(FIRST), store.chunk_name(SECOND)
+
+
+def weights(trials: int, seed: int = 0, size: int = 40) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(trials, size, size)).astype(np.float32)
+    return {
+        "W_K": matrix,
+        "W_V": 2 * matrix,
+        "b_pred": rng.normal(size=(trials, size)).astype("f4"),
+    }
+
+
+def tables(ids: list[str], chunk: str, **columns: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    settings = dict(status="ok", diverged_step=None, snapshot_steps="", chunk=chunk)
+    trials = pd.DataFrame(dict(trial_id=ids, learning_rate=0.1, row=range(len(ids))) | settings)
+    records = [dict(trial_id=trial, step=step, loss=step / 7) for trial in ids for step in (0, 2, 4)]
+    return trials.assign(**columns), pd.DataFrame(records)
+
+
+def write_run(folder: Path) -> None:
+    """Two chunks: the first with snapshots at steps 2 and 4, the second with a diverged trial."""
+    with Writer(folder, "demo") as writer:
+        writer.write_manifest({"trials_planned": 7})
+        for step in (2, 4):
+            writer.save_snapshot(ONE, step, weights(3, seed=step))
+        writer.commit(ONE, *tables(FIRST, ONE, snapshot_steps=[[2, 4]] * 3))
+        lost = dict(status=["ok", "diverged"], diverged_step=[None, 2])
+        writer.commit(TWO, *tables(SECOND, TWO, **lost))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store") / "original"
+    write_run(folder)
+    return folder
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def same(found: dict[str, np.ndarray], given: dict[str, np.ndarray], row: int) -> bool:
+    return found.keys() == given.keys() and all(
+        found[name].dtype == given[name].dtype and np.array_equal(found[name], given[name][row])
+        for name in given
+    )
+
+
+def test_plain_pandas_reads_both_folders_and_passes_over_temporary_files(run: Path):
+    for name in ("trials", "trajectories"):
+        (run / name / f"{lock.TEMPORARY}part-{ONE}.parquet").write_bytes(b"half a file")
+    trials = pd.read_parquet(run / "trials").set_index("trial_id").loc[FIRST + SECOND]
+    assert trials["status"].tolist() == ["ok"] * 4 + ["diverged"]
+    np.testing.assert_array_equal(trials["diverged_step"], [np.nan] * 4 + [2])
+    assert trials["snapshot_steps"].tolist() == ["2 4"] * 3 + [""] * 2
+    assert trials["row"].tolist() == [0, 1, 2, 0, 1]
+    expected = pd.concat([tables(FIRST, ONE)[1], tables(SECOND, TWO)[1]])
+    found = pd.read_parquet(run / "trajectories")
+    for frame in (found, store.load(run).trajectories):
+        frame = frame.sort_values(["trial_id", "step"], ignore_index=True)
+        pd.testing.assert_frame_equal(frame, expected.reset_index(drop=True))
+    assert set(store.load(run).trials["trial_id"]) == {*FIRST, *SECOND}
+
+
+def test_types_of_a_part_do_not_depend_on_its_values(run: Path):
+    one, two = (pq.read_schema(store.part_path(run / "trials", chunk)) for chunk in (ONE, TWO))
+    assert one.equals(two)
+
+
+def test_restore_gives_each_trial_its_own_weights(run: Path):
+    loaded = store.load(run)
+    for row, trial in enumerate(FIRST):
+        assert same(loaded.restore(trial), weights(3, seed=4), row)
+        assert same(loaded.restore(trial, step=2), weights(3, seed=2), row)
+
+
+def test_restore_reads_the_bytes_of_one_trial(tmp_path: Path):
+    import tensorstore as ts
+
+    def bytes_read() -> int:
+        name = "/tensorstore/kvstore/file/bytes_read"
+        metrics = ts.experimental_collect_matching_metrics(name)
+        return sum(value["value"] for metric in metrics for value in metric["values"])
+
+    params = weights(64, size=60)
+    checkpoints.save(tmp_path / "run" / "chunk" / "4", params)
+    before = bytes_read()
+    found = checkpoints.read_row(tmp_path / "run" / "chunk" / "4", 37)
+    own, every = (sum(array.nbytes for array in group.values()) for group in (found, params))
+    assert same(found, params, 37)
+    assert 0.8 * own < bytes_read() - before < 2 * own < every / 30
+
+
+def test_snapshot_is_an_ordinary_orbax_checkpoint(run: Path):
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        found = checkpointer.restore(run / "checkpoints" / ONE / "4")
+    for name, array in weights(3, seed=4).items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_zero_and_not_finite_weights_come_back(tmp_path: Path):
+    params = {"W_K": np.zeros((2, 3), "f4"), "W_V": np.array([[np.nan, np.inf], [0, -np.inf]])}
+    checkpoints.save(tmp_path / "run" / "chunk" / "0", params)
+    for row in range(2):
+        found = checkpoints.read_row(tmp_path / "run" / "chunk" / "0", row)
+        np.testing.assert_array_equal(found["W_K"], params["W_K"][row])
+        np.testing.assert_array_equal(found["W_V"], params["W_V"][row])
+
+
+def test_writes_from_a_thread(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    with Writer(tmp_path / "run", "demo") as writer, ThreadPoolExecutor(1) as pool:
+        pool.submit(writer.save_snapshot, ONE, 4, weights(3)).result()
+        pool.submit(writer.commit, ONE, *tables(FIRST, ONE, snapshot_steps="4")).result()
+    assert same(store.load(tmp_path / "run").restore("bb"), weights(3), 2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_not_committed_is_invisible_and_removed(run: Path):
+    whole = files(run)
+    store.part_path(run / "trials", ONE).unlink()
+    (run / "checkpoints" / TWO / "3.orbax-checkpoint-tmp").mkdir(parents=True)
+    (run / "trials" / f"{lock.TEMPORARY}part-x.parquet").write_bytes(b"half")
+    loaded = store.load(run)
+    assert loaded.trials["trial_id"].tolist() == SECOND
+    assert set(loaded.trajectories["trial_id"]) == set(SECOND)
+    with Writer(run, "demo") as writer:
+        assert writer.committed() == set(SECOND)
+    assert files(run) == {name for name in whole if ONE not in name}
+    assert not (run / "checkpoints" / ONE).exists()
+
+
+def test_snapshots_of_a_chunk_with_a_partial_state_are_kept(run: Path):
+    with Writer(run, "demo") as writer:
+        writer.save_partial(ONE, {}, {})
+    store.part_path(run / "trials", ONE).unlink()
+    (run / "checkpoints" / ONE / "6.orbax-checkpoint-tmp").mkdir()
+    with Writer(run, "demo") as writer:
+        assert writer.snapshot_steps(ONE) == [2, 4]
+        assert sorted(os.listdir(run / "checkpoints" / ONE)) == ["2", "4"]
+        writer.save_snapshot(ONE, 4, weights(3, seed=9))  # again, after resuming before it
+        writer.commit(ONE, *tables(FIRST, ONE, snapshot_steps="2 4"))
+    assert same(store.load(run).restore(FIRST[1]), weights(3, seed=9), 1)
+    assert not list((run / "partial").iterdir())
+
+
+def test_partials_of_chunks_no_longer_planned_are_dropped(tmp_path: Path):
+    with Writer(tmp_path / "run", "demo") as writer:
+        for chunk in (ONE, TWO):
+            writer.save_partial(chunk, {}, {"step": 2})
+            (writer.folder / "checkpoints" / chunk / "2").mkdir(parents=True)
+        writer.keep_partials([TWO])
+        assert writer.load_partial(ONE) is None
+        assert writer.snapshot_steps(ONE) == []
+        assert writer.load_partial(TWO) == ({}, {"step": 2})
+        assert writer.snapshot_steps(TWO) == [2]
+
+
+HOLD = "import sys; from topicjax.store import Writer\nwith Writer(sys.argv[1], 'demo'):\n"
+HOLD += "    print('ready', flush=True); sys.stdin.read()"
+
+
+@contextlib.contextmanager
+def other_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(run: Path):
+    with other_process(run) as process:
+        by = f"process {process.pid} on {socket.gethostname()} since"
+        with pytest.raises(StoreError, match=f"{run} is being written by {by}"):
+            Writer(run, "demo").__enter__()
+        running = store.status(run)["running"]
+        assert (running["pid"], running["host"]) == (process.pid, socket.gethostname())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert (run / "lock.json").exists()
+    assert store.status(run)["running"] is None
+    with Writer(run, "demo") as writer:
+        assert store.status(run)["running"]["pid"] == os.getpid()
+        assert len(writer.committed()) == 5
+    assert not (run / "lock.json").exists()
+
+
+def test_lock_of_a_process_that_ended_well_is_gone(run: Path):
+    with other_process(run) as process:
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert not (run / "lock.json").exists()
+
+
+def test_one_holder_at_a_time_however_many_try(tmp_path: Path):
+    inside, most, taken = 0, 0, 0
+    guard = threading.Lock()
+
+    def contend(_: int) -> None:
+        nonlocal inside, most, taken
+        for _ in range(20):
+            with contextlib.suppress(lock.HeldError):
+                descriptor = lock.acquire(tmp_path / "lock.json")
+                with guard:
+                    inside, taken = inside + 1, taken + 1
+                    most = max(most, inside)
+                time.sleep(0.0005)
+                with guard:
+                    inside -= 1
+                lock.release(tmp_path / "lock.json", descriptor)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(contend, range(8)))
+    assert most == 1
+    assert taken > 8
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> Callable[[], int]:
+    """Let call `number` (from 0) of os.fsync and os.replace fail; return a count of the calls."""
+    calls = 0
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def failing(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == number + 1:
+                raise OSError(code, os.strerror(code))
+            return function(*arguments)
+
+        return failing
+
+    monkeypatch.setattr(os, "fsync", wrap(os.fsync))
+    monkeypatch.setattr(os, "replace", wrap(os.replace))
+    return lambda: calls
+
+
+@pytest.mark.parametrize("number", range(6))  # two parts: file, rename, folder
+def test_disk_full_while_committing_leaves_nothing_that_passes_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    folder = tmp_path / "run"
+    with Writer(folder, "demo") as writer, monkeypatch.context() as patch:
+        writer.write_manifest({})
+        writer.commit(TWO, *tables(SECOND, TWO))
+        fail_at(patch, number, errno.ENOSPC)
+        part = f"{'trials' if number > 2 else 'trajectories'}/part-{ONE}.parquet"
+        with pytest.raises(StoreError, match=f"cannot write {folder}/{part}: the disk is full"):
+            writer.commit(ONE, *tables(FIRST, ONE))
+        assert not list(folder.rglob(f"{lock.TEMPORARY}*"))
+    committed = set(SECOND) | (set(FIRST) if number == 5 else set())  # 5: the file is there, whole
+    loaded = store.load(folder)
+    assert set(loaded.trials["trial_id"]) == set(loaded.trajectories["trial_id"]) == committed
+    with Writer(folder, "demo") as writer:
+        writer.commit(ONE, *tables(FIRST, ONE))
+        assert writer.committed() == {*FIRST, *SECOND}
+
+
+def test_every_moment_of_a_commit_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Writer(tmp_path / "run", "demo") as writer, monkeypatch.context() as patch:
+        count = fail_at(patch, 99, errno.ENOSPC)
+        writer.commit(ONE, *tables(FIRST, ONE))
+        assert count() == 6
+
+
+def test_disk_full_while_writing_the_bytes(run: Path, monkeypatch: pytest.MonkeyPatch):
+    def write_table(table: pa.Table, file: Any, **_: Any) -> None:
+        file.write(b"PAR1")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = files(run)
+    monkeypatch.setattr(pq, "write_table", write_table)
+    with Writer(run, "demo") as writer, pytest.raises(StoreError, match="the disk is full"):
+        writer.commit("0" * 12, *tables(["e" * 12], "0" * 12))
+    assert files(run) == before
+
+
+def test_disk_full_before_and_during_a_snapshot(run: Path, monkeypatch: pytest.MonkeyPatch):
+    before = files(run)
+    path = run / "checkpoints" / TWO / "4"
+    with Writer(run, "demo") as writer:
+        with monkeypatch.context() as patch:
+            usage = shutil.disk_usage(run)._replace(free=100)
+            patch.setattr(shutil, "disk_usage", lambda _: usage)
+            with pytest.raises(StoreError, match=f"cannot write {path}: the disk is full"):
+                writer.save_snapshot(TWO, 4, weights(2))
+        assert files(run) - {"lock.json"} == before
+
+        def save(*_: Any) -> None:
+            raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [...]")
+
+        monkeypatch.setattr(checkpoints, "save", save)
+        with pytest.raises(StoreError, match=f"cannot write {path}: the disk is full"):
+            writer.save_snapshot(TWO, 4, weights(2))
+
+
+def test_snapshot_that_fails_midway_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import orbax.checkpoint as ocp
+
+    def save(self: Any, path: Path, **_: Any) -> None:
+        path.with_name(f"{path.name}.orbax-checkpoint-tmp").mkdir(parents=True)
+        raise ValueError("stopped\nand pages more")
+
+    monkeypatch.setattr(ocp.Checkpointer, "save", save)
+    with Writer(tmp_path / "run", "demo") as writer:
+        with pytest.raises(StoreError, match=f"cannot write .*{ONE}/4: stopped$"):
+            writer.save_snapshot(ONE, 4, weights(3))
+        assert not list((tmp_path / "run" / "checkpoints" / ONE).iterdir())
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Root may write anywhere: be nobody for a while."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_unwritable_and_unreadable_folders(tmp_path: Path):
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o500)
+    with ordinary_user(), pytest.raises(StoreError, match=r"cannot .* permission denied$"):
+        Writer(folder / "run", "demo").__enter__()
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=f"{tmp_path}/file is not a folder"):
+        Writer(tmp_path / "file", "demo").__enter__()
+    with pytest.raises(StoreError, match="file/run is not a folder"):
+        Writer(tmp_path / "file" / "run", "demo").__enter__()
+
+
+def test_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def acquire(_: Path) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(lock, "acquire", acquire)
+    with pytest.raises(StoreError, match=f"cannot write {tmp_path}: the file system is read-only"):
+        Writer(tmp_path, "demo").__enter__()
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and nonsense PAR1"])
+def test_damaged_part_is_named(run: Path, content: bytes):
+    part = store.part_path(run / "trials", TWO)
+    whole = part.read_bytes()
+    for damaged in (content, whole[:-9], whole[len(whole) // 2 :]):
+        part.write_bytes(damaged)
+        sentence = f"{part} is damaged: .*; delete trials/{part.name} to compute its trials again"
+        with Writer(run, "demo") as writer, pytest.raises(StoreError, match=sentence):
+            writer.committed()
+        with pytest.raises(StoreError, match=sentence):
+            store.status(run)
+        with pytest.raises(StoreError, match=sentence):
+            _ = store.load(run).trials
+
+
+def test_damaged_and_missing_trajectories_are_named(run: Path):
+    part = store.part_path(run / "trajectories", TWO)
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(StoreError, match=f"{part} is damaged"):
+        _ = store.load(run).trajectories
+    part.unlink()
+    with pytest.raises(StoreError, match=f"{part} is missing, though its trials are finished"):
+        _ = store.load(run).trajectories
+
+
+def test_part_of_something_else_is_named(run: Path):
+    part = store.part_path(run / "trials", "0" * 12)
+    pd.DataFrame({"patient": [1]}).to_parquet(part)
+    with Writer(run, "demo") as writer, pytest.raises(StoreError, match=f"{part} is not part of a"):
+        writer.committed()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"name": "a web page"}', "[]"])
+def test_damaged_or_foreign_manifest_is_named(run: Path, text: str):
+    (run / "manifest.json").write_text(text)
+    with pytest.raises(StoreError, match=f"{run}/manifest.json is (damaged|not the manifest)"):
+        Writer(run, "demo").__enter__()
+    with pytest.raises(StoreError, match=f"{run}/manifest.json is (damaged|not the manifest)"):
+        store.status(run)
+    assert not (run / "lock.json").exists()
+
+
+def test_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.tex").touch()
+    (tmp_path / "trials").mkdir()
+    for attempt in (lambda: Writer(tmp_path, "demo").__enter__(), lambda: store.load(tmp_path)):
+        with pytest.raises(StoreError, match=r"not a run folder: it has .* but thesis.tex, trials$"):
+            attempt()
+    assert sorted(os.listdir(tmp_path)) == ["thesis.tex", "trials"]
+
+
+def test_foreign_file_among_the_parts_is_named(run: Path):
+    (run / "trials" / "notes.txt").touch()
+    with pytest.raises(StoreError, match=f"{run}/trials/notes.txt is not part of a run"):
+        Writer(run, "demo").__enter__()
+
+
+def test_another_sweep_is_refused_unless_extending(run: Path):
+    before = files(run)
+    with pytest.raises(StoreError, match=f"{run} holds trials of demo, not of other; allowed"):
+        Writer(run, "other").__enter__()
+    assert files(run) == before
+    with Writer(run, "other", extend=True) as writer:
+        assert writer.committed() == {*FIRST, *SECOND}
+    (run / "manifest.json").unlink()
+    with pytest.raises(StoreError, match="holds trials of an unknown sweep"):
+        Writer(run, "demo").__enter__()
+
+
+def test_no_run_folder(tmp_path: Path):
+    with pytest.raises(StoreError, match=f"there is no folder {tmp_path}/absent"):
+        store.load(tmp_path / "absent")
+    with pytest.raises(StoreError, match=f"{tmp_path} is empty"):
+        store.status(tmp_path)
+    with Writer(tmp_path, "demo"):
+        pass
+    assert store.status(tmp_path)["finished"] == 0
+    with pytest.raises(StoreError, match=f"no trial in {tmp_path} is finished yet"):
+        store.load(tmp_path).restore("aa")
+
+
+def test_abbreviated_unknown_and_ambiguous_ids(run: Path):
+    loaded = store.load(run)
+    assert same(loaded.restore("bb"), weights(3, seed=4), 2)
+    with pytest.raises(StoreError, match=f"2 trials in .* begin with 'aa': {', '.join(FIRST[:2])}$"):
+        loaded.restore("aa")
+    with pytest.raises(StoreError, match=f"begins with 'aa22bb22aa22'; the nearest: {FIRST[1]}, "):
+        loaded.restore("aa22bb22aa22")
+    with pytest.raises(StoreError, match="begins with ''; the nearest: "):
+        loaded.restore("")
+    assert store.find_id("ab", ["abc", "ab"], run) == "ab"
+
+
+def test_steps_and_snapshots_that_are_not_there(run: Path):
+    loaded = store.load(run)
+    with pytest.raises(StoreError, match=f"{FIRST[0]} .* no snapshot at step 3; there are: 2, 4$"):
+        loaded.restore(FIRST[0], step=3)
+    with pytest.raises(StoreError, match=f"trial {SECOND[0]} in {run} was run without snapshots"):
+        loaded.restore(SECOND[0])
+    shutil.rmtree(run / "checkpoints" / ONE / "4")
+    with pytest.raises(StoreError, match=f"snapshot {run}/checkpoints/{ONE}/4 .* is missing"):
+        loaded.restore(FIRST[0])
+    assert same(loaded.restore(FIRST[0], step=2), weights(3, seed=2), 0)
+
+
+def test_damaged_snapshot_gives_its_name_or_the_right_weights(run: Path):
+    folder = run / "checkpoints" / ONE / "4"
+    loaded, outcomes = store.load(run), []
+    for path in [path for path in sorted(folder.rglob("*")) if path.is_file()]:
+        content = path.read_bytes()
+        for damaged in (None, b"", content[: len(content) // 2]):
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            try:
+                assert same(loaded.restore(FIRST[2]), weights(3, seed=4), 2)
+            except StoreError as error:
+                outcomes.append(str(error))
+            path.write_bytes(content)
+    assert len(outcomes) >= 12
+    assert all(f"snapshot {folder} " in outcome for outcome in outcomes)
+    assert all("\n" not in outcome for outcome in outcomes)
+
+
+def test_partial_state_comes_back_and_is_dropped_by_commit(tmp_path: Path):
+    payload = weights(3) | {"file": np.arange(4), "count": np.int32(7), "opt/mu": np.zeros((2, 0))}
+    with Writer(tmp_path / "run", "demo") as writer:
+        assert writer.load_partial(ONE) is None
+        writer.save_partial(ONE, payload, {"step": 3, "seconds": 0.5})
+    with Writer(tmp_path / "run", "demo") as writer:
+        found, meta = writer.load_partial(ONE) or ({}, {})
+        assert meta == {"step": 3, "seconds": 0.5}
+        assert found.keys() == payload.keys()
+        for name, array in payload.items():
+            np.testing.assert_array_equal(found[name], array, strict=True)
+        writer.commit(ONE, *tables(FIRST, ONE))
+        assert writer.load_partial(ONE) is None
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_partial_state_that_cannot_be_written_leaves_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    with Writer(tmp_path / "run", "demo") as writer:
+        writer.save_partial(ONE, {"W_K": np.ones(3)}, {"step": 1})
+        fail_at(monkeypatch, number, errno.ENOSPC)
+        with pytest.raises(StoreError, match=f"cannot write .*{ONE}.npz: the disk is full"):
+            writer.save_partial(ONE, {"W_K": np.zeros(3)}, {"step": 2})
+        found, meta = writer.load_partial(ONE) or ({}, {})
+    assert meta == {"step": 1}
+    assert found["W_K"].tolist() == [1, 1, 1]
+
+
+def test_damaged_partial_state_is_ignored_with_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with Writer(tmp_path / "run", "demo") as writer:
+        writer.save_partial(ONE, weights(3), {"step": 3})
+        path = tmp_path / "run" / "partial" / f"{ONE}.npz"
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[200] ^= 1  # within the numbers of the first array
+        for damaged in (b"", b"nonsense", whole[:-30], whole[300:], bytes(flipped)):
+            path.write_bytes(damaged)
+            caplog.clear()
+            assert writer.load_partial(ONE) is None
+            assert f"{path} is damaged and ignored, its trials start again" in caplog.text
+
+
+def test_no_flipped_byte_of_a_partial_state_changes_numbers(tmp_path: Path):
+    path, payload = tmp_path / "state.npz", {"W_K": np.arange(6.0)}
+    checkpoints.save_state(path, payload, {"step": 3})
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        found = checkpoints.load_state(path)
+        if found is not None:
+            assert found[1] == {"step": 3}
+            np.testing.assert_array_equal(found[0]["W_K"], payload["W_K"], strict=True)
+
+
+def test_manifest_is_plain_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    lines = [{"stage1": np.float32(0.5), "stage2": float("nan"), "bayes": np.inf}]
+    given = {"limit_lines": lines, "shape": (1, 2), "steps": np.arange(2), "out": Path("results")}
+    with Writer(tmp_path, "demo") as writer:
+        writer.write_manifest(given)
+        text = (tmp_path / "manifest.json").read_text()
+        assert json.loads(text, parse_constant=refuse) == {
+            "sweep": "demo",
+            "limit_lines": [{"stage1": 0.5, "stage2": None, "bayes": None}],
+            "shape": [1, 2],
+            "steps": [0, 1],
+            "out": "results",
+        }
+        assert text.count("\n") > 5
+        fail_at(monkeypatch, 1, errno.ENOSPC)
+        with pytest.raises(StoreError, match=f"cannot write {tmp_path}/manifest.json: the disk is"):
+            writer.write_manifest({"trials_planned": 9})
+    assert (tmp_path / "manifest.json").read_text() == text
+
+
+def test_chunk_name_depends_on_the_trials():
+    assert len({ONE, TWO, store.chunk_name(FIRST[:2]), store.chunk_name(FIRST[::-1])}) == 4
+    assert store.chunk_name(tuple(FIRST)) == ONE
+    assert len(ONE) == 12 and int(ONE, 16) >= 0
+
+
+def test_status_of_a_run(run: Path):
+    expected = dict(sweep="demo", planned=7, finished=5, ok=4, diverged=1, running=None)
+    assert store.status(run) == expected
+
+
+TIMED = """
+import sys, time
+from topicjax import store
+times = []
+for _ in range(3):
+    start = time.perf_counter()
+    found = store.status(sys.argv[1])
+    times.append(time.perf_counter() - start)
+assert not {"jax", "orbax", "tensorstore"} & sys.modules.keys()
+assert (found["finished"], found["diverged"]) == (100_000, 200), found
+print(min(times))
+"""
+
+
+def test_status_of_100000_trials_takes_less_than_a_second(tmp_path: Path):
+    with Writer(tmp_path, "demo") as writer:
+        writer.write_manifest({})
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {f"final_{number}": rng.normal(size=500) for number in range(60)}
+    columns["status"] = ["ok"] * 499 + ["diverged"]
+    for part in range(200):
+        columns["trial_id"] = [f"{part:04x}{row:08x}" for row in range(500)]
+        path = store.part_path(tmp_path / "trials", f"{part:012x}")
+        pq.write_table(pa.table(columns), path)
+    command = [sys.executable, "-c", TIMED, str(tmp_path)]
+    seconds = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert seconds < 1
+    with Writer(tmp_path, "demo") as writer:
+        start = time.perf_counter()
+        assert len(writer.committed()) == 100_000
+        assert time.perf_counter() - start < 3
