@@ -6,7 +6,7 @@ DEV_READY := .venv/.ready-dev
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep plan list test test-all lint clean
+.PHONY: help sweep plan list bench test test-all lint clean
 SWEEP ?= two_stage
 
 help:  ## what there is
@@ -33,6 +33,9 @@ plan: $(RUN_READY)  ## what a sweep would do and cost: make plan SWEEP=two_stage
 
 list: $(RUN_READY)  ## the sweeps there are
 	@$(BIN)/topicjax list
+
+bench: $(RUN_READY)  ## how fast this machine is, as ratios
+	@$(BIN)/topicjax bench $(ARGS)
 
 lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .

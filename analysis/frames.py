@@ -128,12 +128,12 @@ def read_trials(folder: Path, manifest: dict[str, Any]) -> pd.DataFrame:
         planned = f" of {manifest['trials_planned']}" if "trials_planned" in manifest else ""
         raise FileNotFoundError(f"no trial{planned} in {folder} is finished yet")
     trials = read_parts(folder / TRIALS, NEEDED_TRIALS)
-    repeated = trials["trial_id"][trials["trial_id"].duplicated()]
-    if len(repeated):
-        raise ValueError(f"{folder / TRIALS} has trial {repeated.iloc[0]} more than once")
-    unknown = trials["status"][~trials["status"].isin(STATUSES)]
-    if len(unknown):
-        raise ValueError(f"{folder / TRIALS} has status {unknown.iloc[0]!r}; allowed: {', '.join(STATUSES)}")
+    repeated = trials.loc[trials["trial_id"].duplicated(), "trial_id"].tolist()
+    if repeated:
+        raise ValueError(f"{folder / TRIALS} has trial {repeated[0]} more than once")
+    unknown = trials.loc[~trials["status"].isin(STATUSES), "status"].tolist()
+    if unknown:
+        raise ValueError(f"{folder / TRIALS} has status {unknown[0]!r}; allowed: {', '.join(STATUSES)}")
     return trials
 
 

@@ -3,7 +3,7 @@
 Command:  make sweep SWEEP=key_visibility
 Size:     48 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   the answer changes: with all keys, cross-entropy and SGD move W^K and W^Q at once to push down the
-          [MASK] key (a_mask) and stay untopical; with unmasked keys the same setting is two-stage and topical.
+          [MASK] key (a_mask) and stay untopical; with unmasked keys the same is two-stage and topical.
 """
 
 from topicjax.grid import chain, product

@@ -26,6 +26,9 @@ TINY = Spec(
 )
 
 
+PLAIN, USUAL = Stream(), Hypers()
+
+
 @functools.lru_cache
 def programs(spec: Spec, num_records: int):
     """Return the jitted init, advance and record of a Spec: compiled once for all tests."""
@@ -36,7 +39,7 @@ def programs(spec: Spec, num_records: int):
     )
 
 
-def run(spec: Spec, stream: Stream = Stream(), hypers: Hypers = Hypers(), num_records: int = 6):
+def run(spec: Spec, stream: Stream = PLAIN, hypers: Hypers = USUAL, num_records: int = 6):
     """Return the state and records after num_records windows."""
     stream, hypers = numbers(stream), numbers(hypers)
     init, advance, _ = programs(spec, num_records)

@@ -1,4 +1,4 @@
-"""The command line: list, plan, run, status, restore.  See --help of each.
+"""The command line: list, plan, run, status, restore, bench.  See --help of each.
 
 Exit codes: 0 done, 2 the user's mistake, 1 anything else, 130 interrupted.
 """
@@ -77,6 +77,11 @@ def make_parser() -> argparse.ArgumentParser:
     restore.add_argument("--step", type=int, help="which snapshot (default: the last)")
     restore.add_argument("--out", type=Path, default=Path("weights.npz"), help="default: weights.npz")
     restore.set_defaults(command=restore_weights)
+
+    bench = add("bench", help="how fast this machine is")
+    bench.add_argument("--repeats", type=int, default=5, help="default: 5")
+    bench.add_argument("--json", action="store_true", help="print the numbers for machines")
+    bench.set_defaults(command=run_bench)
     return parser
 
 
@@ -185,6 +190,16 @@ def restore_weights(options: argparse.Namespace) -> int:
         raise UserError(f"{options.out} cannot be written: {error.strerror}") from None
     shapes = ", ".join(f"{name} {'x'.join(map(str, w.shape))}" for name, w in weights.items())
     print(f"{options.out}: {shapes}")
+    return 0
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    """Time the engine against the plain ways."""
+    if options.repeats < 1:
+        raise UserError(f"--repeats is {options.repeats}; allowed: 1 or more")
+    from topicjax import bench
+
+    bench.main(options.repeats, options.json)
     return 0
 
 

@@ -126,7 +126,7 @@ class Manifest:
             "runs": before.get("runs", []),
         }
         self.write()
-        self.wanted = [
+        self.wanted: list[tuple[dict[str, Any], Objective, Trial]] = [
             (data, objective, trial)
             for data, objective, trial in distinct_data(trials)
             if (data, objective) not in [(e["settings"], e["objective"]) for e in self.content["limit_lines"]]
@@ -140,8 +140,11 @@ class Manifest:
         for data, objective, trial in self.wanted:
             if self.stop.is_set():
                 return
-            lines = limits.limit_lines(data_model(trial), objective)
-            entry = {"settings": data, "objective": objective} | lines
+            entry: dict[str, Any] = {"settings": data, "objective": objective}
+            try:
+                entry |= limits.limit_lines(data_model(trial), objective)
+            except ValueError as error:  # a data setting theory has no lines for
+                entry["error"] = str(error)
             with self.lock:
                 self.content["limit_lines"] = [*self.content["limit_lines"], entry]
         self.write()

@@ -101,10 +101,11 @@ def advance(
         state = remember_value(spec, state)
         trained, frozen = split(spec, state.params)
         updates, opt_state = tx.update(gradients, state.opt_state, trained)
+        stepped: Any = optax.apply_updates(trained, updates)
         state = state._replace(
             step=state.step + 1,
             rows_missing=jnp.maximum(state.rows_missing, batch.rows_missing),
-            params={**optax.apply_updates(trained, updates), **frozen},
+            params=stepped | frozen,
             opt_state=opt_state,
         )
         return (state, latest), None
