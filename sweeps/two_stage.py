@@ -13,11 +13,8 @@ BASE = dict(steps=1000, record_every=20)
 PER_STREAM = chain(
     product(optimizer="sgd", objective="cross_entropy", learning_rate=logspace(10, 300, 4)),
     product(optimizer="sgd", objective="squared", learning_rate=logspace(1, 30, 4)),
-    product(
-        optimizer="adam",
-        objective=("cross_entropy", "squared"),
-        learning_rate=logspace(3e-4, 1e-2, 4),
-    ),
+    product(optimizer="adam", objective="cross_entropy", learning_rate=logspace(1e-3, 3e-2, 4)),
+    product(optimizer="adam", objective="squared", learning_rate=logspace(3e-4, 1e-2, 4)),
 )
 SWEEP = (
     product(seed=range(3), key_visibility=("all", "unmasked"))

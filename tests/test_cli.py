@@ -15,6 +15,7 @@ import pytest
 import topicjax
 from topicjax import __main__ as cli
 
+pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
 ROOT = Path(__file__).resolve().parents[1]
 FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
@@ -160,9 +161,10 @@ def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):
     folder, _ = smoke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("topicjax.engine.use_all_cores", lambda: None)
-    assert cli.main(["plan", "smoke", "--axis", "learning_rate=0.1,0.2"]) == 0
+    assert cli.main(["plan", "smoke", "--set", "learning_rate=0.1", "--axis", "l2=0,1e-3"]) == 0
     text = capsys.readouterr().out
-    assert "smoke: 16 trials" not in text and "8 trials" in text and "left: 8" in text
+    assert "smoke: 16 trials" in text and "l2" in text and "left: 16" in text
+    assert "learning_rate" not in text  # no longer an axis
     assert "memory: about" in text and "disk: about" in text and "time: about" in text
     assert not list(tmp_path.iterdir())
     assert cli.main(["plan", "smoke", "--out", str(folder)]) == 0

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from topicjax import bag, lda, measure, model, theory, train
+from topicjax import bag, lda, limits, measure, model, theory, train
 from topicjax.config import Hypers, Spec, Stream, numbers
 
 TINY = Spec(
@@ -297,3 +297,6 @@ def test_the_one_run_on_record_is_reproduced():
     final = programs(spec, 1)[2](numbers(stream), numbers(hypers), state)
     assert first.eval_loss[0] == pytest.approx(np.log(101), abs=0.01)
     assert final.eval_loss == pytest.approx(3.395, abs=0.03)
+    data = theory.DataModel(key_visibility="unmasked")
+    lines = limits.limit_lines(data, "cross_entropy")
+    assert lines["bayes"] < lines["stage2"] < lines["stage1"] - 0.01 < final.eval_loss
