@@ -1,4 +1,4 @@
-"""Set before jax starts: four CPU devices, quick compilations kept between runs, and strictness that catches mistakes."""
+"""Set before jax starts: four devices, quick compilations that are kept, strictness that catches mistakes."""
 
 import os
 from pathlib import Path
