@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except StoreError as error:
         print(f"topicjax: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error.__cause__, OSError) else 2  # a full disk is nobody's mistake
     except KeyboardInterrupt:
         print("topicjax: stopped at once; the same command continues the run", file=sys.stderr)
         return 130

@@ -54,7 +54,7 @@ def run(named: grid.NamedSweep, trials: Sequence[Trial], folder: Path, arguments
                 return 130
             progress.say("" if manifest.ready() else "computing limit lines ...")
             manifest.finish(progress, whole=True)
-        print(closing(folder, outcome, len(left), command))
+        print(closing(folder, outcome, len(left)))
     return 0
 
 
@@ -81,11 +81,12 @@ def opening(
     )
 
 
-def closing(folder: Path, outcome: engine.Outcome, trained: int, command: str) -> str:
+def closing(folder: Path, outcome: engine.Outcome, trained: int) -> str:
     """Return the summary: what was done, where it is, what to type next."""
     if not trained:
         return f"Nothing left to train: all trials of this sweep are in {folder}."
     busy = outcome.seconds - outcome.compile_seconds
+    example = min(store.committed(folder))
     return "\n".join(
         [
             f"\nDone: {outcome.ok + outcome.diverged:,} trials in {duration(outcome.seconds)} "
@@ -96,10 +97,17 @@ def closing(folder: Path, outcome: engine.Outcome, trained: int, command: str) -
             f"  {folder}/trajectories   one row a record: norms, losses, order parameters",
             f"  {folder}/checkpoints    weights (orbax); {size(folder_bytes(folder))} in all",
             "Next:",
-            f"  python -c \"import topicjax; print(topicjax.load('{folder}').trials)\"",
-            f"  topicjax status {folder}",
+            f"  {program()} status {folder}",
+            f"  {program()} restore {folder} {example} --out weights.npz",
+            f"  in Python: topicjax.load('{folder}').trials",
         ]
     )
+
+
+def program() -> str:
+    """Return how the user calls the command line, to be repeated in advice."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "topicjax" else "python -m topicjax"
 
 
 def folder_bytes(folder: Path) -> int:
