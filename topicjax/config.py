@@ -150,8 +150,15 @@ def settings_of(trial: Trial) -> dict[str, Any]:
 
 def trial_id(trial: Trial) -> str:
     """Return 12 hexadecimal digits that depend on the settings alone."""
-    text = json.dumps(settings_of(trial), sort_keys=True)
+    text = "\n".join(map(part_text, trial))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@functools.lru_cache(maxsize=4096)
+def part_text(part: Spec | Stream | Hypers) -> str:
+    """Return the identifying settings of one part as text; parts repeat, so it is worth remembering."""
+    settings = vars(part) if isinstance(part, Spec) else part._asdict()
+    return json.dumps({name: settings[name] for name in sorted(settings) if name in IDENTITY})
 
 
 def coerce(name: str, value: Any) -> Any:

@@ -69,7 +69,9 @@ def make_plan(
     for spec, streams in by_spec.items():
         lanes = row_lanes(max(map(len, streams.values())), lanes_per_device)
         rows = [row for item in streams.items() for row in make_rows(*item, lanes, frozenset())]
-        left = [row for item in streams.items() for row in make_rows(*item, lanes, committed)]
+        left = rows
+        if committed:
+            left = [row for item in streams.items() for row in make_rows(*item, lanes, committed)]
         shares = [s.p_mask * (s.p_keep + s.p_random) for s in streams]
         per_device = max(1, min(lanes_per_device // lanes, math.ceil(len(rows) / num_devices)))
         fitted = replace(spec, row_probability=max(shares))
