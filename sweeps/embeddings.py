@@ -1,7 +1,7 @@
 """Figure 1: do trained embeddings encode the topics?  All parts trained, tied head, all biases.
 
 Command:  make sweep SWEEP=embeddings
-Size:     8 trials, 2 programs, about 2 minutes on 2 cores
+Size:     8 trials, 2 programs, about 1 minute on 2 cores
 Expect:   W_E^T W_E larger within a topic than between topics (e_block above 0) in all four combinations.
 """
 

@@ -1,16 +1,16 @@
 """Figure 10 and Table 3: W^K, W^Q and W^V trained together, all biases of the paper's experiments left out.
 
 Command:  make sweep SWEEP=joint
-Size:     24 trials, 2 programs, about 1 minute on 2 cores
+Size:     24 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   blocks in W^V, and more attention to the same topic than to others where attention became topical
           (a_topic above 0); with SGD and squared loss not within this budget.
 """
 
 from topicjax.grid import chain, product
 
-BASE = dict(init_scale=1e-3, steps=2000, record_every=40)
+BASE = dict(init_scale=1e-3, steps=4000, record_every=40)
 SWEEP = product(key_visibility=("unmasked", "all"), seed=range(3)) * chain(
-    product(optimizer="sgd", objective="cross_entropy", learning_rate=100.0),
+    product(optimizer="sgd", objective="cross_entropy", learning_rate=30.0),
     product(optimizer="adam", objective="cross_entropy", learning_rate=3e-3),
     product(optimizer="sgd", objective="squared", learning_rate=20.0),
     product(optimizer="adam", objective="squared", learning_rate=3e-3),
