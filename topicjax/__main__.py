@@ -46,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("topicjax: stopped at once; the same command continues the run", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 1
+    except BrokenPipeError:  # the reader, like `head`, has seen enough
+        sys.stdout = None
+        return 0
 
 
 def make_parser() -> argparse.ArgumentParser:

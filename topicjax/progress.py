@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 LINE_SECONDS = 10.0
 
@@ -75,7 +76,7 @@ class Progress:
         """Return the bar and the line under it."""
         grid = Table.grid()
         grid.add_row(ProgressBar(total=self.total_steps, completed=self.steps, width=60))
-        grid.add_row(self.line())
+        grid.add_row(Text(self.line(), no_wrap=True, overflow="ellipsis"))
         return grid
 
 

@@ -1,0 +1,47 @@
+"""Progress: rates leave compile time out, numbers read as people say them."""
+
+import io
+
+import pytest
+
+from topicjax import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test turns."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_rate_and_time_left_without_compile_time(clock):
+    out = io.StringIO()
+    bar = progress.Progress(10, 10_000.0, out)
+    clock[0] += 30
+    bar.add_compile_time(20)
+    bar.update(steps=2000, ok=1, diverged=1)
+    assert bar.rate == 200
+    line = out.getvalue()
+    assert line.startswith("2/10 trials · 200 trial-steps/s · 40 s left · 1 ok, 1 diverged")
+
+
+def test_plain_lines_come_every_ten_seconds(clock):
+    out = io.StringIO()
+    bar = progress.Progress(10, 1000.0, out)
+    for _ in range(50):
+        clock[0] += 1
+        bar.update(steps=1)
+    assert len(out.getvalue().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (59.4, "59 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")]
+)
+def test_durations(seconds, said):
+    assert progress.duration(seconds) == said
+
+
+@pytest.mark.parametrize(("num_bytes", "said"), [(12, "12 B"), (45_800_000, "45.8 MB"), (3e12, "3 TB")])
+def test_sizes(num_bytes, said):
+    assert progress.size(num_bytes) == said
