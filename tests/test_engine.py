@@ -1,5 +1,6 @@
 """The engine: a trial's result does not depend on its company, its devices, its chunks or interruptions."""
 
+import contextlib
 import io
 import itertools
 import re
@@ -155,18 +156,9 @@ def test_snapshots_at_chosen_steps(tmp_path):
 def test_a_stop_inside_a_chunk_resumes_bit_for_bit(whole, tmp_path, monkeypatch):
     """Stop after every segment, over and over: the records and weights equal an unbroken run's."""
     monkeypatch.setattr(plan, "SEGMENT_STEPS", 10)
-    asked = iter(itertools.cycle([True]))
-
-    class Always:
-        def __enter__(self):
-            return lambda: next(asked)
-
-        def __exit__(self, *_):
-            return None
-
     stops = 0
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "stop_requests", Always)
+        patch.setattr(engine, "stop_requests", lambda: contextlib.nullcontext(lambda: True))
         while True:
             try:
                 run, _ = train_sweep(tmp_path / "run")
@@ -179,6 +171,18 @@ def test_a_stop_inside_a_chunk_resumes_bit_for_bit(whole, tmp_path, monkeypatch)
         columns(run, "loss", "norm_k", "rotation_v"), columns(whole, "loss", "norm_k", "rotation_v")
     )
     assert not list((tmp_path / "run" / "partial").iterdir())
+
+
+def test_a_state_saved_under_another_layout_is_not_used(whole, tmp_path, monkeypatch):
+    """Stopped with short segments, continued with long ones: trained anew, never past the end."""
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "SEGMENT_STEPS", 10)
+        patch.setattr(engine, "stop_requests", lambda: contextlib.nullcontext(lambda: True))
+        with pytest.raises(engine.Interrupted):
+            train_sweep(tmp_path / "run")
+    assert list((tmp_path / "run" / "partial").iterdir())
+    run, _ = train_sweep(tmp_path / "run")
+    pd.testing.assert_frame_equal(columns(run, "loss", "norm_k"), columns(whole, "loss", "norm_k"))
 
 
 def test_one_compilation_per_group_whatever_the_chunks(tmp_path, monkeypatch):

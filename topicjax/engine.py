@@ -68,7 +68,10 @@ class Programs:
     ) -> None:
         """Wrap the functions for one trial in vmap over Hypers, rows and devices; compile later."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
-        self.window = plan.segment_records(group, snapshots, plan.CPU_FLOP_RATE * mesh.size)
+        rate = plan.flop_rate(mesh.devices.flat[0].platform) * mesh.size
+        self.window = plan.segment_records(group, snapshots, rate)
+        self.layout = dict(window=self.window, rows=group.rows_per_chunk, lanes=group.lanes)
+        self.layout |= dict(snapshots=list(snapshots))
         axes = train.STATE_AXES
         init = self._over_rows(functools.partial(train.init, self.spec), (None, 0), axes)
         advance = functools.partial(train.advance, self.spec, num_records=self.window)
@@ -196,7 +199,7 @@ def train_chunk(
     spec = programs.spec
     streams, hypers = programs.arguments(chunk.rows)
     state = programs.init(streams, hypers)
-    step, state = resume(chunk, writer, state)
+    step, state = resume(chunk, writer, state, programs.layout)
     if step == 0 and 0 in snapshots:
         chunk.add_snapshot(spec, 0, state.params)
     saved = time.monotonic()
@@ -209,7 +212,7 @@ def train_chunk(
         stop = on_segment(programs.window * spec.record_every)
         if step < spec.steps and (stop or time.monotonic() - saved > options.save_seconds):
             train.check_rows(state)
-            suspend(chunk, writer, state, step)
+            suspend(chunk, writer, state, programs.layout | dict(step=step))
             saved = time.monotonic()
         if stop and step < spec.steps:
             raise Interrupted
@@ -218,19 +221,24 @@ def train_chunk(
     chunk.add_records(jax.tree.map(lambda column: column[..., None], final))
 
 
-def suspend(chunk: Chunk, writer: store.Writer, state: TrainState, step: int) -> None:
-    """Save the state inside a chunk."""
+def suspend(chunk: Chunk, writer: store.Writer, state: TrainState, meta: dict[str, Any]) -> None:
+    """Save the state inside a chunk, with its step and the layout it fits."""
     payload = {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(state_leaves(state))}
     payload |= {f"record/{name}": values for name, values in chunk.columns().items()}
     for at, params in chunk.snapshots.items():
         payload |= {f"snapshot/{at}/{name}": leaf for name, leaf in params.items()}
-    writer.save_partial(chunk.name, payload, {"step": step})
+    writer.save_partial(chunk.name, payload, meta)
 
 
-def resume(chunk: Chunk, writer: store.Writer, state: TrainState) -> tuple[int, TrainState]:
-    """Return the step and state an interrupted run saved for this chunk, or the given ones."""
+def resume(
+    chunk: Chunk, writer: store.Writer, state: TrainState, layout: dict[str, Any]
+) -> tuple[int, TrainState]:
+    """Return the step and state an interrupted run saved for this chunk, or the given ones.
+
+    What was saved under another layout (other segments, lanes or snapshots) is of no use here.
+    """
     found = writer.load_partial(chunk.name)
-    if found is None:
+    if found is None or any(found[1].get(name) != value for name, value in layout.items()):
         return 0, state
     payload, meta = found
     leaves = [payload[f"state/{i}"] for i in range(len(state_leaves(state)))]

@@ -18,6 +18,7 @@ ACCELERATOR_LANES = 512
 SEGMENT_STEPS = 200  # at most so many steps between two returns to Python ...
 SEGMENT_SECONDS = 3.0  # ... and about so long, so that Ctrl-C stops soon
 CPU_FLOP_RATE = 2.0e10  # useful FLOP/s of one core in this kernel, if nothing was measured yet
+ACCELERATOR_FLOP_RATE = 5.0e12  # the same of a GPU or TPU: assumed, never measured
 FLOAT = 4
 
 
@@ -173,14 +174,19 @@ def parse_snapshots(text: str, spec: Spec) -> tuple[int, ...]:
     return tuple(sorted(rounded))
 
 
-def segment_records(group: Group, snapshots: Sequence[int], flop_rate: float) -> int:
+def segment_records(group: Group, snapshots: Sequence[int], rate: float) -> int:
     """Return how many records a segment takes: it divides the training and meets every snapshot."""
     spec = group.spec
     lanes = group.lanes * group.rows_per_chunk
-    affordable = SEGMENT_SECONDS * flop_rate / (lanes * step_flops(spec))
+    affordable = SEGMENT_SECONDS * rate / (lanes * step_flops(spec))
     most = max(1, int(min(SEGMENT_STEPS, affordable)) // spec.record_every)
     whole = math.gcd(spec.steps, *snapshots) // spec.record_every
     return max(n for n in range(1, whole + 1) if whole % n == 0 and n <= most)
+
+
+def flop_rate(platform: str) -> float:
+    """Return the FLOP/s that is assumed of one device until a run has measured it."""
+    return CPU_FLOP_RATE if platform == "cpu" else ACCELERATOR_FLOP_RATE
 
 
 def host_memory() -> int:

@@ -1,6 +1,7 @@
 """One run of a sweep, as the user sees it: the plan in words, the manifest, limit lines, the summary."""
 
 import argparse
+import contextlib
 import importlib.metadata
 import platform
 import shutil
@@ -155,7 +156,8 @@ class Manifest:
                 entry["error"] = str(error)
             with self.lock:
                 self.content["limit_lines"] = [*self.content["limit_lines"], entry]
-        self.write()
+        with contextlib.suppress(store.StoreError):  # the end of the run tells of a full disk
+            self.write()
 
     def ready(self) -> bool:
         """Return whether all limit lines are known."""
@@ -303,9 +305,9 @@ def costs(groups: Sequence[plan.Group], options: engine.Options, folder: Path) -
             f"the {measured[-1]:,.0f} trial-steps/s of its last run",
         )
     else:
-        rate = plan.CPU_FLOP_RATE * len(options.devices)
-        seconds = flops / rate
-        basis = f"an assumed {plan.CPU_FLOP_RATE / 1e9:.0f} GFLOP/s a device; a real run tells better"
+        rate = plan.flop_rate(options.devices[0].platform)
+        seconds = flops / rate / len(options.devices)
+        basis = f"an assumed {rate / 1e9:,.0f} GFLOP/s a device; a real run tells better"
     return [
         f"memory: about {size(memory)} a device    disk: about {size(disk)}",
         f"time: about {duration(seconds)} for {steps:,.0f} trial-steps, without compiling (from {basis})",
