@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from topicjax import limits
+from topicjax import limits, posterior
 from topicjax.limits import (
     bayes_line,
-    bayes_prediction,
-    dirichlet_topic_mean,
     document_losses,
     limit_lines,
-    posterior_words,
-    sample_queries,
     stage1_line,
     stage1_value,
     stage2_attention,
     stage2_line,
-    subset_topic_mean,
 )
+from topicjax.posterior import bayes_prediction, dirichlet_topic_mean, posterior_words, subset_topic_mean
+from topicjax.queries import sample_queries, topic_subsets
 from topicjax.theory import (
     DataModel,
     attention_landscape,
@@ -150,7 +147,7 @@ def test_general_posterior_agrees_with_the_disjoint_one(visibility, documents, m
     data = replace(LDA, documents=documents, key_visibility=visibility)
     general = replace(data, topic_word=data.words_by_topic())
     queries = sample_queries(data, 60, 1)
-    monkeypatch.setattr(limits, "GIBBS_SWEEPS", 2500)
+    monkeypatch.setattr(posterior, "GIBBS_SWEEPS", 2500)
     difference = posterior_words(general, queries) - posterior_words(data, queries)
     assert np.abs(difference).max() < (0.02 if documents == "lda" else 1e-12)
 
@@ -330,4 +327,4 @@ def test_too_many_subsets_are_refused():
     words = np.full((40, 40), 1 / 40)
     data = DataModel(40, 1, "tau", topics_per_document=10, topic_word=words)
     with pytest.raises(ValueError, match="847660528 topic subsets; allowed: at most 20000"):
-        limits._subsets(data)
+        topic_subsets(data)
