@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh
 
 from topicjax import engine, grid, lda, model, plan, train
 from topicjax.config import Hypers, Spec, Stream, numbers, validate_spec
+from topicjax.programs import Programs
 
 TRIALS = 64
 BUSY_SPREAD = 0.3  # (largest - smallest) / median above which the machine was not quiet
@@ -51,7 +52,7 @@ def engine_program(name: str, spec: Spec) -> Program:
     (group,) = plan.make_plan(trials, len(options.devices), lanes)
     mesh = Mesh(np.array(options.devices), ("devices",), axis_types=(AxisType.Auto,))
     compiling: list[float] = []
-    programs = engine.Programs(group, (), mesh, compiling.append)
+    programs = Programs(group, (), mesh, compiling.append)
     streams, hypers = programs.arguments(group.chunks[0])
     state = programs.init(streams, hypers)
 
