@@ -16,13 +16,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from topicjax.config import DATA_SETTINGS
+
 MANIFEST = "manifest.json"
 TRIALS, TRAJECTORIES = "trials", "trajectories"  # folders of part-*.parquet
-DATA_SETTINGS = (  # what a limit line depends on, and the seed if the words are drawn
-    *("topics", "words_per_topic", "documents", "infinite_documents", "word_distribution"),
-    *("length_min", "length_max", "alpha", "topics_per_document", "overlap", "zipf_exponent"),
-    *("word_concentration", "p_mask", "p_keep", "p_random", "key_visibility"),
-)
 SETTINGS = (  # every setting that identifies a trial: topicjax.config.IDENTITY, in another order
     *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
     *("attention", "value", "embedding", "embedding_dim", "embedding_scale", "attention_dim"),

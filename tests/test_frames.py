@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from analysis import frames
-from analysis.frames import DATA_SETTINGS, NEEDED_TRAJECTORIES, SETTINGS, bands, load
-from topicjax.config import DEFAULTS, IDENTITY
+from analysis.frames import NEEDED_TRAJECTORIES, SETTINGS, bands, load
+from topicjax.config import DATA_SETTINGS, DEFAULTS, IDENTITY
 
 LINES = dict(uniform=4.6, stage1=3.4, stage2=3.3, bayes=2.9)
 ERRORS = dict(uniform_se=0.0, stage1_se=0.001, stage2_se=0.002, bayes_se=0.003)

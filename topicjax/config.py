@@ -128,6 +128,11 @@ SPEC_TYPES: dict[str, Any] = get_type_hints(Spec)
 TYPES: dict[str, Any] = SPEC_TYPES | STREAM_TYPES | HYPERS_TYPES
 DEFAULTS: dict[str, Any] = dataclasses.asdict(Spec()) | Stream()._asdict() | Hypers()._asdict()
 IDENTITY = tuple(name for name in TYPES if name != "row_probability")
+DATA_SETTINGS = (  # what a limit line depends on, and the seed if the words are drawn
+    *("topics", "words_per_topic", "documents", "infinite_documents", "word_distribution"),
+    *("length_min", "length_max", "alpha", "topics_per_document", "overlap", "zipf_exponent"),
+    *("word_concentration", "p_mask", "p_keep", "p_random", "key_visibility"),
+)
 
 
 def make_trial(settings: Mapping[str, Any]) -> Trial:

@@ -22,10 +22,6 @@ from topicjax.progress import Progress, duration, size
 from topicjax.theory import DataModel
 
 PACKAGES = "topicjax jax jaxlib flax optax numpy scipy orbax-checkpoint pandas pyarrow".split()
-DATA_SETTINGS = (
-    "topics words_per_topic documents infinite_documents word_distribution length_min length_max alpha "
-    "topics_per_document overlap zipf_exponent word_concentration p_mask p_keep p_random key_visibility"
-).split()
 
 
 def run(named: grid.NamedSweep, trials: Sequence[Trial], folder: Path, arguments: argparse.Namespace) -> int:
@@ -244,7 +240,7 @@ def distinct_data(trials: Sequence[Trial]) -> list[tuple[dict[str, Any], Objecti
             continue
         seen.add(quick)
         settings = config.settings_of(trial)
-        data = {name: settings[name] for name in (*DATA_SETTINGS, *(["seed"] if drawn else []))}
+        data = {name: settings[name] for name in (*config.DATA_SETTINGS, *(["seed"] if drawn else []))}
         objective = trial.hypers.objective
         found.setdefault(f"{sorted(data.items())}{objective}", (data, objective, trial))
     return list(found.values())
