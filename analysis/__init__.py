@@ -1,1 +1,1 @@
-"""Answers from a run folder: pandas and parquet only, neither jax nor the engine is imported."""
+"""Answers from a run folder: pandas on parquet; of topicjax only settings, theory and the store, never jax."""
