@@ -120,7 +120,7 @@ def cuts(scores: pd.DataFrame) -> Iterable[str]:
         return
     table = sensitivity(scores)
     table = table[(table["view"] == "loss") & (table["cut"] != CUTS.two_stage)]
-    changes = [f"at {row.cut:g} {row.trials_changed:.0%}" for row in table.itertuples()]
+    changes = [f"at {row.cut:g} {100 * row.trials_changed:.0f} %" for row in table.itertuples()]
     yield (
         f"The cut Θ ≥ {CUTS.two_stage:g} is a convention: {' and '.join(changes)} of the trials "
         "would be in another class."

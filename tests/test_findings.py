@@ -1,0 +1,110 @@
+"""The sentences of a report are true to the numbers they are made from."""
+
+import pandas as pd
+import pytest
+
+from analysis.findings import findings
+from analysis.stages import VIEWS, classify, suffixes
+
+
+def scores(rows: list[dict]) -> pd.DataFrame:
+    """Trials that learned, with Theta as given in every view unless named, classified for real."""
+    base = dict(
+        objective="squared", optimizer="sgd", learning_rate=1.0, init_scale=0.1, seed=0, key_visibility="all"
+    )
+    base |= dict(attention="trained", value="trained", embedding="one-hot", status="ok", flags="")
+    base |= dict(excess=-1.0, max_total=1.0, max_a_topic=1.0, copies=False)
+    for end in VIEWS.values():
+        base |= {f"theta{end}": 0.95, f"theta_reversed{end}": 0.0, f"log_lag{end}": 1.0}
+        base |= {f"max_v{end}": 1.0, f"max_attention{end}": 1.0}
+    frame = pd.DataFrame([base | row for row in rows])
+    frame = frame.assign(**{"class" + end: classify(frame, view) for view, end in VIEWS.items()})
+    return frame.assign(suffix=suffixes(frame))
+
+
+def cells(*agreements: float, trials: int = 3) -> pd.DataFrame:
+    return pd.DataFrame(dict(trials=trials, agreement=agreements))
+
+
+def text(rows: list[dict], *agreements: float, missing=()) -> str:
+    return " ".join(findings(scores(rows), cells(*agreements), missing))
+
+
+def test_the_answer_counts_two_stage_and_topical_trials():
+    said = text([{}, {}, dict(max_a_topic=0.2), dict(theta=0.5)], 1.0)
+    assert said.startswith(
+        "3 of 4 trials (75 %) are two-stage in the loss view (median Θ 0.95); in 2 of these"
+    )
+    assert "in all of these" in text([{}, {}], 1.0)
+
+
+def test_it_names_where_it_holds_and_where_never():
+    rows = [dict(optimizer="adam"), {}, {}, dict(objective="cross_entropy", theta=0.5)]
+    said = text(rows, 1.0)
+    assert "most often with squared, SGD (2 of 2); squared, Adam (1 of 1)" in said
+    assert "never with cross-entropy, SGD." in said
+
+
+def test_no_two_stage_trial_is_said_plainly():
+    said = text([dict(theta=0.5), dict(theta=0.75), dict(theta=0.6)], 1.0)
+    assert said.startswith(
+        "No trial is two-stage in the loss view; most frequent is simultaneous (2 of 3 trials"
+    )
+    assert "The largest Θ is 0.75." in said
+
+
+def test_frozen_attention_cannot_be_two_stage():
+    said = text([dict(attention="uniform", theta=float("nan"), theta_norm=float("nan"))], 1.0)
+    assert said.startswith("Attention is uniform by construction in every trial, so none can be two-stage")
+    assert "norms" not in said
+
+
+def test_views_that_disagree_are_counted():
+    rows = [{}, dict(theta=0.5), dict(theta=0.5, max_a_topic=0.2), dict(theta=0.5, theta_norm=0.5)]
+    said = text(rows, 1.0)
+    assert "3 of 4 trials (75 %) would be two-stage, 2 of them not in the loss view" in said
+    assert "1 of them never attend by topic" in said
+    assert "Both views give 2 of 4 trials (50 %) the same class." in said
+
+
+def test_the_budget_is_named():
+    rows = [
+        dict(max_total=0.5),
+        dict(max_attention=0.0, max_a_topic=0.0),
+        dict(flags="censored_attention"),
+        dict(flags="attention_incomplete", theta=0.5),
+    ]
+    said = text(rows, 1.0)
+    assert "1 unfinished; 1 V-only (attention has not moved yet); 1 two-stage or overlapping with" in said
+    assert "budget" not in text([{}], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"), [((300, 300), "a learning rate of 300"), ((30, 300), "30 to 300")]
+)
+def test_diverged_trials_are_counted_with_their_rates(rates, said):
+    rows = [{}, *(dict(excess=float("inf"), learning_rate=rate) for rate in rates)]
+    assert "2 of 3 trials (67 %) diverged, with" in text(rows, 1.0)
+    assert said in text(rows, 1.0)
+
+
+def test_all_diverged():
+    rows = 2 * [dict(excess=float("inf"), theta=float("nan"))]
+    said = text(rows, 1.0)
+    assert said.startswith("No trial is two-stage in the loss view; most frequent is diverged (2 of 2 trials")
+    assert "undefined" in said
+
+
+def test_seeds():
+    assert "disagree on the class in 1 of 3 cells (up to 3 seeds a cell)" in text([{}], 1.0, 2 / 3, 1.0)
+    assert "Every cell has one seed" in " ".join(findings(scores([{}]), cells(1.0, trials=1)))
+
+
+def test_cuts_are_a_convention():
+    rows = [dict(theta=0.92), dict(theta=0.85), dict(theta=0.97), dict(theta=0.99)]
+    assert "Θ ≥ 0.9 is a convention: at 0.8 25 % and at 0.95 25 % of the trials" in text(rows, 1.0)
+
+
+def test_what_is_missing_ends_the_list():
+    said = findings(scores([{}]), cells(1.0), ["3 of 4 trials are finished"])
+    assert said[-1] == "Not complete: 3 of 4 trials are finished."
