@@ -1,0 +1,246 @@
+"""When attention leaves the saddle W^K = W^Q = 0: learning rate x onset step against ln(1 / init scale).
+
+The onset T_on is the step at which a_topic first reaches a fixed level (0.1), between records on a
+logarithmic scale, since a_topic grows exponentially there.  Another level only shifts all onsets alike.
+Under SGD a_topic ~ init_scale^2 (1 + eta gamma)^(2 t), with gamma of theory.onset_rate, so eta T_on has
+the slope eta / ln(1 + eta gamma), which is 1 / gamma for small steps.  Under Adam it should not depend
+on the init scale, as long as that is small.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.frames import Run
+from analysis.pictures import CLASS_COLOURS, WIDTH, Picture, label, style
+from analysis.scores import Array, Records, numbers, onset
+from topicjax.theory import onset_rate
+
+LEVEL = 0.1  # of a_topic, in units of attention scores
+FLOOR = 1e-3  # of the level: a smaller a_topic counts as this much when interpolating
+LEARNED = 0.1  # a trained W^V this near to Theorem 2's, relatively, counts as there
+OUTCOMES = {  # why a trial has no onset, in a reader's words
+    "diverged": "diverged",
+    "frozen": "with untrained attention",
+    "zero": "with init scale 0",
+    "at_start": "above the level at step 0",
+    "censored": "below the level at every step",
+}
+ASSUMED = dict(  # of theory.onset_rate
+    **dict(optimizer="sgd", objective="squared", documents="tau", infinite_documents=True, l2=0.0),
+    **dict(word_distribution="uniform", overlap=0.0, key_visibility="all", embedding="one_hot"),
+    **dict(attention="trained", output_bias="zero", attention_biases="absent"),
+)
+SIZES = ("topics", "words_per_topic", "topics_per_document", "p_mask", "p_keep", "p_random")
+NO_KEYS = ("seed", "init_scale", "steps", "record_every", "eval_documents")  # pooled in one fit
+OPTIMIZERS, FLAT = ("sgd", "momentum", "adam", "adamw"), ("adam", "adamw")
+COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<>P"
+MOST_SERIES = len(MARKERS)  # in a panel; more cannot be told apart
+VALUES = {"blocks": "$W^V$ at Theorem 2", "trained": "$W^V$ trained", "identity": "$W^V$ identity"}
+SYMBOLS = {"learning_rate": "η", "p_keep": "$p_c$", "p_random": "$p_r$", "p_mask": "$p_m$"}
+Fit = tuple[dict[str, Any], pd.DataFrame]  # a row of onset_fit, and its trials that have an onset
+
+
+def onset_times(run: Run, level: float = LEVEL) -> pd.DataFrame:
+    """Return one row per trial: settings, outcome, onset_step, onset_time = eta T_on, predicted slopes.
+
+    log_scale is ln(1 / init_scale); predicted is 1 / gamma, predicted_steps the slope for steps of this
+    size: NaN where an assumption of theory.onset_rate fails, among them W^V at Theorem 2's optimum.
+    """
+    trials, frame = run.trials, run.trajectories
+    if not 0 < level < np.inf:
+        raise ValueError(f"level is {level}; allowed: above 0")
+    records = Records.of(frame["step"].to_numpy())
+    curve = np.log(np.fmax(numbers(frame, "a_topic"), FLOOR * level))
+    eta, scale = numbers(trials, "learning_rate"), numbers(trials, "init_scale")
+    with np.errstate(divide="ignore", invalid="ignore"):  # levels never reached, init scale 0
+        step, log_scale = onset(records, curve, np.log(level)), -np.log(scale)
+    rules = (trials["status"] == "diverged", trials["attention"] != "trained")
+    rules = [*map(np.asarray, rules), scale == 0, step == 0, np.isnan(step)]
+    outcome = np.select(rules, list(OUTCOMES), "onset")
+    step = np.where(outcome == "onset", step, np.nan)
+    rate = predicted_rate(trials, value_distance(records, frame, step))
+    return trials[["trial_id", *run.settings, "status"]].assign(
+        **dict(outcome=outcome, level=level, onset_step=step, onset_time=eta * step, log_scale=log_scale),
+        **dict(predicted=1 / rate, predicted_steps=eta / np.log1p(np.where(eta > 0, eta * rate, np.nan))),
+    )
+
+
+def value_distance(records: Records, frame: pd.DataFrame, step: Array) -> Array:
+    """Return each trial's theorem2_distance at the last record before its onset; NaN without one."""
+    before = np.add.reduceat((records.step < records.spread(step)).astype(int), records.start)
+    distance = frame.reindex(columns=["theorem2_distance"]).to_numpy(float)[:, 0]
+    return np.where(before > 0, distance[records.start + np.maximum(before - 1, 0)], np.nan)
+
+
+def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
+    """Return gamma of each trial, NaN where an assumption of theory.onset_rate does not hold."""
+    holds = np.all([trials[name] == value for name, value in ASSUMED.items()], axis=0)
+    is_learned = (trials["value"] == "trained") & (distance < LEARNED)
+    holds &= ((trials["value"] == "blocks") | is_learned).to_numpy()
+    holds &= (trials["topics_per_document"] < trials["topics"]).to_numpy()
+    sizes: dict[str, Any] = {name: np.where(holds, numbers(trials, name), np.nan) for name in SIZES}
+    head, width = numbers(trials, "attention_dim"), sizes["topics"] * sizes["words_per_topic"] + 1
+    rate = np.asarray(onset_rate(**sizes, attention_size=np.where(head > 0, head, width)))
+    return np.where(rate > 0, rate, np.nan)  # no kept words, or one topic a document: it never leaves
+
+
+def varying(times: pd.DataFrame) -> list[str]:
+    """Return the settings that tell fits apart: optimizer, objective and all others that vary."""
+    first, names = ["optimizer", "objective"], list(times.columns)
+    others = [name for name in names[1 : names.index("status")] if name not in (*first, *NO_KEYS)]
+    return first + [name for name in others if len(set(times[name])) > 1]
+
+
+def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per combination of the varying settings: the slope of onset_time over log_scale.
+
+    A line is fitted to each seed by least squares; slope is their mean, slope_se its standard error over
+    seeds (NaN for one).  Trials without an onset are counted by reason and left out; a seed with onsets
+    at one init scale only has no line.
+    """
+    return pd.DataFrame([row for row, _ in fits(times)])
+
+
+def fits(times: pd.DataFrame) -> list[Fit]:
+    """Return the rows of onset_fit with their trials that have an onset."""
+    keys, found = varying(times), []
+    for values, group in cast(Any, times.groupby(keys)):
+        used = group.loc[group["outcome"] == "onset"]
+        slopes = np.array([slope for _, seed in used.groupby("seed") for slope in line(seed)])
+        count, reasons = len(slopes), group["outcome"].tolist()
+        row = dict(zip(keys, values, strict=True)) | dict(trials=len(group), onsets=len(used))
+        row |= {name: reasons.count(name) for name in OUTCOMES}
+        row |= dict(seeds=count, slope=slopes.mean() if count else np.nan)
+        row |= dict(slope_se=slopes.std(ddof=1) / count**0.5 if count > 1 else np.nan)
+        means = ("onset_time", "log_scale", "predicted", "predicted_steps")
+        found.append((row | {name: used[name].mean(skipna=False) for name in means}, used))
+    return found
+
+
+def line(seed: Any) -> list[float]:
+    """Return the slope of one seed's onsets in a list, empty if they are at one init scale only."""
+    x = numbers(seed, "log_scale") - seed["log_scale"].mean()
+    return [float(x @ numbers(seed, "onset_time") / (x @ x))] if np.ptp(x) > 1e-9 else []
+
+
+def onset_scaling(run: Run, level: float = LEVEL) -> Picture:
+    """Return eta T_on against ln(1 / init scale) by optimizer, and the slopes against their prediction."""
+    times = onset_times(run, level)
+    used = times.loc[times["outcome"] == "onset"]
+    if used.empty:
+        raise ValueError(f"no trial has an onset, a_topic = {level:g} reached after step 0; needed: one")
+    fit = onset_fit(times)
+    known = fit.loc[(fit["predicted"] > 0) & fit["slope"].notna()]
+    optimizers = sorted(set(used["optimizer"]), key=OPTIMIZERS.index)
+    heights = [3.6, 0.75 + 0.2 * len(known)][: 1 + (len(known) > 0)]
+    with style():
+        figure = Figure(figsize=(WIDTH, sum(heights)))
+        parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for ax, name in zip(parts[0].subplots(1, len(optimizers), squeeze=False)[0], optimizers, strict=True):
+            onset_panel(times.loc[times["optimizer"] == name], ax)
+        if len(known):
+            slope_panel(known, parts[1].subplots())
+    return Picture(
+        figure,
+        f"{run.name}: when attention becomes topical, by init scale",
+        caption(times, fit),
+        "Learning rate times onset step against the logarithm of one over the init scale, for "
+        + ", ".join(map(label, optimizers))
+        + ("; below, measured and predicted slopes." if len(known) else "."),
+    )
+
+
+def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw the onsets of one optimizer, a point a trial, and the line that `expected` says for each fit."""
+    found = sorted((f for f in fits(times) if f[0]["onsets"]), key=lambda f: -f[0]["onsets"])[:MOST_SERIES]
+    names = [name for name in varying(times)[1:] if len({row[name] for row, _ in found}) > 1]
+    found.sort(key=lambda f: [f[0][name] for name in reversed(names)])
+    shown = pd.concat([used for _, used in found])
+    x = np.array([shown["log_scale"].min() - 0.4, shown["log_scale"].max() + 0.4])
+    for number, (row, used) in enumerate(found):
+        colour = COLOURS[number % len(COLOURS)]
+        points = ax.plot(used["log_scale"], used["onset_time"], MARKERS[number], color=colour)
+        points[0].set(markersize=4, markerfacecolor="none", label=describe(row, names))
+        slope, dashes = expected(row)
+        height = used["onset_time"].median() if dashes == "--" else row["onset_time"]
+        ax.plot(x, height + slope * (x - row["log_scale"]), dashes, color=colour, linewidth=0.9)
+    ax.set(xlim=x, ylim=(0, 1.08 * shown["onset_time"].max()), title=label(shown["optimizer"].iloc[0]))
+    ax.set(xlabel="ln(1 / init scale)", ylabel=r"$\eta\,T_{\mathrm{on}}$ (learning rate $\times$ steps)")
+    if names:
+        ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.18), handletextpad=0.2, labelspacing=0.3)
+    return ax
+
+
+def expected(row: dict[str, Any]) -> tuple[float, str]:
+    """Return the slope of the line to draw and its style: predicted, flat for Adam, else as measured."""
+    if row["predicted"] > 0:
+        return row["predicted_steps"], "-"
+    return (0.0, "--") if row["optimizer"] in FLAT else (row["slope"], ":")
+
+
+def slope_panel(fit: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw measured and predicted slope in units of 1 / gamma, a row per fit, with the numbers beside it."""
+    columns, rows, unit = list(fit.columns), fit.to_dict("records"), numbers(fit, "predicted")
+    names = [name for name in columns[: columns.index("trials")] if len(set(fit[name])) > 1]
+    measured, error, steps = fit[["slope", "slope_se", "predicted_steps"]].to_numpy(float).T / unit
+    place = np.arange(len(fit))[::-1]
+    ax.axvline(1, color="#999999", linewidth=0.8)
+    ax.plot(steps, place, "|", color="#D55E00", markersize=10, markeredgewidth=1.6, label="predicted")
+    ax.errorbar(measured, place, xerr=np.nan_to_num(error), fmt="o", ms=3.5, c="#0072B2", label="measured")
+    for row, y in zip(rows, place, strict=True):
+        text = f"{row['slope']:.5g} ± {row['slope_se']:.2g} ({row['predicted_steps']:.5g})"
+        ax.annotate(text.replace(" ± nan", ""), (1.01, y), xycoords=("axes fraction", "data"), va="center")
+    ends = np.concatenate([measured, steps, [1.0]])
+    margin = max(0.005, 0.15 * np.ptp(ends))
+    ax.set(xlim=(ends.min() - margin, ends.max() + margin), ylim=(-0.6, len(fit) - 0.4))
+    ax.set_xlabel(r"slope of $\eta\,T_{\mathrm{on}}$ in units of $1/\gamma$")
+    ax.set_yticks(place, [describe(row, names) or label(row["optimizer"]) for row in rows])
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    return ax
+
+
+def describe(row: dict[str, Any], names: Sequence[str]) -> str:
+    """Return the values of some settings as a reader says them."""
+    return ", ".join(setting(name, row[name]) for name in names)
+
+
+def setting(name: str, value: Any) -> str:
+    """Return one setting with its value as a reader says it."""
+    if name == "value":
+        return VALUES[value]
+    if isinstance(value, str):
+        return label(value) if name == "objective" else f"{label(name)} {label(value)}"
+    return f"{SYMBOLS.get(name, label(name))} = {value:.3g}"
+
+
+def caption(times: pd.DataFrame, fit: pd.DataFrame) -> str:
+    """Return what is drawn, over how many trials and seeds, and what was left out."""
+    fit, used = fit.loc[fit["onsets"] > 0], times.loc[times["outcome"] == "onset"]
+    kinds = np.array([expected(row)[1] for row in fit.to_dict("records")])
+    change = 100 * np.log(10) * (fit["slope"] / fit["onset_time"])[kinds == "--"]
+    is_fitted = (kinds == ":") & np.isfinite(numbers(fit, "slope"))
+    hidden = sum(max(0, count - MOST_SERIES) for count in fit["optimizer"].value_counts())
+    counts = times["outcome"].value_counts()
+    left = [f"{counts[name]} {text}" for name, text in OUTCOMES.items() if name in counts]
+    sentences = {
+        "Each point is a trial: the learning rate times the step at which a_topic, the attention score of "
+        f"the same topic minus other topics, first reaches {times['level'].iloc[0]:g}, against the logarithm "
+        f"of one over the init scale; {len(used)} of {len(times)} trials (seeds: {used['seed'].nunique()}) "
+        "have such an onset.": True,
+        "Solid lines have the predicted slope, eta / ln(1 + eta gamma), gamma being the rate at which "
+        "topical attention leaves the saddle W^K = W^Q = 0; their height is fitted.": "-" in kinds,
+        "The lower panel has the measured slopes, mean and standard error over seeds, and the predicted ones "
+        "(in brackets), in units of 1 / gamma, the slope for small eta.": "-" in kinds and fit["seeds"].any(),
+        "Dashed lines are flat, at the median of their points.": "--" in kinds,
+        f"There a tenfold smaller init scale changes eta T_on by {change.min():.1f} to {change.max():.1f} % "
+        "(least squares).": change.notna().any(),
+        "Dotted lines are least-squares fits; there is no prediction for these settings.": is_fitted.any(),
+        f"{hidden} combinations of settings with fewer onsets are not drawn.": hidden,
+        f"Trials without an onset: {', '.join(left)}.": left,
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
