@@ -1,1 +1,1 @@
-"""Answers from a run folder: pandas on parquet; of topicjax only settings, theory and the store, never jax."""
+"""Answers from a run folder: pandas on parquet; of topicjax settings, theory and store, never jax."""

@@ -37,9 +37,11 @@ def answer(scores: pd.DataFrame) -> Iterable[str]:
         return
     found = scores[is_two_stage]
     topical = found["suffix"].str.startswith("topical").sum()
+    lost = int((found["excess"] > -0.5).sum())  # the loss ended less than half way down
     yield (
         f"{share(len(found), len(scores))} are two-stage in the loss view (median Θ "
-        f"{found['theta'].median():.2f}); {of_these(topical, len(found))} attention became topical."
+        f"{found['theta'].median():.2f}); {of_these(topical, len(found))} attention became topical"
+        + (f", and {lost} lost more than half of their gain again by the end." if lost else ".")
     )
     yield from places(scores, is_two_stage)
 
@@ -164,7 +166,12 @@ def largest(values: pd.Series) -> str:
 
 def share(count: int, total: int) -> str:
     """Return '66 of 384 trials (17 %)'."""
-    return f"{count:,} of {total:,} trials ({100 * count / total:.0f} %)"
+    return f"{count:,} of {number(total, 'trial')} ({100 * count / total:.0f} %)"
+
+
+def number(count: int, thing: str) -> str:
+    """Return '1 trial', '1,234 trials'."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def of_these(count: int, total: int) -> str:

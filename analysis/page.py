@@ -4,6 +4,7 @@ import base64
 import html
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -78,7 +79,8 @@ def figure(picture: Picture, files: Sequence[Path], folder: Path) -> str:
     data = base64.b64encode(shown.read_bytes()).decode()
     links = " · ".join(link(file, folder, file.suffix[1:].upper()) for file in files)
     return (
-        f'<figure><img src="data:{kind};base64,{data}" alt="{html.escape(picture.alt)}">\n'
+        f'<figure><a href="{address(by_kind[".svg"], folder)}"><img src="data:{kind};base64,{data}" '
+        f'alt="{html.escape(picture.alt)}"></a>\n'
         f"<figcaption><b>{html.escape(picture.title)}.</b> {html.escape(picture.caption)} {links}"
         "</figcaption></figure>\n"
     )
@@ -86,12 +88,17 @@ def figure(picture: Picture, files: Sequence[Path], folder: Path) -> str:
 
 def link(file: Path, folder: Path, text: str) -> str:
     """Return a link to a file of the run folder, relative to the page."""
-    return f'<a href="{html.escape(file.relative_to(folder).as_posix())}">{html.escape(text)}</a>'
+    return f'<a href="{address(file, folder)}">{html.escape(text)}</a>'
+
+
+def address(file: Path, folder: Path) -> str:
+    """Return where a file is, seen from the page."""
+    return html.escape(quote(file.relative_to(folder).as_posix()))
 
 
 def table(frame: pd.DataFrame, caption: str, after: str = "") -> str:
     """Return a frame as a table that scrolls by itself where the page is narrow; `after` is HTML."""
-    is_text = [not pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
+    is_text = [not all(shown(value)[:1] in "-+.0123456789" for value in frame[name]) for name in frame]
     head = cells("th", frame.columns, is_text)
     rows = "\n".join(cells("td", row, is_text) for row in frame.itertuples(index=False))
     return (

@@ -3,14 +3,30 @@
 import os
 from pathlib import Path
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+from command_line import FAST, ROOT, start
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 4)
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory, cache) -> tuple[Path, str]:
+    """One uninterrupted run of the smoke sweep: its folder and what it printed."""
+    cwd = tmp_path_factory.mktemp("smoke")
+    process = start("run", "smoke", "--chunk", "2", "--snapshots", "50,100", cache=cache, cwd=cwd)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert err == ""
+    return cwd / "results" / "smoke", out

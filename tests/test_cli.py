@@ -1,51 +1,19 @@
 """The command line as a user meets it: real processes, real signals, one sentence for every mistake."""
 
-import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import start
 
 import topicjax
 from topicjax import __main__ as cli
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
-ROOT = Path(__file__).resolve().parents[1]
-FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-
-
-def start(*arguments: str, cache: Path, cwd: Path) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own."""
-    environment = os.environ | {
-        "XLA_FLAGS": FAST,
-        "XDG_CACHE_HOME": str(cache),
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, "-m", "topicjax", *arguments]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, env=environment, cwd=cwd, **pipes)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory, cache) -> tuple[Path, str]:
-    """One uninterrupted run of the smoke sweep: its folder and what it printed."""
-    cwd = tmp_path_factory.mktemp("smoke")
-    process = start("run", "smoke", "--chunk", "2", "--snapshots", "50,100", cache=cache, cwd=cwd)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert err == ""
-    return cwd / "results" / "smoke", out
 
 
 def test_a_run_says_what_it_did_and_what_is_next(smoke):

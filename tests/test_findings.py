@@ -35,7 +35,8 @@ def test_the_answer_counts_two_stage_and_topical_trials():
     assert said.startswith(
         "3 of 4 trials (75 %) are two-stage in the loss view (median Θ 0.95); in 2 of these"
     )
-    assert "in all of these" in text([{}, {}], 1.0)
+    assert "in all of these attention became topical. " in text([{}, {}], 1.0)
+    assert ", and 1 lost more than half" in text([{}, dict(excess=-0.3)], 1.0)
 
 
 def test_it_names_where_it_holds_and_where_never():

@@ -1,16 +1,20 @@
-"""The command line: list, plan, run, status, restore, bench.  See --help of each.
+"""The command line: list, plan, run, status, restore, inspect, report, bench.  See --help of each.
 
 Exit codes: 0 done, 2 the user's mistake, 1 anything else, 130 interrupted.
 """
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from topicjax import grid
 from topicjax.config import Trial
+
+if TYPE_CHECKING:
+    import numpy as np
 
 RESULTS = Path("results")
 
@@ -79,9 +83,24 @@ def make_parser() -> argparse.ArgumentParser:
     restore.add_argument("--out", type=Path, default=Path("weights.npz"), help="default: weights.npz")
     restore.set_defaults(command=restore_weights)
 
+    inspect = add("inspect", help="draw one trained model: weights, attention, trajectory, numbers")
+    inspect.add_argument("folder", type=Path)
+    inspect.add_argument("trial_id", help="as in the trials table; an unambiguous beginning is enough")
+    inspect.add_argument("--step", type=int, help="which snapshot (default: the last)")
+    inspect.add_argument("--out", type=Path, help="folder of the pictures (default: FOLDER/inspect)")
+    inspect.set_defaults(command=inspect_trial)
+
+    report = add("report", help="write report.html: the answer, figures and tables of a run")
+    report.add_argument("folder", type=Path)
+    report.set_defaults(command=write_report)
+
     bench = add("bench", help="how fast this machine is")
-    bench.add_argument("--repeats", type=int, default=5, help="default: 5")
+    bench.add_argument("--repeats", type=int, help="default: 5; with --scaling 3")
     bench.add_argument("--json", action="store_true", help="print the numbers for machines")
+    bench.add_argument("--scaling", action="store_true", help="how the rate scales: a table and a figure")
+    bench.add_argument(
+        "--out", type=Path, default=RESULTS / "bench", help="folder of --scaling (default: results/bench)"
+    )
     bench.set_defaults(command=run_bench)
     return parser
 
@@ -194,13 +213,82 @@ def restore_weights(options: argparse.Namespace) -> int:
     return 0
 
 
+def inspect_trial(options: argparse.Namespace) -> int:
+    """Draw one trial's weights, attention and trajectory on one page."""
+    from analysis import inspection
+
+    words = drawn_words(options.folder, options.trial_id)
+    with told_in_a_sentence():
+        paths = inspection.inspect(options.folder, options.trial_id, options.step, options.out, words)
+    for path in paths:
+        print(path)
+    return 0
+
+
+@contextlib.contextmanager
+def told_in_a_sentence() -> Iterator[None]:
+    """Tell of files that are not there, or cannot be written, in a sentence."""
+    from topicjax.store import StoreError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(str(error)) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{error.filename} cannot be written: {error.strerror}") from error
+
+
+def drawn_words(folder: Path, trial_id: str) -> "np.ndarray | None":
+    """Return the trial's word distribution of each topic; None if words are uniform in their topic."""
+    from topicjax import config, store
+
+    run = store.load(folder)
+    trials = run.trials.set_index("trial_id", drop=False)
+    settings = trials.loc[run.find(trial_id), list(config.IDENTITY)].to_dict()
+    if settings["word_distribution"] == "uniform" and settings["overlap"] == 0:
+        return None
+    from topicjax import session
+
+    return session.data_model(config.make_trial(settings)).topic_word
+
+
+def write_report(options: argparse.Namespace) -> int:
+    """Write the report of a run into its folder."""
+    from analysis import report
+
+    with told_in_a_sentence():
+        print(f"{report.write(options.folder)}: open it in a browser")
+    return 0
+
+
 def run_bench(options: argparse.Namespace) -> int:
     """Time the engine against the plain ways."""
-    if options.repeats < 1:
+    if options.repeats is not None and options.repeats < 1:
         raise UserError(f"--repeats is {options.repeats}; allowed: 1 or more")
+    if options.scaling:
+        return run_scaling(options)
     from topicjax import bench
 
-    bench.main(options.repeats, options.json)
+    bench.main(options.repeats or 5, options.json)
+    return 0
+
+
+def run_scaling(options: argparse.Namespace) -> int:
+    """Time the engine at many sizes; write the numbers and their figure."""
+    from analysis.scaling import scaling_figure
+    from topicjax import engine, scaling
+
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)  # before minutes of work, not after
+    except OSError as error:
+        raise UserError(f"{options.out} cannot be written: {error.strerror}") from None
+    engine.use_all_cores()
+    frame = scaling.run(options.repeats or 3, lambda line: print(line, file=sys.stderr, flush=True))
+    frame.to_csv(options.out / "scaling.csv", index=False)
+    files = [options.out / "scaling.csv", *scaling_figure(frame).save(options.out / "scaling")]
+    print(frame.to_json(orient="records", indent=2) if options.json else "\n".join(map(str, files)))
     return 0
 
 

@@ -181,19 +181,27 @@ class Run:
     def _locations(self) -> pd.DataFrame:
         return read_columns(self._parts, LOCATION).to_pandas().set_index("trial_id")
 
-    def restore(self, trial_id: str, step: int | None = None) -> dict[str, np.ndarray]:
-        """Return the weights of a trial, at its last snapshot unless a step is named."""
-        trial_id = find_id(trial_id, list(self._locations.index), self.folder)
-        place = self._locations.loc[trial_id]
-        steps = [int(text) for text in str(place["snapshot_steps"]).split()]
+    def find(self, trial_id: str) -> str:
+        """Return the whole id of the trial that begins as given."""
+        return find_id(trial_id, list(self._locations.index), self.folder)
+
+    def snapshot_step(self, trial_id: str, step: int | None = None) -> int:
+        """Return the step if the trial's weights were kept there, without one the last that was."""
+        steps = [int(text) for text in str(self._locations.loc[trial_id, "snapshot_steps"]).split()]
         if not steps:
             raise StoreError(f"trial {trial_id} in {self.folder} was run without snapshots")
-        step = steps[-1] if step is None else step
-        if step not in steps:
+        if step is not None and step not in steps:
             raise StoreError(
                 f"trial {trial_id} in {self.folder} has no snapshot at step {step}; "
                 f"there are: {', '.join(map(str, steps))}"
             )
+        return steps[-1] if step is None else step
+
+    def restore(self, trial_id: str, step: int | None = None) -> dict[str, np.ndarray]:
+        """Return the weights of a trial, at its last snapshot unless a step is named."""
+        trial_id = self.find(trial_id)
+        step = self.snapshot_step(trial_id, step)
+        place = self._locations.loc[trial_id]
         path = self.folder / CHECKPOINTS / str(place["chunk"]) / str(step)
         try:
             return checkpoints.read_row(path, int(place["row"]))

@@ -1,0 +1,244 @@
+"""Figures 1, 2 and 10: trained matrices as heat maps, with what theory predicts beside them.
+
+`weights.choose` says which trials are drawn: rows and columns are settings, the lowest seed of each.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.frames import Run
+from analysis.pictures import WIDTH, Picture, label, style
+from analysis.tables import Number, named, optimum, optimum_error, text, value_number
+from analysis.weights import (
+    OBJECTIVES,
+    Array,
+    Choice,
+    Frame,
+    Inside,
+    Restore,
+    block_share,
+    choose,
+    colour_limit,
+    restorer,
+    sizes_and_masking,
+)
+from topicjax.theory import theorem2_matrix
+
+MASK_WIDTH = 0.4  # [MASK] is drawn as wide as this share of a topic: one line could not be seen
+READING = (
+    "Tokens are sorted by topic, with thin lines between topics; [MASK] comes first, beyond the black line, "
+    "and is drawn wider than a word. Panels above a colour bar share it; it ends at 1.5 times the "
+    "median over them of the 99th percentile of pairs of different words: single entries may lie beyond."
+)
+BLOCKS = (
+    "the share of the variance over pairs of different words that is explained by whether they share a topic"
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One heat map of a figure."""
+
+    matrix: Array
+    words_per_topic: int
+    objective: str  # panels of one objective share their colours
+    title: str
+
+
+Panels = dict[tuple[int, int], Panel]  # by row and column
+Measure = Callable[[Inside, Mapping[str, Any]], Number]
+
+
+def figure1(run: Run, restore: Restore | None = None) -> Picture:
+    """Return the heat maps of W^E^T W^E, the dot products of the embeddings (Figure 1)."""
+    trials: Frame = run.trials
+    trials = trials[trials["embedding"] != "one_hot"]
+    if trials.empty:
+        raise ValueError("no trial has embeddings to draw; allowed: embedding trained or random")
+    choice = choose(trials, restore or restorer(run))
+
+    def blocks(model: Inside, settings: Mapping[str, Any]) -> Number:
+        return "blocks", block_share(dot_products(model), int(settings["words_per_topic"]))
+
+    panels = trained_panels(choice, dot_products, blocks)
+    units = {name: f"{label(name)}: dot product" for name in OBJECTIVES}
+    figure = heat_maps(panels, choice, "token (topic)", "token (topic)", units)
+    sentences = ["Dot products of the token embeddings, W^E^T W^E, at the end of training.", READING]
+    sentences.append(f"Blocks: {BLOCKS}.")
+    caption = " ".join([*sentences, over_seeds(choice, blocks), *choice.notes])
+    title = "Dot products of the trained embeddings"
+    return Picture(figure, title, caption, spoken("embedding dot products", choice, blocks))
+
+
+def figure2(run: Run, restore: Restore | None = None) -> Picture:
+    """Return the heat maps of the value matrix beside its predictions (Figure 2; Figure 10 if joint)."""
+    trials: Frame = run.trials
+    frozen = (trials["value"] != "trained") & (trials["embedding"] != "trained")
+    if frozen.all():
+        raise ValueError("no trial trains its value matrix; allowed: value or embedding trained")
+    choice = choose(trials[~frozen], restore or restorer(run))
+    predictions, sentences = predicted_panels(choice)
+    panels = trained_panels(choice, lambda model: model.U, value_number) | predictions
+    units = {"cross_entropy": "cross-entropy: logit per unit of attention"}
+    units["squared"] = "squared loss: prediction per unit of attention"
+    figure = heat_maps(panels, choice, "key token (topic)", "predicted token", units)
+    cells = list(choice.cells.values())
+    name = "W^V" if all(cell.models[0].E is None for cell in cells) else "W^E^T W^V W^E"
+    caption = [
+        f"Value matrix {name} at the end of training: what attention to the column's token adds to the "
+        "prediction of the row's token.",
+        READING,
+        *sentences,
+    ]
+    if any(optimum(cell.settings) is None for cell in cells):
+        caption.append(f"Blocks, where no optimum is known in closed form: {BLOCKS}.")
+    if any(column[0] == "cross_entropy" for column in choice.columns):
+        caption.append("A number added to a whole column changes no prediction of cross-entropy models.")
+    caption += [over_seeds(choice, value_number), *choice.notes]
+    title = "Value matrices of the trained models" + (" and their predictions" if predictions else "")
+    return Picture(figure, title, " ".join(caption), spoken("the value matrix", choice, value_number))
+
+
+def heat_map(matrix: Array, ax: Axes, words_per_topic: int, limit: float) -> Axes:
+    """Draw a V x V matrix between -limit and limit, [MASK] first and wider, lines between topics."""
+    wide = max(1, round(MASK_WIDTH * words_per_topic))
+    index = np.r_[np.zeros(wide, int), np.arange(1, len(matrix))]
+    ax.imshow(matrix[np.ix_(index, index)], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    topics = (len(matrix) - 1) // words_per_topic
+    for number in range(topics):
+        edge = wide - 0.5 + number * words_per_topic
+        look: dict[str, Any] = dict(color="0.6", lw=0.25) if number else dict(color="black", lw=0.7)
+        ax.axhline(edge, **look)
+        ax.axvline(edge, **look)
+    numbers = sorted({(topics + 1) // 2, topics})
+    centres = [wide + (number - 0.5) * words_per_topic - 0.5 for number in numbers]
+    names = ["[MASK]", *map(str, numbers)]
+    ax.set_xticks([(wide - 1) / 2, *centres], names, fontsize=6.5)
+    ax.set_yticks([(wide - 1) / 2, *centres], names, fontsize=6.5)
+    ax.get_xticklabels()[0].set_horizontalalignment("left")  # else it needs room beside the panel
+    ax.tick_params(length=2, pad=1.5)
+    ax.spines[:].set_visible(True)
+    return ax
+
+
+def attention_matrix(S: Array, ax: Axes, words_per_topic: int, limit: float | None = None) -> Axes:
+    """Draw attention scores (row = key, column = query), each query's mean over word keys taken off.
+
+    The softmax over keys does not see what is taken off.
+    """
+    centred = S - S[1:].mean(axis=0, keepdims=True)
+    heat_map(centred, ax, words_per_topic, limit or colour_limit([(centred, words_per_topic)]))
+    ax.set(xlabel="attending token (topic)", ylabel="seen token (topic)")
+    return ax
+
+
+def dot_products(model: Inside) -> Array:
+    """Return W^E^T W^E; the identity for one-hot embeddings."""
+    return np.eye(len(model.U)) if model.E is None else model.E
+
+
+def trained_panels(choice: Choice, matrix: Callable[[Inside], Array], number: Measure) -> Panels:
+    """Return a panel for each cell: its lowest seed, titled with its number."""
+    panels = {}
+    for (row, column), cell in choice.cells.items():
+        is_first = not any((above, column) in choice.cells for above in range(row))
+        names = list(map(label, column)) if is_first else []
+        title = "\n".join([*names, text(*number(cell.models[0], cell.settings))])
+        words = int(cell.settings["words_per_topic"])
+        place = row, choice.columns.index(column)
+        panels[place] = Panel(matrix(cell.models[0]), words, column[0], title)
+    return panels
+
+
+def predicted_panels(choice: Choice) -> tuple[Panels, list[str]]:
+    """Return two more columns, the optimum of each row and Theorem 2's matrix, and what they are."""
+    panels: Panels = {}
+    right = len(choice.columns)
+    for (row, _), cell in choice.cells.items():
+        best = optimum(cell.settings)
+        if best is None or (row, right) in panels:
+            continue
+        sizes = sizes_and_masking(cell.settings)
+        blocks = theorem2_matrix(*sizes)
+        names = ("", "") if panels else ("theory:\noptimum\n", "theory:\nTheorem 2\n")
+        titles = names[0] + " ", names[1] + text("error", optimum_error(blocks, cell.settings))
+        panels[row, right] = Panel(best, sizes[1], "squared", titles[0])
+        panels[row, right + 1] = Panel(blocks, sizes[1], "squared", titles[1])
+    sentences = [
+        "Optimum: the exact W^V of least squared loss under uniform attention, with the row's document "
+        "lengths, visible keys and L2; Theorem 2 is for infinite documents, all positions as keys and no L2.",
+        "Error: the Frobenius distance to the optimum of the same row over the norm of that optimum; the "
+        "column of [MASK] counts only where [MASK] can be a key.",
+    ]
+    if any(cell.settings["attention"] == "trained" for cell in choice.cells.values()):
+        sentences.append("Attention was trained here, so both are predictions for the first stage only.")
+    return panels, sentences if panels else []
+
+
+def heat_maps(panels: Panels, choice: Choice, xlabel: str, ylabel: str, units: Mapping[str, str]) -> Figure:
+    """Return the figure with a colour bar below the panels of each objective."""
+    rows, columns = (1 + max(place[axis] for place in panels) for axis in (0, 1))
+    with style():
+        side = min(1.7, (WIDTH - 0.8) / columns)
+        figure = Figure(figsize=(WIDTH, rows * (side + 0.15) + 1.3))
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for objective in sorted({panel.objective for panel in panels.values()}):
+            own = {place: panel for place, panel in panels.items() if panel.objective == objective}
+            limit = colour_limit([(panel.matrix, panel.words_per_topic) for panel in own.values()])
+            for place, panel in own.items():
+                heat_map(panel.matrix, axes[place], panel.words_per_topic, limit)
+                axes[place].set_title(panel.title, fontsize=7.5)
+            under = sorted({place[1] for place in own})
+            image, above = axes[next(iter(own))].images[0], axes[:, under].ravel()
+            bar = figure.colorbar(image, ax=above, location="bottom", extend="both", aspect=11 * len(under))
+            bar.set_label(units[objective])
+            bar.locator = MaxNLocator(4 + len(under) // 3, symmetric=True)
+        label_edges(axes, panels, choice, xlabel, ylabel)
+    return figure
+
+
+def label_edges(axes: Any, panels: Panels, choice: Choice, xlabel: str, ylabel: str) -> None:
+    """Label the left and the lower panels, and hide the places without a panel."""
+    for row, column in np.ndindex(axes.shape):
+        ax = axes[row, column]
+        ax.set_visible((row, column) in panels)
+        names = ", ".join(named(choice.rows[row]))
+        if column == 0:
+            ax.set_ylabel(f"{names}\n{ylabel}" if names else ylabel)
+        else:
+            ax.tick_params(labelleft=False)
+        if (row + 1, column) in panels:
+            ax.tick_params(labelbottom=False)
+        else:
+            ax.set_xlabel(xlabel, fontsize=7)
+
+
+def over_seeds(choice: Choice, number: Measure) -> str:
+    """Return which seed is drawn, and for each panel its learning rate and the range over seeds."""
+    parts = []
+    for (row, column), cell in choice.cells.items():
+        names = named({"learning_rate": cell.settings["learning_rate"], **choice.rows[row]})
+        kinds, values = zip(*(number(model, cell.settings) for model in cell.models), strict=True)
+        seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"
+        where = f"{label(column[0])}, {label(column[1])} ({', '.join(names)}; {seeds})"
+        parts.append(f"{where}: {text(kinds[0], *values)}")
+    return f"Each panel is the lowest seed; over all seeds: {'; '.join(parts)}."
+
+
+def spoken(matrix: str, choice: Choice, number: Measure) -> str:
+    """Return the figure in a sentence, for readers who cannot see it."""
+    first = min(row for row, _ in choice.cells)
+    drawn = [
+        f"{label(column[0])}, {label(column[1])}: {text(*number(cell.models[0], cell.settings))}"
+        for (row, column), cell in choice.cells.items()
+        if row == first
+    ]
+    return (
+        f"{len(choice.cells)} heat maps of {matrix}, tokens sorted by topic; first row: {'; '.join(drawn)}."
+    )

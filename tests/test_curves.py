@@ -1,0 +1,184 @@
+"""Figure 4 and its bands against values worked out by hand, and the rule that picks examples."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from test_stages import STEP, case, ramp, run_of, score
+
+from analysis.curves import drawable, examples, figure4, norm_bands, trajectory_panels
+from analysis.stages import score_trials
+from topicjax.theory import theorem2_entries
+
+
+def lines_of(ax):
+    """The curves of a panel by their label."""
+    return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
+
+
+def draw_one(*arguments, **changed):
+    axes = list(Figure().subplots(3))
+    return trajectory_panels(run_of(case(*arguments, **changed)), "000", axes)
+
+
+def scored(*rows):
+    """Scores of trials named a, b, c ... from (class, class of the norms, Theta)."""
+    columns = ["class", "class_norm", "theta"]
+    frame = pd.DataFrame([row[:3] for row in rows], columns=columns)
+    frame["flags"] = [row[3] if len(row) > 3 else "" for row in rows]
+    frame["optimizer"] = [row[4] if len(row) > 4 else "adam" for row in rows]
+    names = list("abcdefghijklmnop")[: len(rows)]
+    return frame.assign(trial_id=names, objective="squared", key_visibility="all")
+
+
+def test_norms_are_shares_of_their_own_maxima_and_the_title_gives_these():
+    norms, _, _ = draw_one(ramp(0, 100), ramp(400, 600))  # norm_v = .1 + 150 P, norm_k = .1 + 30 Q
+    lines = lines_of(norms)
+    np.testing.assert_allclose(lines[r"$\|W^V\|_F$"].get_ydata(), (0.1 + 150 * ramp(0, 100)) / 150.1)
+    np.testing.assert_allclose(lines[r"$\|W^K\|_F$"].get_ydata(), (0.1 + 30 * ramp(400, 600)) / 30.1)
+    assert norms.get_title() == "max: V 150, K 30.1, Q 30.1"
+    assert r"$\|W^E\|_F$" not in lines
+
+
+def test_v_block_is_one_where_the_squared_loss_has_theorem_2s_values():
+    _, different, same = theorem2_entries(10, 10, 0.15, 0.1, 0.1)
+    changed = dict(v_block=(same - different) * ramp(0, 100), objective="squared")
+    _, order, _ = draw_one(ramp(0, 100), 0, **changed)
+    np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), ramp(0, 100))
+    _, order, _ = draw_one(ramp(0, 100), 0)  # cross-entropy: as measured, 5 P
+    np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), 5 * ramp(0, 100))
+
+
+def test_own_word_and_mask_are_drawn_only_where_they_matter():
+    small = dict(v_diag=1.0 * ramp(0, 100), a_self=0.2 * ramp(0, 100))  # of 5 and of 1.5
+    large = dict(v_diag=1.5 * ramp(0, 100), a_self=0.5 * ramp(0, 100))
+    topical = ["V: same - other topic", "attention: same - other topic"]
+    marks = ["stage boundary", "onset of V (half way)", "onset of attention (half way)"]
+    own = ["V: own word - same topic", "attention: own word - same topic"]
+    assert list(lines_of(draw_one(ramp(0, 100), ramp(400, 600), **small)[1])) == topical + marks
+    assert list(lines_of(draw_one(ramp(0, 100), ramp(400, 600), **large)[1])) == topical + own + marks
+    run = run_of(case(1, 0, key_visibility="all"), case(1, 0, key_visibility="unmasked"))
+    run.trajectories["a_mask"] = 7.0
+    found = drawable(run).groupby("trial_id")["a_mask"].max()
+    assert found["000"] == 7
+    assert np.isnan(found["001"])  # [MASK] is no key there
+
+
+def test_stage_marks_are_at_the_same_steps_in_all_panels():
+    for ax in draw_one(ramp(0, 100), ramp(50, 150)):
+        lines = lines_of(ax)
+        assert lines["stage boundary"].get_xdata()[0] == pytest.approx(75)
+        assert lines["onset of V (half way)"].get_xdata()[0] == pytest.approx(50)
+        assert lines["onset of attention (half way)"].get_xdata()[0] == pytest.approx(100)
+    assert lines["Θ"].get_ydata() == pytest.approx([0.75])
+    np.testing.assert_allclose(lines["progress of V"].get_ydata(), ramp(0, 100), atol=1e-12)
+
+
+def test_frozen_parts_are_not_drawn():
+    norms, order, progress = draw_one(ramp(0, 100), 0, attention="uniform")
+    assert list(lines_of(norms)) == [r"$\|W^V\|_F$", "onset of V (half way)"]
+    assert list(lines_of(order)) == ["V: same - other topic", "onset of V (half way)"]
+    assert list(lines_of(progress)) == ["progress of V", "onset of V (half way)"]
+
+
+def test_a_last_jump_does_not_flatten_the_order_parameters():
+    jump = np.where(STEP > 990, 500.0, 1.0)
+    _, order, _ = draw_one(ramp(0, 100), ramp(400, 600), a_self=jump)
+    assert 5 < order.get_ylim()[1] < 6  # v_block ends at 5
+
+
+def test_a_diverged_trial_says_so_instead_of_progress():
+    lost = np.where(STEP > 300, np.inf, 4.0)
+    *_, progress = draw_one(ramp(0, 100), 0, eval_loss=lost, norm_v=lost, status="diverged")
+    assert [text.get_text() for text in progress.texts] == ["diverged: no score"]
+
+
+def test_examples_take_each_class_by_frequency_at_its_median_theta():
+    rows = [("V-only", "V-only", 0.9), ("V-only", "V-only", 0.94), ("V-only", "V-only", 0.99)]
+    rows += [("simultaneous", "simultaneous", 0.4), ("diverged", "diverged", np.nan)] + [
+        ("diverged", "diverged", np.nan)
+    ]
+    assert examples(scored(*rows), 2) == ["b", "d"]
+    assert examples(scored(*rows), 3) == ["b", "d", "e"]  # diverged last, though there are two
+    assert sorted(examples(scored(*rows), 10)) == list("abcdef")
+
+
+def test_examples_prefer_views_that_disagree_but_a_two_stage_trial_that_both_call_so():
+    rows = [("V-only", "V-only", 0.95), ("V-only", "two-stage", 0.99), ("V-only", "V-only", 0.95)]
+    rows += [("two-stage", "simultaneous", 0.95), ("two-stage", "two-stage", 0.99)]
+    assert examples(scored(*rows), 2) == ["b", "e"]
+    rows[1] += ("attention_recedes",)
+    assert examples(scored(*rows), 1) == ["a"]
+
+
+def test_further_rounds_of_examples_show_other_optimizers_first():
+    rows = [("V-only", "V-only", 0.95, "", name) for name in ("adam", "adam", "sgd", "adam")]
+    assert examples(scored(*rows), 3) == ["a", "c", "b"]
+
+
+def test_examples_do_not_depend_on_the_order_of_the_rows():
+    rng = np.random.default_rng(0)
+    kinds = ("two-stage", "V-only", "overlapping")
+    rows = [(*rng.choice(kinds, 2), score) for score in rng.uniform(size=16)]
+    frame = scored(*rows)
+    assert examples(frame) == examples(frame.sample(frac=1, random_state=1))
+
+
+def test_figure_4_gives_class_settings_and_trials():
+    cases = [case(ramp(0, 100), ramp(400, 600), learning_rate=3.0, seed=7), case(ramp(0, 100), 0.0)]
+    picture = figure4(run_of(*cases), score(*cases), ["000"])
+    title = picture.figure.axes[0].get_title()
+    assert title.splitlines()[:3] == ["two-stage, Θ = 1.00", "topical", "(norms: two-stage)"]
+    assert "learning rate 3" in title
+    assert "seed 7" in title
+    assert "Of 2 trials, from left to right: 000." in picture.caption
+    assert "chosen by rule" not in picture.caption
+    assert "chosen by rule" in figure4(run_of(*cases), score(*cases)).caption
+
+
+def test_bands_are_medians_and_quartiles_over_the_seeds_of_a_cell():
+    heights = [1.0, 2.0, 4.0, 8.0]
+    cases = [case(1, 0, v_block=x * ramp(0, 100), seed=seed) for seed, x in enumerate(heights)]
+    cases += [case(1, 0, v_block=0.0, learning_rate=5.0)]
+    picture = norm_bands(run_of(*cases))
+    panels = {ax.get_title().split(",")[0]: ax for ax in picture.figure.axes}
+    assert {"learning rate 0.01", "learning rate 5"} < set(panels)
+    order = picture.figure.axes[2]  # axes run along rows: two norms, then two order panels
+    np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), 3 * ramp(0, 100))
+    band = order.collections[0].get_paths()[0].vertices
+    at_end = band[band[:, 0] == STEP[-1], 1]
+    assert (at_end.min(), at_end.max()) == pytest.approx(tuple(np.quantile(heights, [0.25, 0.75])))
+    assert "quartiles over seed" in picture.caption
+
+
+def test_of_many_cells_six_are_drawn_and_pooled_settings_are_named():
+    cases = [case(ramp(0, 100), ramp(0, 50 * n), learning_rate=n, seed=n % 2) for n in range(1, 9)]
+    run = run_of(*cases)
+    picture = norm_bands(run, scores=score_trials(run))
+    assert "Drawn are 6 of 8 settings" in picture.caption
+    assert len(picture.figure.axes) == 12
+    pooled = norm_bands(run, by=[])
+    assert "quartiles over seed, learning rate;" in pooled.caption
+    assert "trials: 8" in pooled.figure.axes[0].get_title()
+
+
+def test_mistakes_are_one_sentence():
+    run = run_of(case(0, 0))
+    with pytest.raises(ValueError, match="no finished trial 'x'"):
+        figure4(run, score_trials(run), ["x"])
+    with pytest.raises(ValueError, match="0 trials for one figure; allowed: 1 to 8"):
+        figure4(run, score_trials(run), [])
+    with pytest.raises(ValueError, match="2 axes for the panels of a trial; allowed: 3"):
+        trajectory_panels(run, "000", list(Figure().subplots(2)))
+    with pytest.raises(ValueError, match="unknown setting 'lr' for cells; allowed: seed, objective"):
+        norm_bands(run, by=["lr"])
+
+
+def test_a_run_of_diverged_trials_without_limit_lines_is_drawn():
+    none = dict(line_stage1=np.nan, line_stage2=np.nan)
+    lost = case(0, 0, lines=none, status="diverged", eval_loss=np.nan, v_block=np.nan, norm_v=np.inf)
+    run = run_of(lost)
+    picture = figure4(run, score_trials(run))
+    assert picture.figure.axes[0].get_title().startswith("diverged\n(norms: diverged)")
+    assert "max: K 0.1, Q 0.1" in picture.figure.axes[0].get_title()
+    assert "Of these trials 1 diverged" in norm_bands(run).caption

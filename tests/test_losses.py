@@ -1,0 +1,171 @@
+"""Loss curves, limit lines and stage boundaries against values worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from test_stages import INITIAL, STAGE1, STAGE2, STEP, case, ramp, run_of, saturating, score
+
+from analysis.losses import boundary, limit_lines, loss_curves, mark, select, stages_of, step_axis, thinned
+
+FOUR = dict(line_uniform=4.7, line_bayes=2.9, line_uniform_se=0.0, line_bayes_se=0.01)
+
+
+def panels(picture):
+    return picture.figure.axes
+
+
+def levels(ax):
+    """The heights of the horizontal lines that cross the whole panel."""
+    return [line.get_ydata()[0] for line in ax.lines if tuple(line.get_xdata()) == (0, 1)]
+
+
+def segments(ax):
+    found = [item for item in ax.collections if isinstance(item, LineCollection)]
+    return [segment for item in found for segment in item.get_segments()]
+
+
+def test_the_boundary_of_two_ramps_is_where_they_add_up_to_one():
+    run = run_of(case(ramp(0, 100), ramp(50, 150)))  # t/100 + (t - 50)/100 = 1 at t = 75
+    stages = stages_of(run, "000")
+    assert stages.boundary == pytest.approx(75)
+    assert stages.trial["theta"] == pytest.approx(0.75)
+    assert stages.trial["onset_v"] == pytest.approx(50)
+    assert stages.trial["onset_attention"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("delay", [0, 35, 180, 700])
+@pytest.mark.parametrize("height", [0.4, 1.0])
+def test_the_boundary_attains_theta_and_no_step_before_it_does(delay: float, height: float):
+    stages = stages_of(run_of(case(0.97 * saturating(0, 60), height * saturating(delay, 90))), "000")
+    F_V, F_A = stages.progress["F_V"], stages.progress["F_A"]
+    fine = np.linspace(0, STEP[-1], 200_001)
+    least = np.minimum(np.interp(fine, STEP, F_V), 1 - np.interp(fine, STEP, F_A))
+    assert least.max() == pytest.approx(stages.trial["theta"], abs=1e-4)
+    assert fine[least.argmax()] == pytest.approx(stages.boundary, abs=0.01)
+
+
+def test_without_a_crossing_the_boundary_is_where_v_gets_to_its_end():
+    assert boundary(STEP, 0.85 * ramp(0, 200), 0.1 * ramp(500, 600)) == 200
+
+
+def test_a_frozen_or_diverged_trial_has_no_boundary_and_nothing_drawn_of_what_it_lacks():
+    frozen = case(ramp(0, 100), 0.0, attention="uniform")
+    lost = case(ramp(0, 100), 0.0, eval_loss=np.where(STEP < 500, 4.0, np.nan), status="diverged")
+    run = run_of(frozen, lost)
+    stages = stages_of(run, "000")
+    assert np.isnan(stages.boundary)
+    assert np.isnan(stages.progress["F_A"]).all()
+    assert stages.progress["F_V"][-1] == pytest.approx(1)
+    assert np.isnan(stages_of(run, "001").boundary)
+    assert all(np.isnan(stages_of(run, "001").progress[name]).all() for name in ("P", "Q", "F_V", "F_A"))
+    assert [line.get_xdata()[0] for line in mark(stages, Figure().subplots()).lines] == pytest.approx([50])
+
+
+def test_limit_lines_are_means_with_two_errors_and_the_spread_of_the_trials():
+    frame = run_of(case(0, 0, lines=FOUR), case(0, 0, lines=FOUR)).trials.assign(line_bayes=np.nan)
+    frame["line_stage1"], frame["line_stage1_se"] = [3.0, 3.2], [0.01, 0.05]
+    lines = limit_lines(frame)
+    assert list(lines) == ["uniform", "stage1", "stage2"]
+    assert lines["stage1"] == pytest.approx((3.1, 2.98, 3.3))
+    assert lines["stage2"] == pytest.approx((STAGE2, STAGE2, STAGE2))
+
+
+def test_each_panel_has_the_lines_and_the_losses_of_its_own_setting():
+    cases = [
+        case(ramp(0, 100), 0, lines=FOUR),
+        case(ramp(0, 300), 0, lines=FOUR | dict(line_stage1=3.3, line_stage2=3.1), p_keep=0.3),
+    ]
+    figure = panels(loss_curves(run_of(*cases)))
+    assert len(figure) == 4  # two settings, each in full and enlarged
+    titles = {ax.get_title(): ax for ax in figure if ax.get_title()}
+    assert sorted(titles) == ["Adam, cross-entropy\np keep 0.1", "Adam, cross-entropy\np keep 0.3"]
+    first, second = titles.values()
+    assert levels(first) == [4.7, STAGE1, STAGE2, 2.9]
+    assert levels(second) == [4.7, 3.3, 3.1, 2.9]
+    loss = INITIAL - (INITIAL - STAGE1) * ramp(0, 300)
+    for segment in segments(second):  # the loss, and the equal one with uniform attention
+        np.testing.assert_allclose(segment, np.column_stack([STEP, loss]))
+    assert len(segments(second)) == 2
+
+
+def test_the_enlarged_panel_holds_both_stages_and_the_best_trial():
+    run = run_of(case(ramp(0, 100), 1.5 * ramp(300, 500), lines=FOUR))
+    full, near = panels(loss_curves(run))
+    best = STAGE1 - 1.5 * (STAGE1 - STAGE2)
+    low, high = near.get_ylim()
+    assert best - 0.1 < low < best < STAGE2 < STAGE1 < high < STAGE1 + 0.3
+    assert full.get_ylim()[0] < 2.9 < 4.7 < full.get_ylim()[1]
+    assert (near.get_ylim()[1] - low) < (full.get_ylim()[1] - full.get_ylim()[0]) / 3
+
+
+def test_wild_and_lost_trials_are_counted_and_do_not_set_the_range():
+    wild = case(ramp(0, 100), 0, lines=FOUR, eval_loss=np.where(STEP == 500, 1e6, 3.4))
+    lost = case(ramp(0, 100), 0, lines=FOUR, status="diverged", eval_loss=np.where(STEP > 500, np.nan, 3.4))
+    picture = loss_curves(run_of(*[case(ramp(0, 100), 0, lines=FOUR)] * 3, wild, lost))
+    assert panels(picture)[0].get_ylim()[1] < 4.9
+    assert "leave the range upwards or stop being finite: 2." in picture.caption
+    assert "not finite at the end: 1." in picture.caption
+
+
+def test_many_trials_become_a_median_and_quartiles_per_class():
+    heights = np.linspace(0.8, 1, 61)
+    run = run_of(*(case(height * ramp(0, 100), 0, lines=FOUR) for height in heights))
+    ax = panels(loss_curves(run, score(*(case(height * ramp(0, 100), 0) for height in heights))))[0]
+    median = INITIAL - (INITIAL - STAGE1) * 0.9 * ramp(0, 100)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), median)
+    assert ax.lines[0].get_color() == "#009E73"  # V-only
+    band = ax.collections[0].get_paths()[0].vertices
+    at_end = band[band[:, 0] == STEP[-1], 1]
+    assert at_end.min() == pytest.approx(INITIAL - (INITIAL - STAGE1) * 0.95)
+    assert at_end.max() == pytest.approx(INITIAL - (INITIAL - STAGE1) * 0.85)
+
+
+def test_runs_without_lines_or_without_a_finite_loss_are_drawn():
+    none = dict.fromkeys(("line_uniform", "line_stage1", "line_stage2", "line_bayes"), np.nan)
+    none |= {f"{name}_se": np.nan for name in none}
+    lost = case(0, 0, lines=none, eval_loss=np.nan, eval_loss_uniform=np.nan, status="diverged")
+    picture = loss_curves(run_of(case(ramp(0, 100), 0, lines=none), lost), score(case(0, 0), lost))
+    assert "Trials without limit lines: 2." in picture.caption
+    assert "limits of the data" not in picture.caption
+    assert levels(panels(picture)[0]) == []
+    assert "stop being finite: 1." in loss_curves(run_of(lost)).caption
+
+
+def test_more_settings_than_panels_are_drawn_evenly_and_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("analysis.losses.MOST_PANELS", 3)
+    run = run_of(*(case(ramp(0, 100), 0, lines=FOUR, p_keep=share) for share in np.linspace(0.1, 0.5, 5)))
+    picture = loss_curves(run)
+    titles = [ax.get_title().splitlines()[-1] for ax in panels(picture) if ax.get_title()]
+    assert titles == ["p keep 0.1", "p keep 0.3", "p keep 0.5"]
+    assert "3 of 5 panels are drawn" in picture.caption
+
+
+def test_long_trajectories_are_drawn_as_medians_of_windows():
+    step = np.arange(0, 40_001, 10)
+    spiky = np.where(np.arange(len(step)) % 7, 5.0, 100.0)
+    frame = pd.DataFrame(dict(trial_id="a", step=step, x=spiky, y=np.log(np.maximum(step, 1.0))))
+    thin = thinned(frame, ("x", "y"))
+    assert len(thin) <= 250
+    assert thin["step"].iloc[0] == 0
+    late = thin[thin["step"] > 5000]
+    assert (late["x"] == 5).all()
+    np.testing.assert_allclose(late["y"], np.log(late["step"]), atol=1e-3)
+    pd.testing.assert_frame_equal(thinned(frame[:100], ("x",)), frame[["trial_id", "step", "x"]][:100])
+
+
+def test_steps_are_logarithmic_for_many_records_only():
+    axes = Figure().subplots(3)
+    assert step_axis(axes[0], np.arange(0, 1001, 10)).get_xscale() == "symlog"
+    assert list(axes[0].get_xticks()) == [0, 100, 1000]
+    assert step_axis(axes[1], np.arange(0, 101, 10)).get_xscale() == "linear"
+    assert step_axis(axes[2], np.array([0])).get_xlim() == (0, 1)
+
+
+def test_unknown_trials_are_refused():
+    run = replace(run_of(case(0, 0)), manifest=dict(sweep="tiny"))
+    with pytest.raises(ValueError, match="tiny has no finished trial 'nine'"):
+        select(run, ["000", "nine"])

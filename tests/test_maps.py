@@ -1,0 +1,312 @@
+"""Maps: what is drawn at which place, counted from the drawing, against tables made by hand."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from analysis import maps
+from analysis.maps import (
+    class_counts,
+    log_lag_map,
+    phase_map,
+    phase_panel,
+    text,
+    texts,
+    theta_map,
+    view_disagreement,
+)
+from analysis.pictures import CLASS_COLOURS, Picture
+from analysis.stages import CLASSES, VIEWS, score_cells
+
+SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
+
+
+def trial(
+    kind: str = "two-stage", theta: float = 1.0, topical: bool = True, **changed: Any
+) -> dict[str, Any]:
+    """Return a scored trial of this class in every view."""
+    settings = dict(seed=0, objective="squared", optimizer="sgd", learning_rate=1.0, init_scale=0.1)
+    row: dict[str, Any] = settings | dict(suffix="topical" if topical else "non-topical")
+    for end in VIEWS.values():
+        row |= {name + end: np.nan if kind == "diverged" else theta for name in SCORES}
+        row["class" + end] = kind
+    return row | changed
+
+
+def frame(*rows: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows))
+
+
+def cells_of(*rows: dict[str, Any]) -> pd.DataFrame:
+    return score_cells(frame(*rows))
+
+
+def panels(picture: Picture) -> list[Axes]:
+    """Return the panels that have squares, without colour bars."""
+    return [ax for ax in picture.figure.axes if ax.get_label() != "<colorbar>"]
+
+
+def squares(ax: Axes, corners: int = 4) -> dict[tuple[float, float], list[tuple[float, ...]]]:
+    """Return the colours of the polygons with so many corners at each place, in drawing order."""
+    found: dict[tuple[float, float], list[tuple[float, ...]]] = {}
+    for collection in ax.collections:
+        assert isinstance(collection, PolyCollection)
+        colours = collection.get_facecolor()
+        for number, path in enumerate(collection.get_paths()):
+            points = np.unique(path.vertices, axis=0)
+            if len(points) == corners:
+                x, y = np.round(points.mean(axis=0))
+                colour = colours[number % len(colours)][:3]
+                found.setdefault((x, y), []).append(tuple(np.round(colour, 6)))
+    return found
+
+
+def colour_of(kind: str) -> tuple[float, ...]:
+    return tuple(np.round(to_rgb(CLASS_COLOURS[kind]), 6))
+
+
+def words(ax: Axes) -> dict[tuple[float, float], str]:
+    return {text.get_position(): text.get_text() for text in ax.texts}
+
+
+def dots(ax: Axes) -> set[tuple[float, float]]:
+    return {(x, y) for line in ax.lines for x, y in zip(*line.get_data(), strict=True)}
+
+
+def ticks(ax: Axes, axis: str) -> list[str]:
+    return [tick.get_text() for tick in getattr(ax, f"get_{axis}ticklabels")()]
+
+
+def test_each_cell_has_the_colour_of_its_class_at_its_place():
+    kinds = {(1e-3, 10.0): "two-stage", (1e-3, 2.0): "V-only", (1e-4, 10.0): "simultaneous"}
+    rows = [trial(kind, init_scale=s, learning_rate=r) for (s, r), kind in kinds.items()]
+    (ax,) = panels(phase_map(cells_of(*rows)))
+    expected = {(1, 1): "two-stage", (0, 1): "V-only", (1, 0): "simultaneous"}
+    assert squares(ax) == {place: [colour_of(kind)] for place, kind in expected.items()}
+    assert dots(ax) == {(0, 0)}  # learning rate 2, init scale 1e-4 was not run
+    assert (ticks(ax, "x"), ticks(ax, "y")) == (["2", "10"], ["1e-4", "0.001"])
+
+
+def test_theta_is_the_median_as_number_and_as_shade():
+    rows = [trial("simultaneous", theta, seed=seed) for seed, theta in enumerate((0.1, 0.4, 0.6))]
+    (ax,) = panels(phase_map(cells_of(*rows)))
+    assert words(ax) == {(0, 0): ".40"}
+    white = 1 - np.array(squares(ax)[0, 0][0])
+    np.testing.assert_allclose(white, 0.7 * (1 - np.array(colour_of("simultaneous"))), atol=1e-5)
+
+
+def test_no_shade_and_no_number_without_theta():
+    rows = [
+        trial("diverged"),
+        trial("unfinished", 0.3, learning_rate=2.0),
+        trial("V-only", np.nan, init_scale=1.0),
+    ]
+    (ax,) = panels(phase_map(cells_of(*rows)))
+    expected = {(0, 0): "diverged", (1, 0): "unfinished", (0, 1): "V-only"}
+    assert squares(ax) == {place: [colour_of(kind)] for place, kind in expected.items()}
+    assert words(ax) == {}
+
+
+def test_hollow_marks_attention_that_is_not_topical_and_leaves_v_only_whole():
+    rows = [
+        *(trial(seed=seed, topical=seed == 0) for seed in range(3)),
+        *(trial(seed=seed, topical=seed > 0, learning_rate=2.0) for seed in range(3)),
+        trial("V-only", topical=False, learning_rate=3.0),
+        *(trial("diverged" if seed else "two-stage", seed=seed, learning_rate=4.0) for seed in range(2)),
+    ]
+    picture = phase_map(cells_of(*rows))
+    drawn = squares(panels(picture)[0])
+    assert {place: len(colours) for place, colours in drawn.items()} == {
+        (0, 0): 2,
+        (1, 0): 1,
+        (2, 0): 1,
+        (3, 0): 1,
+    }
+    assert drawn[0, 0][1] == (1, 1, 1)
+    assert "In 1 cells attention moved" in picture.caption
+
+
+def test_corners_mark_cells_whose_trials_disagree_and_those_where_some_diverged():
+    mixes = [
+        ("two-stage",) * 3,
+        ("two-stage", "two-stage", "overlapping"),
+        ("two-stage", "two-stage", "diverged"),
+    ]
+    mixes += [("diverged", "diverged", "two-stage")]
+    rows = [
+        trial(kind, seed=seed, learning_rate=1.0 + number)
+        for number, mix in enumerate(mixes)
+        for seed, kind in enumerate(mix)
+    ]
+    picture = phase_map(cells_of(*rows))
+    corners = squares(panels(picture)[0], corners=3)
+    heights = {place: len(colours) for place, colours in corners.items()}
+    assert heights == {(1, 0): 1, (2, 0): 2, (3, 0): 1}
+    assert "12 trials in 4 cells, 3 a cell; 3 trials diverged." in picture.caption
+    assert "Trials disagree in 3 cells" in picture.caption
+
+
+def test_legend_counts_the_cells_of_each_class_that_occurs():
+    kinds = ["two-stage", "two-stage", "V-only", "diverged"]
+    rows = [trial(kind, learning_rate=10.0**number) for number, kind in enumerate(kinds)]
+    names = [entry.get_text() for entry in phase_map(cells_of(*rows)).figure.legends[0].get_texts()]
+    assert names == ["two-stage: 2", "V-only: 1", "diverged: 1", "shade: Θ 0, 0.5, 1"]
+
+
+def test_columns_have_their_own_learning_rates_and_rows_what_else_varies():
+    rates = {("adam", "squared"): (1e-3, 1e-2), ("sgd", "squared"): (3.0, 10.0, 30.0)}
+    rows = [
+        trial(optimizer=o, objective=b, learning_rate=rate, init_scale=s, key_visibility=k)
+        for (o, b), own in rates.items()
+        for rate, s, k in product(own, (0.1, 0.2), ("all", "unmasked"))
+    ]
+    axes = panels(phase_map(cells_of(*rows)))
+    assert [len(squares(ax)) for ax in axes] == [4, 6, 4, 6]
+    assert [ax.get_title() for ax in axes[:2]] == ["squared, Adam", "squared, SGD"]
+    assert [ticks(ax, "x") for ax in axes[2:]] == [["0.001", "0.01"], ["3", "10", "30"]]
+    assert [ax.get_ylabel() for ax in axes[::2]] == ["keys: all\ninit scale", "keys: unmasked\ninit scale"]
+    assert not any(dots(ax) for ax in axes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "expected"),
+    [
+        (dict(p_keep=(0.1, 0.2), alpha=(1.0, 2.0, 3.0)), {}, ("p keep", "alpha")),
+        (dict(p_keep=(0.1, 0.2), alpha=(1.0, 2.0)), dict(x="alpha", y="p_keep"), ("alpha", "p keep")),
+        (dict(init=("normal", "uniform"), init_scale=(0.1, 1.0)), {}, ("init", "init scale")),
+        (dict(learning_rate=(1.0, 2.0), l2=(0.0, 1e-5)), {}, ("learning rate", "l2")),
+        (
+            dict(learning_rate=(1.0, 2.0), init_scale=(0.1, 1.0)),
+            dict(x="init_scale"),
+            ("init scale", "learning rate"),
+        ),
+        (dict(seed=(1, 2)), {}, ("learning rate", "init scale")),
+    ],
+)
+def test_axes_are_those_that_vary(settings: dict, given: dict, expected: tuple[str, str]):
+    rows = [trial(**dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
+    (ax,) = panels(theta_map(cells_of(*rows), **given))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == expected
+
+
+def test_a_setting_tied_to_an_axis_makes_no_rows_and_is_told():
+    rows = [
+        trial(learning_rate=rate, init_scale=s, steps=int(1000 / rate))
+        for rate, s in product((1.0, 2.0), (1.0, 2.0))
+    ]
+    picture = phase_map(cells_of(*rows))
+    assert [len(squares(ax)) for ax in panels(picture)] == [4]
+    assert "these settings change as well: steps." in picture.caption
+
+
+def test_only_six_rows_are_drawn_and_the_caption_counts_the_rest():
+    grid = product((1.0, 2.0), (0.1, 0.2), np.arange(8) / 10)
+    picture = phase_map(cells_of(*(trial(learning_rate=r, init_scale=s, l2=l2) for r, s, l2 in grid)))
+    assert [len(squares(ax)) for ax in panels(picture)] == [4] * 6
+    assert "2 more rows of panels are not drawn." in picture.caption
+    assert "24 trials in 24 cells" in picture.caption
+    assert picture.alt.startswith("Map of learning rate against init scale, 6 panels")
+
+
+def test_more_than_four_columns_become_rows():
+    kinds = product(("sgd", "momentum", "adam"), ("squared", "cross_entropy"), (1.0, 2.0), (0.1, 0.2))
+    rows = [trial(optimizer=o, objective=b, learning_rate=r, init_scale=s) for o, b, r, s in kinds]
+    axes = panels(phase_map(cells_of(*rows[:-1])))  # the last: cross-entropy, Adam
+    assert [ax.get_title() for ax in axes[:3]] == ["Adam", "momentum", "SGD"]
+    assert [len(squares(ax)) for ax in axes] == [3, 4, 4, 4, 4, 4]
+
+
+def test_heat_maps_show_the_median_and_hatch_what_has_none():
+    rows = [
+        trial(seed=seed, theta_norm=v, log_lag=lag)
+        for seed, v, lag in ((0, 0.2, -3), (1, 0.5, -2), (2, 0.6, 9))
+    ]
+    rows += [trial("diverged", learning_rate=2.0), trial(init_scale=1.0, log_lag=1.0)]
+    (ax,) = panels(theta_map(cells_of(*rows), "norm"))
+    assert words(ax) == {(0, 0): "0.50", (0, 1): "1.00"}
+    picture = log_lag_map(cells_of(*rows))
+    (ax,) = panels(picture)
+    assert words(ax) == {(0, 0): "-2.0", (0, 1): "1.0"}
+    assert [c.get_hatch() for c in ax.collections] == ["////", None]
+    (bar,) = [axes for axes in picture.figure.axes if axes.get_label() == "<colorbar>"]
+    assert bar.get_ylim() == (-2, 2)  # centred on 0
+    assert "values: -2.00 to 1.00" in picture.caption
+    assert "1 cells have no value" in picture.caption
+
+
+def test_a_large_map_has_no_text_in_its_cells_and_few_ticks():
+    rows = [trial(learning_rate=1.1**i, init_scale=1.2**j) for i, j in product(range(30), range(20))]
+    (ax,) = panels(phase_map(cells_of(*rows)))
+    assert len(squares(ax)) == 600
+    assert words(ax) == {}
+    assert ticks(ax, "x")[0] == "1"
+    assert len(ticks(ax, "y")) < 20
+
+
+def test_disagreement_counts_trials_and_marks_cells():
+    rows = [trial(seed=seed, class_norm=kind) for seed, kind in enumerate(("V-only", "V-only", "two-stage"))]
+    rows += [trial("V-only", learning_rate=2.0, class_order="overlapping")]
+    picture = view_disagreement(frame(*rows))
+    norm, order, ax = picture.figure.axes
+    assert words(norm) == {(0, 0): "1", (0, 1): "2", (1, 1): "1"}  # columns: V-only, two-stage by norms
+    assert words(order) == {(0, 1): "3", (1, 0): "1"}
+    assert (norm.get_title(), order.get_title()) == ("50% of the trials agree", "75% of the trials agree")
+    assert squares(ax) == {(1, 0): [tuple(np.round(to_rgb(maps.AGREE), 6))]}
+    halves = [colour_of(kind) for kind in ("two-stage", "V-only")]
+    assert squares(ax, corners=3) == {(0, 0): halves}
+    assert "Of 4 trials, the same class have 2 by the norms and 3 by the order parameters" in picture.caption
+    assert "in 1 of 2 cells" in picture.caption
+
+
+def test_class_counts_has_every_class_in_order():
+    table = class_counts(frame(trial(), trial(class_norm="V-only"), trial("diverged")))
+    assert table.index.tolist() == list(CLASSES)
+    assert table.columns.tolist() == ["loss", "order", "norm"]
+    assert table.loc["two-stage"].tolist() == [2, 2, 1]
+    assert table.loc["V-only"].tolist() == [0, 0, 1]
+    assert table.sum().tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("draw", [phase_map, theta_map, log_lag_map])
+def test_all_trials_diverged_and_one_trial_can_be_drawn(draw: Any):
+    picture = draw(cells_of(trial("diverged")))
+    picture.figure.draw_without_rendering()
+    assert "1 trials in 1 cells, 1 a cell; 1 trials diverged." in picture.caption
+
+
+def test_numbers_are_short_but_told_apart():
+    values = [31.0723, 310.723, 0.00310723, 3.10723e-4, 1e-5, 0.0, 120000.0, 1500, "cross_entropy"]
+    expected = ["31", "310", "0.0031", "3.1e-4", "1e-5", "0", "1.2e5", "1500", "cross-entropy"]
+    assert [text(value) for value in values] == expected
+    assert texts([0.1, 0.101]) == ["0.1", "0.101"]
+
+
+def test_a_panel_refuses_two_cells_at_one_place():
+    cells = cells_of(trial(l2=0.0), trial(l2=1.0))
+    with pytest.raises(ValueError, match="two cells of equal learning_rate and init_scale"):
+        phase_panel(cells, Figure().subplots())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(view="lost"), "unknown view 'lost'; allowed: loss, order, norm"),
+        (dict(x="lr"), "no setting 'lr'; allowed: objective"),
+        (dict(x="init_scale", y="init_scale"), "x and y are both 'init_scale'"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(arguments: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        phase_map(cells_of(trial()), **arguments)
+
+
+def test_no_cells_are_an_error():
+    with pytest.raises(ValueError, match="no cell to draw"):
+        phase_map(cells_of(trial()).iloc[:0])
