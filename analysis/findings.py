@@ -1,5 +1,6 @@
 """What a run says, as sentences made from its numbers: the answer, its doubts, what is missing."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -23,24 +24,30 @@ def findings(scores: pd.DataFrame, cells: pd.DataFrame, missing: Sequence[str] =
 
 def answer(scores: pd.DataFrame) -> Iterable[str]:
     """Say how many trials are two-stage in the loss view, and where."""
-    both = trains_value(scores) & trains_attention(scores)
-    if not both.any():
+    frozen = len(scores) - len(competing(scores))
+    if frozen == len(scores):
         yield f"{frozen_parts(scores)} in every trial, so none can be two-stage: classes are by construction."
         return
-    is_two_stage = (scores["class"] == "two-stage").to_numpy()
+    yield from where_it_holds(competing(scores))
+    if frozen:
+        yield f"{number(frozen, 'further trial')} with a frozen part: classed by construction."
+
+
+def where_it_holds(scores: pd.DataFrame) -> Iterable[str]:
+    """Say how many of the trials that train both parts are two-stage, and where."""
+    is_two_stage, theta = column(scores, "class") == "two-stage", column(scores, "theta")
     if not is_two_stage.any():
-        name, count = most_frequent(scores["class"])
+        name, count = most_frequent(column(scores, "class"))
         yield (
             f"No trial is two-stage in the loss view; most frequent is {name} "
-            f"({share(count, len(scores))}). The largest Θ is {largest(scores['theta'])}."
+            f"({share(count, len(scores))}). The largest Θ is {largest(theta)}."
         )
         return
-    found = scores[is_two_stage]
-    topical = found["suffix"].str.startswith("topical").sum()
-    lost = int((found["excess"] > -0.5).sum())  # the loss ended less than half way down
+    total, topical = count_of(is_two_stage), count_of(is_two_stage & is_topical(scores))
+    lost = count_of(is_two_stage & (column(scores, "excess") > -0.5))  # the loss ended not half way down
     yield (
-        f"{share(len(found), len(scores))} are two-stage in the loss view (median Θ "
-        f"{found['theta'].median():.2f}); {of_these(topical, len(found))} attention became topical"
+        f"{share(total, len(scores))} are two-stage in the loss view (median Θ "
+        f"{np.median(theta[is_two_stage]):.2f}); {of_these(topical, total)} attention became topical"
         + (f", and {lost} lost more than half of their gain again by the end." if lost else ".")
     )
     yield from places(scores, is_two_stage)
@@ -51,10 +58,10 @@ def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
     names = combination_settings(scores)
     if not names:
         return
-    groups = scores.assign(found=is_two_stage).groupby(names, sort=False, dropna=False)["found"]
-    table = groups.agg(["sum", "size"]).sort_values("sum", ascending=False, kind="stable")
-    texts = [combination(names, key) for key in table.index]
-    counts = list(zip(texts, table["sum"], table["size"], strict=True))
+    counts = []
+    for key, rows in scores.groupby(names, sort=False, dropna=False).indices.items():
+        counts.append((combination(names, key), count_of(is_two_stage[rows]), len(rows)))
+    counts.sort(key=lambda row: -row[1])
     most = [f"{text} ({hits} of {size})" for text, hits, size in counts if hits][:LISTED]
     never = [text for text, hits, _ in counts if not hits]
     ending = ""
@@ -66,63 +73,63 @@ def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
 
 def views(scores: pd.DataFrame) -> Iterable[str]:
     """Say where the paper's view, the norms, differs from the loss."""
-    scored = scores[trains_value(scores) & trains_attention(scores)]
+    scored = competing(scores)
     if scored.empty:
         return
-    loss, norm = scored["class"], scored["class_norm"]
+    loss, norm = column(scored, "class"), column(scored, "class_norm")
     by_norm = norm == "two-stage"
-    flat = by_norm & ~scored["suffix"].str.startswith("topical")
-    agree = share(int((loss == norm).sum()), len(scored))
-    text = f"By the norms alone, as in the paper's Figure 4, {share(int(by_norm.sum()), len(scored))} "
-    text += f"would be two-stage, {int((by_norm & (loss != 'two-stage')).sum())} of them not in the loss view"
-    text += f"; {int(flat.sum())} of them never attend by topic" if flat.any() else ""
-    yield f"{text}. Both views give {agree} the same class."
+    other, flat = count_of(by_norm & (loss != "two-stage")), count_of(by_norm & ~is_topical(scored))
+    text = f"By the norms alone, as in the paper's Figure 4, {share(count_of(by_norm), len(scored))} "
+    text += f"would be two-stage, {other} of them not in the loss view"
+    text += f"; {flat} of them never attend by topic" if flat else ""
+    yield f"{text}. Both views give {share(count_of(loss == norm), len(scored))} the same class."
 
 
 def budget(scores: pd.DataFrame) -> Iterable[str]:
     """Say which classes may change with more steps."""
-    unfinished = int((scores["class"] == "unfinished").sum())
-    still = scores["class"].eq("V-only") & trains_attention(scores)
-    late = scores["flags"].str.contains("censored_attention|attention_incomplete") & scores["class"].isin(
-        ["two-stage", "overlapping"]
-    )
+    kind, flags = column(scores, "class"), column(scores, "flags")
+    is_late = np.array(["censored_attention" in x or "attention_incomplete" in x for x in flags])
     parts = {
-        "unfinished": unfinished,
-        "V-only (attention has not moved yet)": int(still.sum()),
-        "two-stage or overlapping with attention's onset in the last tenth or not reached": int(late.sum()),
+        "unfinished": kind == "unfinished",
+        "V-only (attention has not moved yet)": (kind == "V-only") & trains_attention(scores),
+        "two-stage or overlapping with attention's onset in the last tenth or not reached": (
+            is_late & np.isin(kind, ["two-stage", "overlapping"])
+        ),
     }
-    named = [f"{count} {text}" for text, count in parts.items() if count]
+    named = [f"{count_of(which)} {text}" for text, which in parts.items() if which.any()]
     if named:
         yield f"Statements about the budget of steps, not about the limit: {'; '.join(named)}."
 
 
 def divergence(scores: pd.DataFrame) -> Iterable[str]:
     """Say how many trials diverged and at which learning rates."""
-    diverged = scores[scores["class"] == "diverged"]
+    diverged = column(scores, "learning_rate")[column(scores, "class") == "diverged"]
     if len(diverged):
-        low, high = diverged["learning_rate"].min(), diverged["learning_rate"].max()
+        low, high = diverged.min(), diverged.max()
         rates = f"a learning rate of {low:.3g}" if low == high else f"learning rates {low:.3g} to {high:.3g}"
         yield f"{share(len(diverged), len(scores))} diverged, with {rates}; they are in no median."
 
 
 def seeds(cells: pd.DataFrame) -> Iterable[str]:
     """Say whether the seeds of a cell agree."""
-    repeated = cells[cells["trials"] > 1]
+    repeated = cells.loc[column(cells, "trials") > 1]
     if repeated.empty:
         yield "Every cell has one seed: nothing here tells how much the seed matters."
         return
-    split = int((repeated["agreement"] < 1).sum())
-    most = repeated["trials"].max()
+    split, most = count_of(column(repeated, "agreement") < 1), column(repeated, "trials").max()
     yield f"The seeds disagree on the class in {split} of {len(repeated)} cells (up to {most} seeds a cell)."
 
 
 def cuts(scores: pd.DataFrame) -> Iterable[str]:
     """Say how much the cut of Theta matters."""
-    if not scores["theta"].notna().any():
+    if np.isnan(column(scores, "theta")).all():
         return
-    table = sensitivity(scores)
-    table = table[(table["view"] == "loss") & (table["cut"] != CUTS.two_stage)]
-    changes = [f"at {row.cut:g} {100 * row.trials_changed:.0f} %" for row in table.itertuples()]
+    table = sensitivity(scores).to_dict("records")
+    changes = [
+        f"at {row['cut']:g} {100 * row['trials_changed']:.0f} %"
+        for row in table
+        if row["view"] == "loss" and row["cut"] != CUTS.two_stage
+    ]
     yield (
         f"The cut Θ ≥ {CUTS.two_stage:g} is a convention: {' and '.join(changes)} of the trials "
         "would be in another class."
@@ -132,7 +139,7 @@ def cuts(scores: pd.DataFrame) -> Iterable[str]:
 def combination_settings(scores: pd.DataFrame) -> list[str]:
     """Return the settings that vary besides learning rate, init scale and seed."""
     names = [name for name in SETTINGS if name in scores and name not in SWEPT]
-    return [name for name in names if scores[name].nunique(dropna=False) > 1]
+    return [name for name in names if len(set(column(scores, name))) > 1]
 
 
 def combination(names: Sequence[str], values: object) -> str:
@@ -153,15 +160,34 @@ def frozen_parts(scores: pd.DataFrame) -> str:
     return "The value matrix is frozen" if not trains_value(scores).any() else "V or attention is frozen"
 
 
-def most_frequent(classes: pd.Series) -> tuple[str, int]:
+def most_frequent(classes: np.ndarray) -> tuple[str, int]:
     """Return the most frequent class and how often it is."""
-    counts = classes.value_counts()
-    return str(counts.index[0]), int(counts.iloc[0])
+    return Counter(classes.tolist()).most_common(1)[0]
 
 
-def largest(values: pd.Series) -> str:
-    """Return the largest number, or a dash."""
-    return f"{values.max():.2f}" if values.notna().any() else "undefined"
+def largest(values: np.ndarray) -> str:
+    """Return the largest number, if there is any."""
+    return "undefined" if np.isnan(values).all() else f"{np.nanmax(values):.2f}"
+
+
+def competing(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials that train both V and attention."""
+    return scores.loc[trains_value(scores) & trains_attention(scores)]
+
+
+def is_topical(scores: pd.DataFrame) -> np.ndarray:
+    """Return whether attention became topical."""
+    return np.array([suffix.startswith("topical") for suffix in column(scores, "suffix")], bool)
+
+
+def column(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column as an array."""
+    return np.asarray(frame[name])
+
+
+def count_of(which: np.ndarray) -> int:
+    """Return how many are so."""
+    return int(np.count_nonzero(which))
 
 
 def share(count: int, total: int) -> str:

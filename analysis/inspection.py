@@ -75,10 +75,10 @@ def trial_page(
     with style():
         figure = Figure(figsize=(WIDTH, 9.6), layout="constrained")
         figure.suptitle(heading(settings, score, step), fontsize=9)
-        top, middle, bottom = np.ravel(figure.subfigures(3, 1, height_ratios=[3.0, 2.9, 3.9]))
+        top, middle, bottom = np.asarray(figure.subfigures(3, 1, height_ratios=[3.0, 2.9, 3.9]), object)
         draw_matrices(model, settings, top)
         documents = draw_documents(model, settings, topic_word, middle)
-        left, right = np.ravel(bottom.subfigures(1, 2, width_ratios=[1.65, 1]))
+        left, right = np.asarray(bottom.subfigures(1, 2, width_ratios=[1.65, 1]), object)
         draw_trajectory(one, trial_id, step, left)
         write_numbers(numbers(model, settings, score, one, step), right)
     return Picture(
@@ -95,7 +95,7 @@ def heading(settings: Mapping[str, Any], score: pd.Series, step: int) -> str:
     }
     shown = ", ".join(setting_text(name, settings[name]) for name in TITLE)
     extra = ", ".join(setting_text(name, value) for name, value in others.items())
-    kind = ", ".join(filter(None, [score["class"], score["suffix"]]))
+    kind = ", ".join(filter(None, (str(score[name]) for name in ("class", "suffix"))))
     return f"trial {settings['trial_id']} at step {step:,}: {kind}\n{shown}" + (f"\n{extra}" if extra else "")
 
 

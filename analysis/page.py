@@ -99,7 +99,7 @@ def address(file: Path, folder: Path) -> str:
 def table(frame: pd.DataFrame, caption: str, after: str = "") -> str:
     """Return a frame as a table that scrolls by itself where the page is narrow; `after` is HTML."""
     is_text = [not all(shown(value)[:1] in "-+.0123456789" for value in frame[name]) for name in frame]
-    head = cells("th", frame.columns, is_text)
+    head = cells("th", list(frame.columns), is_text)
     rows = "\n".join(cells("td", row, is_text) for row in frame.itertuples(index=False))
     return (
         f'<div class="wide"><table><caption>{html.escape(caption)} {after}</caption>\n'

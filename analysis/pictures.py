@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 WIDTH = 7.0  # inches: the text width of a two-column paper
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
     "axes.labelsize": 8,

@@ -52,7 +52,7 @@ class Study:
 
     def varies(self, name: str, at_least: int = 2) -> bool:
         """Return whether a setting has so many values."""
-        return self.scores[name].nunique() >= at_least
+        return len(set(self.scores[name])) >= at_least
 
 
 @dataclass(frozen=True)

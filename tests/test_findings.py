@@ -60,6 +60,12 @@ def test_frozen_attention_cannot_be_two_stage():
     assert "norms" not in said
 
 
+def test_trials_with_a_frozen_part_are_counted_apart():
+    said = text([{}, dict(theta=0.5), dict(attention="uniform", theta=float("nan"))], 1.0)
+    assert said.startswith("1 of 2 trials (50 %) are two-stage")
+    assert "1 further trial with a frozen part: classed by construction." in said
+
+
 def test_views_that_disagree_are_counted():
     rows = [{}, dict(theta=0.5), dict(theta=0.5, max_a_topic=0.2), dict(theta=0.5, theta_norm=0.5)]
     said = text(rows, 1.0)
