@@ -6,8 +6,9 @@ DEV_READY := .venv/.ready-dev
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep plan list bench test test-all lint clean
+.PHONY: help sweep report plan list bench test test-all lint clean
 SWEEP ?= two_stage
+FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +28,9 @@ $(DEV_READY): $(RUN_READY)
 
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
 	@$(BIN)/topicjax run $(SWEEP) $(ARGS)
+
+report: $(RUN_READY)  ## report.html of a run: make report SWEEP=two_stage [FOLDER=results/quick]
+	@$(BIN)/topicjax report $(FOLDER)
 
 plan: $(RUN_READY)  ## what a sweep would do and cost: make plan SWEEP=two_stage_map
 	@$(BIN)/topicjax plan $(SWEEP) $(ARGS)

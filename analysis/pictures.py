@@ -81,6 +81,7 @@ class Picture:
             for file in files:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
                 self.figure.savefig(file, metadata=metadata)
+                self.figure.set_layout_engine("none")  # laid out once: it takes as long as drawing
         return files
 
 

@@ -228,16 +228,16 @@ def test_heat_maps_show_the_median_and_hatch_what_has_none():
         trial(seed=seed, theta_norm=v, log_lag=lag)
         for seed, v, lag in ((0, 0.2, -3), (1, 0.5, -2), (2, 0.6, 9))
     ]
-    rows += [trial("diverged", learning_rate=2.0), trial(init_scale=1.0, log_lag=1.0)]
+    rows += [trial("diverged", learning_rate=2.0), trial(init_scale=1.0, log_lag=3.0)]
     (ax,) = panels(theta_map(cells_of(*rows), "norm"))
     assert words(ax) == {(0, 0): "0.50", (0, 1): "1.00"}
     picture = log_lag_map(cells_of(*rows))
     (ax,) = panels(picture)
-    assert words(ax) == {(0, 0): "-2.0", (0, 1): "1.0"}
+    assert words(ax) == {(0, 0): "-2.0", (0, 1): "3.0"}
     assert [c.get_hatch() for c in ax.collections] == ["////", None]
     (bar,) = [axes for axes in picture.figure.axes if axes.get_label() == "<colorbar>"]
-    assert bar.get_ylim() == (-2, 2)  # centred on 0
-    assert "values: -2.00 to 1.00" in picture.caption
+    assert bar.get_ylim() == (-3, 3)  # centred on 0
+    assert "values: -2.00 to 3.00" in picture.caption
     assert "1 cells have no value" in picture.caption
 
 
@@ -286,6 +286,7 @@ def test_numbers_are_short_but_told_apart():
     expected = ["31", "310", "0.0031", "3.1e-4", "1e-5", "0", "1.2e5", "1500", "cross-entropy"]
     assert [text(value) for value in values] == expected
     assert texts([0.1, 0.101]) == ["0.1", "0.101"]
+    assert texts([31.0723, 96.5489]) == ["31", "97"]
 
 
 def test_a_panel_refuses_two_cells_at_one_place():

@@ -81,7 +81,7 @@ def opening(
 def closing(folder: Path, outcome: engine.Outcome, trained: int) -> str:
     """Return the summary: what was done, where it is, what to type next."""
     if not trained:
-        return f"Nothing left to train: all trials of this sweep are in {folder}."
+        return f"Nothing left to train: all trials of this sweep are in {folder}.\nNext: {report_command(folder)}"
     busy = outcome.seconds - outcome.compile_seconds
     example = min(store.committed(folder))
     return "\n".join(
@@ -94,11 +94,18 @@ def closing(folder: Path, outcome: engine.Outcome, trained: int) -> str:
             f"  {folder}/trajectories   one row a record: norms, losses, order parameters",
             f"  {folder}/checkpoints    weights (orbax); {size(folder_bytes(folder))} in all",
             "Next:",
-            f"  {program()} status {folder}",
+            f"  {report_command(folder)}",
+            f"  {program()} inspect {folder} {example}",
             f"  {program()} restore {folder} {example} --out weights.npz",
             f"  in Python: topicjax.load('{folder}').trials",
         ]
     )
+
+
+def report_command(folder: Path) -> str:
+    """Return what to type for the report: make, for a sweep in its usual place."""
+    usual = program() != "python -m topicjax" and folder.parent == Path("results")
+    return f"make report SWEEP={folder.name}" if usual else f"{program()} report {folder}"
 
 
 def program() -> str:

@@ -1,0 +1,291 @@
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import scaling as scaling_pictures
+from topicjax import __main__ as cli
+from topicjax import bench, lda, model, plan, scaling
+from topicjax.config import Hypers, Spec, Stream, numbers
+from topicjax.scaling import Program, Size, useful_flops
+
+MACHINE = dict(device="2 x cpu", load_before=0.1, peak_memory_bytes=900e6, record_every=20)
+
+
+def result(with_torch: bool = True, **changes):
+    """Timings by hand: engine 1000 (950-1050), token 10, torch 20 trial-steps/s; GEMM 100 GFLOP/s."""
+    programs = [
+        Program("engine-adam", lambda: None, 1, 2e7, 5.0, 40e6),
+        Program("token-vmap", lambda: None, 1, 1e8, 2.0, 100e6),
+    ]
+    rates = {"engine-adam": [950.0, 1000.0, 1050.0], "token-vmap": [10.0, 10.0, 10.0]}
+    if with_torch:
+        programs.append(Program("torch-eager", lambda: None, 1, 1e8))
+        rates["torch-eager"] = [20.0, 19.0, 21.0]
+    return bench.summary(programs, rates, [90.0, 100.0, 110.0]) | MACHINE | changes
+
+
+def test_summary_against_hand_values():
+    found = result()
+    assert found["gemm_gflops"] == 100.0
+    assert found["repeats"] == 3
+    adam, token, torch = found["programs"]
+    assert adam["trial_steps_per_second"] == 1000.0
+    assert (adam["lowest"], adam["highest"]) == (950.0, 1050.0)
+    assert adam["spread"] == pytest.approx(0.1)
+    assert adam["times_token_vmap"] == pytest.approx(100.0)
+    assert adam["times_torch_eager"] == pytest.approx(50.0)
+    assert adam["gemm_share"] == pytest.approx(0.2)  # 1000 x 20 MFLOP of 100 GFLOP/s
+    assert token["gemm_share"] == pytest.approx(0.01)
+    assert token["times_torch_eager"] == pytest.approx(0.5)
+    assert torch["memory_bytes"] is None  # nobody knows what eager PyTorch holds
+
+
+def test_json_is_strict_and_keeps_the_promised_names():
+    read = json.loads(json.dumps(result(), allow_nan=False))
+    assert [row["program"] for row in read["programs"]] == ["engine-adam", "token-vmap", "torch-eager"]
+    assert {"trial_steps_per_second", "compile_seconds", "spread"} <= read["programs"][0].keys()
+    assert read["gemm_gflops"] == 100.0
+
+
+def test_table_has_a_line_for_each_program_and_the_limit():
+    table = bench.text(result())
+    (adam,) = [line for line in table.splitlines() if line.startswith("engine-adam")]
+    assert adam.split() == ["engine-adam", "1,000", "10%", "100", "50", "20.0", "20.0%", "5.0", "40"]
+    assert "at most 5,000 trial-steps/s" in table  # 100 GFLOP/s by 20 MFLOP
+    assert "2 x cpu" in table and "records every 20 steps" in table
+    assert "900 MB" in table
+    assert "warning" not in table and "pip install" not in table
+
+
+def test_table_without_torch_says_how_to_add_it():
+    table = bench.text(result(with_torch=False))
+    (adam,) = [line for line in table.splitlines() if line.startswith("engine-adam")]
+    assert adam.split()[4] == "-"
+    assert ".venv/bin/pip install '.[bench]'" in table
+
+
+def test_a_busy_machine_is_named():
+    assert "more than 30%" in bench.text(
+        bench.summary(
+            [Program("engine-adam", lambda: None, 1, 2e7), Program("token-vmap", lambda: None, 1, 1e8)],
+            {"engine-adam": [800.0, 1000.0, 1200.0], "token-vmap": [10.0] * 3},
+            [100.0] * 3,
+        )
+        | MACHINE
+    )
+    assert "1.5 processes a core" in bench.text(result(load_before=1.5))
+
+
+def test_programs_are_timed_in_turns(monkeypatch):
+    order, clock = [], iter(range(100))
+    monkeypatch.setattr(bench, "gemm_gflops", lambda: order.append("gemm") or 7.0)
+    monkeypatch.setattr(bench.time, "monotonic", lambda: next(clock))
+    programs = [Program(name, lambda name=name: order.append(name), 30, 1.0) for name in "ab"]
+    rates, gemm = bench.time_in_turns(programs, 2)
+    assert order == ["gemm", "a", "b"] * 2
+    assert rates == {"a": [30.0, 30.0], "b": [30.0, 30.0]}  # 30 trial-steps in one tick
+    assert gemm == [7.0, 7.0]
+
+
+def test_useful_work_against_a_count_by_hand():
+    # 40 documents of 125 words on average, 15 % masked, a fifth of them shown as words: 150 rows + 40
+    # outputs, their gradient, the gradient of W_V: 3 x 2 x 190 x 101 x 101; scores the same with 101 rows
+    assert useful_flops(Spec(), Stream()) == pytest.approx(6 * 190 * 10201 + 6 * 101 * 10201)
+
+
+def test_useful_work_is_the_planned_work_without_spare_rows():
+    stream = Stream(p_keep=0.0, p_random=0.0)
+    spec = Spec(row_probability=0.0, batch_size=7)
+    assert useful_flops(spec, stream) == pytest.approx(plan.step_flops(spec))
+    assert useful_flops(Spec(), Stream()) < plan.step_flops(Spec())
+
+
+def test_token_work_against_a_count_by_hand():
+    spec = Spec(topics=2, words_per_topic=2, length_min=10, length_max=12, batch_size=3)
+    pairs = 3 * 0.15 * (100 + 121 + 144) / 3  # masked positions times positions
+    assert bench.token_flops(spec, Stream()) == pytest.approx(3 * 2 * pairs * (5 + 5))
+
+
+SMALL = Spec(topics=3, words_per_topic=4, batch_size=6)
+NAMES = ("W_K", "W_Q", "W_V")
+
+
+def small_documents():
+    """Six documents of 2 to 9 words, padding at the end; the first has nothing to predict."""
+    rng = np.random.default_rng(3)
+    word, other = rng.integers(1, 13, (2, 6, 9))
+    present = np.arange(9) < np.array([[9], [2], [5], [7], [8], [4]])
+    masked = present & (rng.random((6, 9)) < 0.4)
+    masked[0], masked[1, 1], masked[2, 3] = False, True, True
+    shown = np.where(masked, rng.choice([0, 1, 2], (6, 9)), 2)
+    shown = np.choose(shown, [np.zeros_like(word), other, word])  # [MASK], random, kept
+    return lda.Documents(word, shown, masked, present)
+
+
+def small_weights():
+    rng = np.random.default_rng(5)
+    return {name: rng.normal(size=(13, 13)).astype(np.float32) for name in NAMES}
+
+
+@functools.cache
+def token_loss():
+    """The token model's loss and gradients on the small documents, for a traced objective."""
+
+    def loss(trained, objective):
+        params = trained | dict(b_pred=jnp.zeros(13))
+        return model.token_loss(SMALL, numbers(Stream()), objective, params, small_documents())
+
+    return jax.jit(jax.value_and_grad(loss))
+
+
+@pytest.mark.parametrize("objective", ["cross_entropy", "squared"])
+def test_torch_has_the_loss_and_gradients_of_the_token_model(objective):
+    pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
+    from topicjax import bench_torch
+
+    expected, gradients = token_loss()(small_weights(), numbers(Hypers(objective=objective)).objective)
+    eager = bench_torch.Attention(**small_weights())
+    found = bench_torch.loss(eager, bench_torch.batch(small_documents()), objective)
+    found.backward()
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+    for name in NAMES:
+        gradient = getattr(eager, name).grad.numpy().T
+        assert np.abs(gradient).max() > 1e-3
+        np.testing.assert_allclose(gradient, gradients[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_torch_takes_the_first_adam_step():
+    torch = pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
+    from topicjax import bench_torch
+
+    weights = small_weights()
+    eager = bench_torch.Eager(weights, [bench_torch.batch(small_documents())], 0.01)
+    eager.train(1)
+    moved = eager.model.W_V.detach().numpy().T - weights["W_V"]
+    gradient = eager.model.W_V.grad.numpy().T
+    clear = np.abs(gradient) > 1e-4  # Adam's first step is the learning rate times the sign
+    np.testing.assert_allclose(moved[clear], -0.01 * np.sign(gradient[clear]), rtol=1e-2)
+    before = torch.get_num_threads()
+    try:
+        assert eager.use_best_threads([1], tries=1, steps=1) == 1 == torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_no_repeats_is_the_users_mistake(capsys):
+    for arguments in (["--repeats", "0"], ["--scaling", "--repeats", "-1"]):
+        assert cli.main(["bench", *arguments]) == 2
+        assert f"--repeats is {arguments[-1]}; allowed: 1 or more" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert cli.main(["bench", "--scaling", "--out", str(tmp_path / "file" / "folder")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_sizes_become_the_chunks_they_name():
+    for size in {size for sizes in scaling.curves(2).values() for size in sizes}:
+        (group,) = plan.make_plan(scaling.trials(size, chunks=3), size.devices, size.streams * size.hypers)
+        assert (group.lanes, group.rows_per_chunk) == (size.hypers, size.devices * size.streams)
+        assert len(group.chunks) == 3
+        assert group.spec.batch_size == size.batch_size
+        assert group.spec.num_words == size.topics * size.words_per_topic
+
+
+def test_curves_cover_the_devices_there_are():
+    counts = {n: [size.devices for size in scaling.curves(n)["devices"]] for n in (1, 2, 6)}
+    assert counts == {1: [1], 2: [1, 2], 6: [1, 2, 4, 6]}
+    hypers = scaling.curves(2)["hypers per stream"]
+    assert [size.hypers for size in hypers] == [1, 2, 4, 8, 16, 32]
+    assert {size.trials for size in hypers} == {64}
+    assert tuple(scaling.curves(2)) == scaling_pictures.CURVES[:-2]
+
+
+class StubEngine:
+    """An engine whose chunks cost a tick of a clock each."""
+
+    compile_seconds, steps = 3.0, 40
+
+    def __init__(self, size, clock):
+        self.size, self.clock, self.trained = size, clock, []
+        self.group = plan.Group(Spec(), (), size.hypers, size.devices * size.streams)
+
+    def advance(self, chunk=0):
+        self.trained.append(chunk)
+        self.clock[0] += 0.5
+
+    segments = scaling.Engine.segments
+
+
+@pytest.fixture
+def frame(monkeypatch):
+    """The table of an engine that needs half a second a call, whatever its size."""
+    clock = [0.0]
+    monkeypatch.setattr(scaling, "build", lambda size, chunks=1: StubEngine(size, clock))
+    monkeypatch.setattr(scaling.time, "monotonic", lambda: clock[0])
+    return scaling.run(3, lambda line: None)
+
+
+def test_scaling_table_against_hand_values(frame):
+    devices = frame[frame.curve == "devices"]
+    assert devices.devices.tolist() == [1, 2, 4]  # those of the tests
+    assert devices.trial_steps_per_second.tolist() == [16 * n * 40 / 0.5 for n in (1, 2, 4)]
+    for name, fixed in (("steps", "trials"), ("trials", "steps")):
+        part = frame[frame.curve == name]
+        assert part.seconds.tolist() == [0.5, 1.0, 1.5, 2.0]
+        assert part[name].tolist() == [part[name].iloc[0] * n for n in (1, 2, 3, 4)]
+        assert part[fixed].nunique() == 1
+    flop = useful_flops(Spec(), Stream())
+    np.testing.assert_allclose(frame.useful_gflops, frame.trial_steps_per_second * flop / 1e9)
+
+
+def test_more_steps_train_one_chunk_and_more_trials_the_next(monkeypatch):
+    built = {}
+
+    def build(size, chunks=1):
+        return built.setdefault(size, StubEngine(size, [0.0]))
+
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(scaling, "build", build)
+    monkeypatch.setattr(scaling.time, "monotonic", lambda: next(ticks))
+    scaling.run(1, lambda line: None)
+    trained = built[Size(len(jax.devices()))].trained
+    assert trained == [0] + [0, 0, 0, 0, 0, 0, 0, 0, 0, 0] + [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]
+    assert {tuple(engine.trained) for engine in built.values()} == {(0,), tuple(trained)}
+
+
+def test_scaling_figure_draws_the_table(frame):
+    picture = scaling_pictures.scaling_figure(frame)
+    names = [ax.get_xlabel() for ax in picture.figure.axes]
+    assert names[:3] == ["trials per chunk", "hypers per stream", "devices"]
+    assert names[3:5] == ["documents in a batch", "words in the vocabulary, T v"]
+    measured = picture.figure.axes[2].containers[0].lines[0]
+    np.testing.assert_allclose(measured.get_ydata(), [1.28, 2.56, 5.12])
+    assert "4 devices do 4.00 times the work of 1" in picture.caption
+    assert "within 0% (steps) and 0% (trials)" in picture.caption
+
+
+def test_departure_from_the_line_is_the_largest(frame):
+    seconds = [1.0, 2.0, 3.0, 6.0]  # the mean slope is 1.125 a unit
+    frame.loc[frame.curve == "steps", "seconds"] = seconds
+    assert scaling_pictures.departure(frame, "steps") == pytest.approx(6 / (4 * 1.125) - 1)
+
+
+def test_one_device_draws_too(frame):
+    alone = frame[(frame.curve != "devices") | (frame.devices == 1)]
+    assert "times the work" not in scaling_pictures.scaling_figure(alone).caption
+
+
+def test_a_table_of_something_else_is_refused():
+    with pytest.raises(ValueError, match=r"the scaling table lacks .*devices.*allowed: a table written by"):
+        scaling_pictures.scaling_figure(pd.DataFrame({"loss": [1.0]}))
+
+
+def test_a_size_counts_its_trials():
+    assert Size(2, 3, 5).trials == 30
