@@ -18,7 +18,7 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=("pandas", "restore"))
+@pytest.mark.parametrize("example", EXAMPLES, ids=("phase map", "pandas", "restore"))
 def test_examples_work_as_printed(example, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     exec(example, {})

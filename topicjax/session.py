@@ -81,7 +81,8 @@ def opening(
 def closing(folder: Path, outcome: engine.Outcome, trained: int) -> str:
     """Return the summary: what was done, where it is, what to type next."""
     if not trained:
-        return f"Nothing left to train: all trials of this sweep are in {folder}.\nNext: {report_command(folder)}"
+        next_step = f"Next: {report_command(folder)}"
+        return f"Nothing left to train: all trials of this sweep are in {folder}.\n{next_step}"
     busy = outcome.seconds - outcome.compile_seconds
     example = min(store.committed(folder))
     return "\n".join(
