@@ -47,16 +47,21 @@ class Programs:
         self._record = self._sharded(record, 3, ROWS)
         self._compiled: dict[str, Any] = {}
 
-    @staticmethod
-    def _over_rows(function: Callable[..., Any], in_axes: tuple, out_axes: Any) -> Callable[..., Any]:
-        """Return the function over Hypers that share a Stream, then over rows of Streams."""
+    def _over_rows(self, function: Callable[..., Any], in_axes: tuple, out_axes: Any) -> Callable[..., Any]:
+        """Return the function over Hypers that share a Stream, then over rows of Streams.
+
+        A core takes one row after another: a second batch axis only costs it transposed copies.
+        """
 
         def by_row(axis: Any) -> Any:
             return STATE_ROWS if axis is train.STATE_AXES else 0
 
         lanes = jax.vmap(function, in_axes, out_axes)
+        rows_in = tuple(map(by_row, in_axes))
+        if self.mesh.devices.flat[0].platform == "cpu":
+            return one_by_one(lanes, rows_in)
         rows_out = tuple(map(by_row, out_axes)) if type(out_axes) is tuple else by_row(out_axes)
-        return jax.vmap(lanes, tuple(map(by_row, in_axes)), rows_out)
+        return jax.vmap(lanes, rows_in, rows_out)
 
     def _sharded(self, function: Callable[..., Any], arity: int, out: Any, donate: tuple = ()) -> Any:
         specs = (ROWS, ROWS, STATE_SPECS)[:arity]
@@ -95,6 +100,20 @@ class Programs:
     def record(self, streams: Any, hypers: Any, state: TrainState) -> Record:
         """Return the record of the state as it is."""
         return self._call("record", streams, hypers, state)
+
+
+def one_by_one(function: Callable[..., Any], in_axes: tuple) -> Callable[..., Any]:
+    """Return what vmap over rows returns, computed in a loop over them; states share their step."""
+
+    def share_step(leaf: Any) -> Any:
+        return leaf._replace(step=leaf.step[0]) if isinstance(leaf, TrainState) else leaf
+
+    def each_row(*args: Any) -> Any:
+        every_arg_by_row = jax.vmap(lambda *row: row, in_axes)(*args)
+        results = jax.lax.map(lambda row: function(*row), every_arg_by_row)
+        return jax.tree.map(share_step, results, is_leaf=lambda leaf: isinstance(leaf, TrainState))
+
+    return each_row
 
 
 def fill(hypers: Sequence[Hypers], lanes: int) -> list[Hypers]:
