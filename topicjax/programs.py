@@ -17,6 +17,7 @@ from topicjax.train import TrainState
 
 ROWS = PartitionSpec("devices")
 EVERYWHERE = PartitionSpec()
+CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False}  # every core is a device: it needs no helpers
 STATE_ROWS = TrainState(step=None, rows_missing=0, params=0, opt_state=0, earlier_values=0, source=0)
 STATE_SPECS = TrainState(*(EVERYWHERE if axis is None else ROWS for axis in STATE_ROWS))
 
@@ -33,7 +34,10 @@ class Programs:
     ) -> None:
         """Wrap the functions for one trial in vmap over Hypers, rows and devices; compile later."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
-        rate = plan.flop_rate(mesh.devices.flat[0].platform) * mesh.size
+        platform = mesh.devices.flat[0].platform
+        self.is_cpu = platform == "cpu"
+        self.compiler_options = CPU_OPTIONS if self.is_cpu else None
+        rate = plan.flop_rate(platform) * mesh.size
         self.window = plan.segment_records(group, snapshots, rate)
         self.layout = dict(window=self.window, rows=group.rows_per_chunk, lanes=group.lanes)
         self.layout |= dict(snapshots=list(snapshots))
@@ -58,7 +62,7 @@ class Programs:
 
         lanes = jax.vmap(function, in_axes, out_axes)
         rows_in = tuple(map(by_row, in_axes))
-        if self.mesh.devices.flat[0].platform == "cpu":
+        if self.is_cpu:
             return one_by_one(lanes, rows_in)
         rows_out = tuple(map(by_row, out_axes)) if type(out_axes) is tuple else by_row(out_axes)
         return jax.vmap(lanes, rows_in, rows_out)
@@ -72,7 +76,7 @@ class Programs:
         """Run a program, compiling it at its first call; compile time is counted apart."""
         if name not in self._compiled:
             start = time.monotonic()
-            self._compiled[name] = getattr(self, f"_{name}").lower(*args).compile()
+            self._compiled[name] = getattr(self, f"_{name}").lower(*args).compile(self.compiler_options)
             self.on_compile(time.monotonic() - start)
         return self._compiled[name](*args)
 
