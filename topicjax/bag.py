@@ -142,18 +142,20 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bo
     )
 
 
-def in_usual_rows(spec: Spec, function: Callable[[Bag], Any], batch: Bag) -> Any:
+def in_usual_rows(spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_documents: int) -> Any:
     """Return function(batch), computed without the rows that only an unusual batch needs.
 
     Rows that hold no word change no sum, so both ways return the same but for rounding.
     """
-    usual = spec.batch_size + row_capacity(spec, spec.batch_size, UNUSUAL_PROBABILITY)
+    usual = num_documents + row_capacity(spec, num_documents, UNUSUAL_PROBABILITY)
     spare = batch.query_R.size - usual
     if spec.infinite_documents or spare <= 0:
         return function(batch)
-    first = Bag(*(leaf[:usual] for leaf in batch[:3]), batch.rows_missing)
-    is_usual = largest(batch.rows_missing) <= -spare
-    return jax.lax.cond(is_usual, lambda: function(first), lambda: function(batch))
+
+    def in_first_rows() -> Any:
+        return function(Bag(*(leaf[:usual] for leaf in batch[:3]), batch.rows_missing))
+
+    return jax.lax.cond(largest(batch.rows_missing) <= -spare, in_first_rows, lambda: function(batch))
 
 
 @jax.custom_batching.custom_vmap

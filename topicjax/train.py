@@ -93,7 +93,10 @@ def advance(
         state, latest = carry
         batch = draw_batch(spec, stream, source, state.step)
         gradients = bag.in_usual_rows(
-            spec, lambda rows: loss_and_gradients(spec, hypers, state.params, rows)[1], batch
+            spec,
+            lambda rows: loss_and_gradients(spec, hypers, state.params, rows)[1],
+            batch,
+            spec.batch_size,
         )
         latest = jax.lax.cond(
             offset == 0,
@@ -194,7 +197,10 @@ def take_record(
 
     Steps need gradients alone: the loss is computed here, for records only.
     """
-    kernel_model = bag.effective(spec, state.params)
+    kernel_model, real_V = bag.effective(spec, state.params), bag.real_types(spec)
+    loss = bag.in_usual_rows(
+        spec, lambda rows: bag.loss(kernel_model, rows, hypers.objective, real_V), batch, spec.batch_size
+    )
     slot = (state.step // spec.record_every) % state.earlier_values.shape[0]
     return measure(
         spec=spec,
@@ -204,7 +210,7 @@ def take_record(
         params=state.params,
         earlier_value=state.earlier_values[slot],
         step=state.step,
-        loss=bag.loss(kernel_model, batch, hypers.objective, bag.real_types(spec)),
+        loss=loss,
         gradients=gradients,
     )
 
