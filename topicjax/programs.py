@@ -34,10 +34,8 @@ class Programs:
     ) -> None:
         """Wrap the functions for one trial in vmap over Hypers, rows and devices; compile later."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
-        platform = mesh.devices.flat[0].platform
-        self.is_cpu = platform == "cpu"
-        self.compiler_options = CPU_OPTIONS if self.is_cpu else None
-        rate = plan.flop_rate(platform) * mesh.size
+        self.compiler_options = CPU_OPTIONS if on_cores(mesh) else None
+        rate = plan.flop_rate(mesh.devices.flat[0].platform) * mesh.size
         self.window = plan.segment_records(group, snapshots, rate)
         self.layout = dict(window=self.window, rows=group.rows_per_chunk, lanes=group.lanes)
         self.layout |= dict(snapshots=list(snapshots))
@@ -62,7 +60,7 @@ class Programs:
 
         lanes = jax.vmap(function, in_axes, out_axes)
         rows_in = tuple(map(by_row, in_axes))
-        if self.is_cpu:
+        if on_cores(self.mesh):
             return one_by_one(lanes, rows_in)
         rows_out = tuple(map(by_row, out_axes)) if type(out_axes) is tuple else by_row(out_axes)
         return jax.vmap(lanes, rows_in, rows_out)
@@ -106,12 +104,18 @@ class Programs:
         return self._call("record", streams, hypers, state)
 
 
+def on_cores(mesh: Mesh) -> bool:
+    """Return whether the devices are CPU cores."""
+    return mesh.devices.flat[0].platform == "cpu"
+
+
 def one_by_one(function: Callable[..., Any], in_axes: tuple) -> Callable[..., Any]:
     """Return what vmap over rows returns, computed in a loop over them; states share their step."""
 
     def share_step(leaf: Any) -> Any:
         return leaf._replace(step=leaf.step[0]) if isinstance(leaf, TrainState) else leaf
 
+    @functools.wraps(function)
     def each_row(*args: Any) -> Any:
         every_arg_by_row = jax.vmap(lambda *row: row, in_axes)(*args)
         results = jax.lax.map(lambda row: function(*row), every_arg_by_row)
