@@ -198,9 +198,6 @@ def take_record(
     Steps need gradients alone: the loss is computed here, for records only.
     """
     kernel_model, real_V = bag.effective(spec, state.params), bag.real_types(spec)
-    loss = bag.in_usual_rows(
-        spec, lambda rows: bag.loss(kernel_model, rows, hypers.objective, real_V), batch, spec.batch_size
-    )
     slot = (state.step // spec.record_every) % state.earlier_values.shape[0]
     return measure(
         spec=spec,
@@ -210,7 +207,7 @@ def take_record(
         params=state.params,
         earlier_value=state.earlier_values[slot],
         step=state.step,
-        loss=loss,
+        loss=bag.loss(kernel_model, batch, hypers.objective, real_V),
         gradients=gradients,
     )
 
