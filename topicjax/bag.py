@@ -143,10 +143,7 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bo
 
 
 def in_usual_rows(spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_documents: int) -> Any:
-    """Return function(batch), computed without the rows that only an unusual batch needs.
-
-    Rows that hold no word change no sum, so both ways return the same but for rounding.
-    """
+    """Return function(batch) without the rows only an unusual batch needs: the same but for rounding."""
     usual = num_documents + row_capacity(spec, num_documents, UNUSUAL_PROBABILITY)
     spare = batch.query_R.size - usual
     if spec.infinite_documents or spare <= 0:
