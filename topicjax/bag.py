@@ -150,7 +150,8 @@ def in_usual_rows(spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_do
         return function(batch)
 
     def in_first_rows() -> Any:
-        return function(Bag(*(leaf[:usual] for leaf in batch[:3]), batch.rows_missing))
+        count_RxV, query_R, target_RxV, missing = batch
+        return function(Bag(count_RxV[:usual], query_R[:usual], target_RxV[:usual], missing))
 
     return jax.lax.cond(largest(batch.rows_missing) <= -spare, in_first_rows, lambda: function(batch))
 
