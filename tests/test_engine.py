@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import topicjax
-from topicjax import config, engine, grid, lda, plan, store
+from topicjax import config, engine, grid, lda, plan, programs, store
 from topicjax.progress import Progress
 
 BASE = dict(
@@ -238,3 +238,10 @@ def test_rows_share_a_stream_and_survive_resuming():
     first = {trial_id for row in group.chunks[0] for trial_id in row.trial_ids}
     (rest,) = plan.make_plan(trials, 2, 4, first)
     assert rest.rows == group.rows[2:] and rest.spec == group.spec
+
+
+def test_rows_one_by_one_are_rows_under_vmap(whole, tmp_path, monkeypatch):
+    """Cores loop over the rows of a chunk, accelerators take them together."""
+    monkeypatch.setattr(programs, "on_cores", lambda mesh: False)
+    run, _ = train_sweep(tmp_path / "together", lanes=12, devices=1)
+    assert_same_training(run, whole)

@@ -288,3 +288,46 @@ def test_capacity_is_rarely_needed_and_overflow_is_counted():
     found = int((np.asarray(documents.masked_BxN) & (np.asarray(documents.shown_BxN) != 0)).sum())
     assert bag.from_documents(none, numbers(Stream()), documents).rows_missing == found > 0
     assert bag.from_documents(TINY, numbers(Stream()), documents).rows_missing <= 0
+
+
+def test_usual_rows_train_as_all_rows_do():
+    spec = Spec(topics=3, words_per_topic=3)
+    stream = numbers(Stream())
+    params = bag.pad(large_params(spec))
+    params = {name: leaf.astype(jnp.float32) for name, leaf in params.items()}
+
+    @jax.jit
+    def gradients(key):
+        phi_TxW = lda.topic_words(spec, stream)
+        documents = lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size)
+        batch = bag.from_documents(spec, stream, documents)
+
+        def gradient(rows):
+            def loss(params):
+                return bag.loss(bag.effective(spec, params), rows, np.int32(0), bag.real_types(spec))
+
+            return jax.grad(loss)(params), rows.query_R.size
+
+        return gradient(batch), bag.in_usual_rows(spec, gradient, batch, spec.batch_size)
+
+    (whole, all_rows), (usual, usual_rows) = gradients(jax.random.key(0))
+    assert usual_rows < 0.8 * all_rows
+    assert relative(usual, whole) < 1e-5
+
+
+def test_an_unusual_batch_gets_all_rows_and_so_does_its_company():
+    spec = Spec()
+    rows = spec.batch_size + bag.row_capacity(spec, spec.batch_size)
+    empty = bag.Bag(jnp.zeros((rows, 1)), jnp.zeros(rows, jnp.int32), jnp.zeros((rows, 1)), jnp.zeros(()))
+
+    def rows_taken(rows_missing):
+        batch = empty._replace(rows_missing=rows_missing)
+        return bag.in_usual_rows(spec, lambda rows: rows.query_R.size, batch, spec.batch_size)
+
+    usual = spec.batch_size + bag.row_capacity(spec, spec.batch_size, bag.UNUSUAL_PROBABILITY)
+    just_fits = usual - rows
+    assert rows_taken(jnp.int32(just_fits)) == usual < rows
+    assert rows_taken(jnp.int32(just_fits + 1)) == rows
+    together = jax.vmap(rows_taken, out_axes=None)  # one answer for both: `cond` was not turned into `select`
+    assert together(jnp.array([just_fits, just_fits - 5])) == usual
+    assert together(jnp.array([just_fits, just_fits + 1])) == rows

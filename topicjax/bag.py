@@ -12,7 +12,8 @@ Dimension letters: B documents, N positions, R rows, V vocabulary, D embedding, 
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,8 @@ from topicjax.model import Params
 from topicjax.objectives import rows_loss
 
 VECTOR_WIDTH = 8
-OVERFLOW_PROBABILITY = 1e-12
+OVERFLOW_PROBABILITY = 1e-12  # of a batch with more kept and random words than rows: an error
+UNUSUAL_PROBABILITY = 0.05  # of a batch that needs more than the usual rows: it only takes longer
 
 
 class Bag(NamedTuple):
@@ -88,11 +90,11 @@ def effective(spec: Spec, params: Params) -> Effective:
 
 
 @functools.lru_cache(maxsize=1024)
-def row_capacity(spec: Spec, num_documents: int) -> int:
+def row_capacity(spec: Spec, num_documents: int, more: float = OVERFLOW_PROBABILITY) -> int:
     """Return how many rows hold the kept and random words of this many documents.
 
-    Chernoff's bound on the chance of more is below 10^-12 a step: exp(-s k) E[exp(s rows)], with the
-    generating function of a binomial of random length, minimised over s.
+    Chernoff's bound on the probability of `more` of them: exp(-s k) E[exp(s rows)], with the generating
+    function of a binomial of random length, minimised over s.
     """
     positions, p_row = num_documents * spec.length_max, spec.row_probability
     if p_row <= 0 or p_row >= 1:
@@ -102,8 +104,8 @@ def row_capacity(spec: Spec, num_documents: int) -> int:
     log_factor_S = np.log1p(p_row * np.expm1(slope_S))
     log_sum_S = np.asarray(scipy.special.logsumexp(np.outer(log_factor_S, length_N), axis=1))
     log_document_S = log_sum_S - math.log(len(length_N))
-    log_tail_S = num_documents * log_document_S - math.log(OVERFLOW_PROBABILITY)
-    enough = math.ceil(np.min(log_tail_S / slope_S))  # smallest k with bound(k) <= 10^-12
+    log_tail_S = num_documents * log_document_S - math.log(more)
+    enough = math.ceil(np.min(log_tail_S / slope_S))  # smallest k whose bound is low enough
     return min(padded(enough), positions)
 
 
@@ -138,6 +140,31 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bo
         jnp.concatenate([target_BxV, target_CxV]),
         is_row.sum(dtype=jnp.int32) - capacity,
     )
+
+
+def in_usual_rows(spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_documents: int) -> Any:
+    """Return function(batch) without the rows only an unusual batch needs: the same but for rounding."""
+    usual = num_documents + row_capacity(spec, num_documents, UNUSUAL_PROBABILITY)
+    spare = batch.query_R.size - usual
+    if spec.infinite_documents or spare <= 0:
+        return function(batch)
+
+    def in_first_rows() -> Any:
+        count_RxV, query_R, target_RxV, missing = batch
+        return function(Bag(count_RxV[:usual], query_R[:usual], target_RxV[:usual], missing))
+
+    return jax.lax.cond(largest(batch.rows_missing) <= -spare, in_first_rows, lambda: function(batch))
+
+
+@jax.custom_batching.custom_vmap
+def largest(number: jax.Array) -> jax.Array:
+    """Return the largest over all batches that are computed together: `vmap` of `cond` would run both."""
+    return number
+
+
+@largest.def_vmap
+def _largest_of_many(axis_size: int, in_batched: list[bool], number_B: jax.Array) -> tuple[jax.Array, bool]:
+    return number_B.max(axis=0), False
 
 
 def histogram(token_BxN: jax.Array, counted_BxN: jax.Array, size: int) -> jax.Array:

@@ -110,8 +110,12 @@ def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
     W = P_BxW.shape[1]
     cdf_BxW = jnp.matmul(P_BxW, jnp.triu(jnp.ones((W, W), P_BxW.dtype)), precision="highest")
     scaled_BxN = uniform_BxN * cdf_BxW[:, -1:]
-    passed_BxWxN = cdf_BxW[:, :, None] <= scaled_BxN[:, None, :]
-    passed_BxN = passed_BxWxN.astype(P_BxW.dtype).sum(axis=1).astype(jnp.int32)
+
+    def pass_word(word: jax.Array, passed_BxN: jax.Array) -> jax.Array:
+        return passed_BxN + (cdf_BxW[:, word][:, None] <= scaled_BxN)
+
+    none_BxN = jnp.zeros(uniform_BxN.shape, jnp.int32)
+    passed_BxN = jax.lax.fori_loop(0, W, pass_word, none_BxN, unroll=10)  # B x W x N at once is slower
     return 1 + jnp.minimum(passed_BxN, W - 1)
 
 

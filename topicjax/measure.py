@@ -75,7 +75,12 @@ def measure(
     uniform_loss = bag.loss(uniform_model, held_out.uniform, hypers.objective, real_V)
     eval_loss = uniform_loss
     if spec.attention == "trained":
-        eval_loss = bag.loss(model, held_out.attended, hypers.objective, real_V)
+        eval_loss = bag.in_usual_rows(
+            spec,
+            lambda rows: bag.loss(model, rows, hypers.objective, real_V),
+            held_out.attended,
+            spec.eval_documents,
+        )
     embedding = params.get("W_E")
     has_past = step >= ROTATION_LAG
     value_VxV = model.value_VxV.T  # output, key: the paper's W_ij predicts i from j

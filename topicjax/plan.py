@@ -17,7 +17,7 @@ CPU_LANES = 16  # trials a core trains together: their weights and rows stay nea
 ACCELERATOR_LANES = 512
 SEGMENT_STEPS = 200  # at most so many steps between two returns to Python ...
 SEGMENT_SECONDS = 3.0  # ... and about so long, so that Ctrl-C stops soon
-CPU_FLOP_RATE = 2.0e10  # useful FLOP/s of one core in this kernel, if nothing was measured yet
+CPU_FLOP_RATE = 2.5e10  # useful FLOP/s of one core in this kernel, if nothing was measured yet
 ACCELERATOR_FLOP_RATE = 5.0e12  # the same of a GPU or TPU: assumed, never measured
 FLOAT = 4
 
@@ -105,7 +105,7 @@ def lanes_that_fit(specs: Iterable[Spec], platform: str, memory: int) -> int:
 
 
 def num_rows(spec: Spec) -> int:
-    """Return the rows of a batch in the kernel."""
+    """Return how many rows of a batch the kernel has room for."""
     if spec.attention == "uniform":
         return spec.batch_size
     if spec.infinite_documents:
@@ -113,11 +113,19 @@ def num_rows(spec: Spec) -> int:
     return spec.batch_size + bag.row_capacity(spec, spec.batch_size)
 
 
+def mean_rows(spec: Spec) -> float:
+    """Return how many rows of a batch hold words to predict, on average."""
+    if spec.attention == "uniform" or spec.infinite_documents:
+        return num_rows(spec)
+    mean_length = (spec.length_min + spec.length_max) / 2
+    return spec.batch_size * (1 + spec.row_probability * mean_length)
+
+
 def step_flops(spec: Spec) -> float:
     """Return the useful floating-point operations of one trial-step: matrix products, no padding."""
     V, D, A = spec.vocabulary, spec.width, spec.head_width
-    products = 1 if spec.attention == "uniform" else 3  # output; gradients of value and attention
-    flops = 2.0 * num_rows(spec) * V * V * (2 if products == 1 else 3)
+    products = 2 if spec.attention == "uniform" else 3  # output; gradients of value and attention
+    flops = 2.0 * mean_rows(spec) * V * V * products
     if spec.attention == "trained":
         flops += 3 * 2.0 * A * V * V
     if spec.embedding != "one_hot":

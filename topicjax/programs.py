@@ -17,6 +17,7 @@ from topicjax.train import TrainState
 
 ROWS = PartitionSpec("devices")
 EVERYWHERE = PartitionSpec()
+CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False}  # every core is a device: it needs no helpers
 STATE_ROWS = TrainState(step=None, rows_missing=0, params=0, opt_state=0, earlier_values=0, source=0)
 STATE_SPECS = TrainState(*(EVERYWHERE if axis is None else ROWS for axis in STATE_ROWS))
 
@@ -33,6 +34,7 @@ class Programs:
     ) -> None:
         """Wrap the functions for one trial in vmap over Hypers, rows and devices; compile later."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
+        self.compiler_options = CPU_OPTIONS if on_cores(mesh) else None
         rate = plan.flop_rate(mesh.devices.flat[0].platform) * mesh.size
         self.window = plan.segment_records(group, snapshots, rate)
         self.layout = dict(window=self.window, rows=group.rows_per_chunk, lanes=group.lanes)
@@ -47,16 +49,21 @@ class Programs:
         self._record = self._sharded(record, 3, ROWS)
         self._compiled: dict[str, Any] = {}
 
-    @staticmethod
-    def _over_rows(function: Callable[..., Any], in_axes: tuple, out_axes: Any) -> Callable[..., Any]:
-        """Return the function over Hypers that share a Stream, then over rows of Streams."""
+    def _over_rows(self, function: Callable[..., Any], in_axes: tuple, out_axes: Any) -> Callable[..., Any]:
+        """Return the function over Hypers that share a Stream, then over rows of Streams.
+
+        A core takes one row after another: a second batch axis only costs it transposed copies.
+        """
 
         def by_row(axis: Any) -> Any:
             return STATE_ROWS if axis is train.STATE_AXES else 0
 
         lanes = jax.vmap(function, in_axes, out_axes)
+        rows_in = tuple(map(by_row, in_axes))
+        if on_cores(self.mesh):
+            return one_by_one(lanes, rows_in)
         rows_out = tuple(map(by_row, out_axes)) if type(out_axes) is tuple else by_row(out_axes)
-        return jax.vmap(lanes, tuple(map(by_row, in_axes)), rows_out)
+        return jax.vmap(lanes, rows_in, rows_out)
 
     def _sharded(self, function: Callable[..., Any], arity: int, out: Any, donate: tuple = ()) -> Any:
         specs = (ROWS, ROWS, STATE_SPECS)[:arity]
@@ -67,7 +74,7 @@ class Programs:
         """Run a program, compiling it at its first call; compile time is counted apart."""
         if name not in self._compiled:
             start = time.monotonic()
-            self._compiled[name] = getattr(self, f"_{name}").lower(*args).compile()
+            self._compiled[name] = getattr(self, f"_{name}").lower(*args).compile(self.compiler_options)
             self.on_compile(time.monotonic() - start)
         return self._compiled[name](*args)
 
@@ -95,6 +102,26 @@ class Programs:
     def record(self, streams: Any, hypers: Any, state: TrainState) -> Record:
         """Return the record of the state as it is."""
         return self._call("record", streams, hypers, state)
+
+
+def on_cores(mesh: Mesh) -> bool:
+    """Return whether the devices are CPU cores."""
+    return mesh.devices.flat[0].platform == "cpu"
+
+
+def one_by_one(function: Callable[..., Any], in_axes: tuple) -> Callable[..., Any]:
+    """Return what vmap over rows returns, computed in a loop over them; states share their step."""
+
+    def share_step(leaf: Any) -> Any:
+        return leaf._replace(step=leaf.step[0]) if isinstance(leaf, TrainState) else leaf
+
+    @functools.wraps(function)
+    def each_row(*args: Any) -> Any:
+        every_arg_by_row = jax.vmap(lambda *row: row, in_axes)(*args)
+        results = jax.lax.map(lambda row: function(*row), every_arg_by_row)
+        return jax.tree.map(share_step, results, is_leaf=lambda leaf: isinstance(leaf, TrainState))
+
+    return each_row
 
 
 def fill(hypers: Sequence[Hypers], lanes: int) -> list[Hypers]:

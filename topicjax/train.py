@@ -92,10 +92,15 @@ def advance(
     def step(carry: tuple[TrainState, Record], offset: jax.Array):
         state, latest = carry
         batch = draw_batch(spec, stream, source, state.step)
-        loss, gradients = loss_and_gradients(spec, hypers, state.params, batch)
+        gradients = bag.in_usual_rows(
+            spec,
+            lambda rows: loss_and_gradients(spec, hypers, state.params, rows)[1],
+            batch,
+            spec.batch_size,
+        )
         latest = jax.lax.cond(
             offset == 0,
-            lambda: take_record(spec, stream, hypers, source, state, loss, gradients),
+            lambda: take_record(spec, stream, hypers, source, state, batch, gradients),
             lambda: latest,
         )
         state = remember_value(spec, state)
@@ -121,8 +126,8 @@ def advance(
 def record(spec: Spec, stream: Stream, hypers: Hypers, state: TrainState) -> Record:
     """Return the record of the state as it is: the one after the last step."""
     batch = draw_batch(spec, stream, state.source, state.step)
-    loss, gradients = loss_and_gradients(spec, hypers, state.params, batch)
-    return take_record(spec, stream, hypers, state.source, state, loss, gradients)
+    _, gradients = loss_and_gradients(spec, hypers, state.params, batch)
+    return take_record(spec, stream, hypers, state.source, state, batch, gradients)
 
 
 def make_source(spec: Spec, stream: Stream) -> Source:
@@ -185,10 +190,14 @@ def take_record(
     hypers: Hypers,
     source: Source,
     state: TrainState,
-    loss: jax.Array,
+    batch: Bag,
     gradients: Params,
 ) -> Record:
-    """Return the record of the state, with W_V of ten steps before from its memory."""
+    """Return the record of the state, with W_V of ten steps before from its memory.
+
+    Steps need gradients alone: the loss is computed here, for records only.
+    """
+    kernel_model, real_V = bag.effective(spec, state.params), bag.real_types(spec)
     slot = (state.step // spec.record_every) % state.earlier_values.shape[0]
     return measure(
         spec=spec,
@@ -198,7 +207,7 @@ def take_record(
         params=state.params,
         earlier_value=state.earlier_values[slot],
         step=state.step,
-        loss=loss,
+        loss=bag.loss(kernel_model, batch, hypers.objective, real_V),
         gradients=gradients,
     )
 
