@@ -3,7 +3,8 @@
 Default model and documents.  `engine-sgd` and `engine-adam` are the engine's programs as users get them: all
 devices, its own chunks, records on at the default interval, nothing written.  `token-vmap` is the token-space
 model in a plain `jit(vmap)` over trials that share documents, `one-trial` the type-space kernel without vmap,
-`torch-eager` equation 7 in PyTorch (if installed), one trial at a time and documents drawn beforehand.
+`torch-eager` equation 7 in PyTorch (if installed), one trial at a time and documents drawn beforehand,
+`torch-masked` the same tuned: outputs of masked positions only.
 """
 
 import functools
@@ -21,30 +22,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from topicjax import engine, grid, lda, model, train
+from topicjax import engine, grid, lda, model, plan, train
 from topicjax.config import Hypers, Spec, Stream, numbers
-from topicjax.scaling import Engine, Program, memory_bytes, settings, useful_flops
+from topicjax.scaling import Engine, Program, memory_bytes, settings
 
 ENGINE_TRIALS = 64
 TOKEN_TRIALS = 16  # about a second a step on two cores, at the rate that 64 reach
 SINGLE_RECORDS = 5
-TORCH_STEPS = 40
+TORCH_STEPS = 20
 BUSY_SPREAD = 0.3  # (largest - smallest) / median above which the machine was not quiet
 BUSY_LOAD = 0.5  # processes that wait or run before we start, a core
 REFERENCES = ("token-vmap", "torch-eager")
 HEADER = (
-    f"{'program':12}{'trial-steps/s':>14}{'spread':>8}{'x token-vmap':>14}{'x torch-eager':>15}"
+    f"{'program':13}{'trial-steps/s':>14}{'spread':>8}{'x token-vmap':>14}{'x torch-eager':>15}"
     f"{'MFLOP/step':>12}{'of GEMM':>9}{'compile s':>11}{'memory MB':>11}"
 )
 
 
-def token_flops(spec: Spec, stream: Stream) -> float:
-    """Return the matrix products of one trial-step token by token: masked positions attend to all positions.
+def token_flops(spec: Spec, attending: float = 1.0) -> float:
+    """Return the matrix products of one trial-step token by token, if this share of positions attends.
 
     Keys, queries and values of one-hot tokens are looked up; that is no product.
     """
     lengths = range(spec.length_min, spec.length_max + 1)
-    pairs = spec.batch_size * stream.p_mask * statistics.mean(length**2 for length in lengths)
+    pairs = spec.batch_size * attending * statistics.mean(length**2 for length in lengths)
     return 3 * (2 * pairs * spec.head_width + 2 * pairs * spec.width)
 
 
@@ -77,7 +78,7 @@ def token_program() -> Program:
 
     params = model.init(spec, stream, numbers(Hypers()), keys.weights)
     params = {name: jnp.stack([leaf] * TOKEN_TRIALS) for name, leaf in params.items()}
-    return jitted("token-vmap", step, (params, jnp.int32(0)), TOKEN_TRIALS, token_flops(spec, Stream()))
+    return jitted("token-vmap", step, (params, jnp.int32(0)), TOKEN_TRIALS, token_flops(spec))
 
 
 def single_program() -> Program:
@@ -87,7 +88,7 @@ def single_program() -> Program:
     state = jax.jit(functools.partial(train.init, spec))(*arguments)
     advance = functools.partial(train.advance, spec, num_records=SINGLE_RECORDS)
     steps = SINGLE_RECORDS * spec.record_every
-    return jitted("one-trial", advance, (*arguments, state), steps, useful_flops(spec, Stream()))
+    return jitted("one-trial", advance, (*arguments, state), steps, plan.step_flops(spec))
 
 
 def jitted(
@@ -105,8 +106,8 @@ def jitted(
     return Program(name, step, trial_steps, flop, seconds, memory_bytes(compiled))
 
 
-def torch_program() -> Program:
-    """Return one trial in eager PyTorch, Adam, with the number of threads that suits it best."""
+def torch_programs() -> list[Program]:
+    """Return one trial in eager PyTorch, Adam, plain and tuned, with the number of threads that suits it."""
     from topicjax import bench_torch
 
     spec, stream, hypers = settings("adam"), numbers(Stream()), numbers(Hypers())
@@ -114,10 +115,14 @@ def torch_program() -> Program:
     draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
     drawn = [draw(jax.random.fold_in(keys.documents, number)) for number in range(TORCH_STEPS)]
     weights = model.init(spec, stream, hypers, keys.weights)
-    eager = bench_torch.Eager(weights, list(map(bench_torch.batch, drawn)), Hypers().learning_rate)
-    eager.use_best_threads(sorted({1, os.cpu_count() or 1}))
-    flop = token_flops(spec, Stream())
-    return Program("torch-eager", lambda: eager.train(TORCH_STEPS), TORCH_STEPS, flop)
+    programs = []
+    for name, only_masked in (("torch-eager", False), ("torch-masked", True)):
+        batches = [bench_torch.batch(documents, only_masked) for documents in drawn]
+        eager = bench_torch.Eager(weights, batches, Hypers().learning_rate)
+        eager.use_best_threads(sorted({1, os.cpu_count() or 1}))
+        flop = token_flops(spec, Stream().p_mask if only_masked else 1.0)
+        programs.append(Program(name, functools.partial(eager.train, TORCH_STEPS), TORCH_STEPS, flop))
+    return programs
 
 
 def gemm_gflops(size: int = 2048) -> float:
@@ -162,7 +167,7 @@ def run(repeats: int) -> dict[str, Any]:
     programs = [engine_program("engine-sgd", "sgd"), engine_program("engine-adam", "adam")]
     programs += [token_program(), single_program()]
     if importlib.util.find_spec("torch"):
-        programs.append(torch_program())
+        programs += torch_programs()
     rates, gemm = time_in_turns(programs, repeats)
     machine = dict(device=device(), load_before=load, peak_memory_bytes=peak_memory_bytes())
     return summary(programs, rates, gemm) | machine | dict(record_every=Spec().record_every)
@@ -207,7 +212,7 @@ def text(result: Mapping[str, Any]) -> str:
         f"peak memory of the whole process, compiling included: {result['peak_memory_bytes'] / 1e6:,.0f} MB",
     ]
     if not any(row["program"] == "torch-eager" for row in rows):
-        lines.append("torch-eager was left out; to add it: .venv/bin/pip install '.[bench]'")
+        lines.append("torch-eager was left out; to add it: .venv/bin/pip install --editable '.[bench]'")
     return "\n".join(lines + warnings(result))
 
 
@@ -219,7 +224,7 @@ def line(row: Mapping[str, Any]) -> str:
     memory = f"{row['memory_bytes'] / 1e6:.0f}" if row["memory_bytes"] is not None else "-"
     compiling = f"{row['compile_seconds']:.1f}" if row["compile_seconds"] else "-"
     return (
-        f"{row['program']:12}{rate:14,.0f}{row['spread']:8.0%}{vmap:>14}{torch:>15}"
+        f"{row['program']:13}{rate:14,.0f}{row['spread']:8.0%}{vmap:>14}{torch:>15}"
         f"{row['flop_per_trial_step'] / 1e6:12.1f}{row['gemm_share']:9.1%}{compiling:>11}{memory:>11}"
     )
 

@@ -2,8 +2,9 @@
 
 One-hot embeddings, no biases, every position a key.  Written to be fast in its own way: all documents of a
 batch at once, padded to the longest; rows of the weights are looked up, not multiplied by one-hot vectors;
-only masked positions are queries; documents are drawn and padded before the clock starts.
-Dimension letters: B documents, N positions, M masked positions of a document, V vocabulary, A head.
+documents are drawn and padded before the clock starts.  Equation 7 has an output for every position, and so
+does a plain program; a tuned one lets only masked positions attend, the others have no loss.
+Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, A head.
 """
 
 import time
@@ -23,27 +24,30 @@ class Batch(NamedTuple):
 
     shown_BxN: Any
     is_key_BxN: Any
-    query_BxM: Any  # what the masked positions show; padding has weight zero
+    query_BxM: Any  # what the attending positions show
     target_BxM: Any
-    weight_BxM: Any  # the loss is the weighted sum over masked positions
+    weight_BxM: Any  # the loss is the weighted sum; padding and positions without a mask have weight zero
 
 
-def batch(documents: Documents) -> Batch:
-    """Return documents padded to the longest of them, and their masked positions to the most."""
+def batch(documents: Documents, only_masked: bool = False) -> Batch:
+    """Return documents padded to the longest of them; every position attends, or the masked ones only."""
     word_BxN, shown_BxN, masked_BxN, present_BxN = map(np.asarray, documents)
     length, masked_B = present_BxN.sum(axis=1).max(), masked_BxN.sum(axis=1)
-    order_BxM = np.argsort(~masked_BxN, axis=1, kind="stable")[:, : max(masked_B.max(), 1)]
+    attending = max(masked_B.max(), 1) if only_masked else length
+    order_BxM = np.argsort(~(masked_BxN if only_masked else present_BxN), axis=1, kind="stable")[
+        :, :attending
+    ]
 
-    def of_masked(values_BxN: np.ndarray) -> np.ndarray:
+    def of_attending(values_BxN: np.ndarray) -> np.ndarray:
         return np.take_along_axis(values_BxN, order_BxM, axis=1)
 
     weight_B = 1 / (np.maximum(masked_B, 1) * max(np.count_nonzero(masked_B), 1))
-    weight_BxM = of_masked(masked_BxN) * weight_B[:, None]
+    weight_BxM = of_attending(masked_BxN) * weight_B[:, None]
     return Batch(
         torch.tensor(shown_BxN[:, :length], dtype=torch.int64),
         torch.tensor(present_BxN[:, :length]),
-        torch.tensor(of_masked(shown_BxN), dtype=torch.int64),
-        torch.tensor(of_masked(word_BxN), dtype=torch.int64),
+        torch.tensor(of_attending(shown_BxN), dtype=torch.int64),
+        torch.tensor(of_attending(word_BxN), dtype=torch.int64),
         torch.tensor(weight_BxM, dtype=torch.float32),
     )
 
@@ -59,7 +63,7 @@ class Attention(torch.nn.Module):
         )
 
     def forward(self, batch: Batch) -> Any:
-        """Return the outputs f_BxMxV of the masked positions."""
+        """Return the outputs f_BxMxV of the attending positions."""
         K_BxNxA = lookup(batch.shown_BxN, self.W_K)
         Q_BxMxA = lookup(batch.query_BxM, self.W_Q)
         score_BxMxN = torch.bmm(Q_BxMxA, K_BxNxA.transpose(1, 2)) / K_BxNxA.shape[2] ** 0.5

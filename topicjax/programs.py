@@ -47,7 +47,7 @@ class Programs:
         self._init = self._sharded(init, 2, STATE_SPECS)
         self._advance = self._sharded(advance, 3, (STATE_SPECS, ROWS), donate=(2,))
         self._record = self._sharded(record, 3, ROWS)
-        self._compiled: dict[str, Any] = {}
+        self.compiled: dict[str, Any] = {}
 
     def _over_rows(self, function: Callable[..., Any], in_axes: tuple, out_axes: Any) -> Callable[..., Any]:
         """Return the function over Hypers that share a Stream, then over rows of Streams.
@@ -72,11 +72,11 @@ class Programs:
 
     def _call(self, name: str, *args: Any) -> Any:
         """Run a program, compiling it at its first call; compile time is counted apart."""
-        if name not in self._compiled:
+        if name not in self.compiled:
             start = time.monotonic()
-            self._compiled[name] = getattr(self, f"_{name}").lower(*args).compile(self.compiler_options)
+            self.compiled[name] = getattr(self, f"_{name}").lower(*args).compile(self.compiler_options)
             self.on_compile(time.monotonic() - start)
-        return self._compiled[name](*args)
+        return self.compiled[name](*args)
 
     def arguments(self, rows: Sequence[Row]) -> tuple[Any, Any]:
         """Return the Streams and Hypers of a chunk on the devices, padded to the group's shape."""

@@ -17,7 +17,7 @@ import pandas as pd
 from jax.sharding import AxisType, Mesh
 
 from topicjax import grid, plan
-from topicjax.config import Spec, Stream, Trial, validate_spec
+from topicjax.config import Spec, Trial, validate_spec
 from topicjax.programs import Programs
 
 CHUNKS = (1, 2, 3, 4)  # calls and chunks over which cost must grow in proportion
@@ -40,18 +40,6 @@ def settings(optimizer: str, **changes: Any) -> Spec:
     spec = replace(Spec(), **dict(optimizer=optimizer, steps=20 * Spec().record_every) | changes)
     validate_spec(spec)
     return spec
-
-
-def useful_flops(spec: Spec, stream: Stream) -> float:
-    """Return the matrix products of one trial-step between token types, one-hot model: no padding.
-
-    A row is a document or a kept or random word: as many as expected, not as the kernel has room for.
-    """
-    V, A = spec.vocabulary, spec.head_width
-    length = (spec.length_min + spec.length_max) / 2
-    rows = spec.batch_size * (1 + length * stream.p_mask * (stream.p_keep + stream.p_random))
-    forward = 2 * rows * V * V + 2 * A * V * V  # outputs from attention; scores
-    return 3 * forward  # a product has two gradients of its own size
 
 
 def memory_bytes(compiled: Any, devices: int = 1) -> float:
@@ -96,8 +84,8 @@ class Engine:
 
     def program(self, name: str) -> Program:
         """Return a segment of the first chunk as something to time."""
-        flop = useful_flops(self.group.spec, self.group.rows[0].stream)
-        memory = memory_bytes(self.programs._compiled["advance"], self.programs.mesh.size)
+        flop = plan.step_flops(self.group.spec)
+        memory = memory_bytes(self.programs.compiled["advance"], self.programs.mesh.size)
         return Program(name, self.advance, self.steps * self.trials, flop, self.compile_seconds, memory)
 
 
@@ -162,7 +150,7 @@ def row(curve: str, size: Size, engine: Engine, seconds: Sequence[float], times:
     """Return one measured point; `times` says how often it took the steps or trials of one call."""
     trials, steps = size.trials * times.get("trials", 1), engine.steps * times.get("steps", 1)
     rates = [trials * steps / each for each in seconds]
-    rate, flop = statistics.median(rates), useful_flops(engine.group.spec, Stream())
+    rate, flop = statistics.median(rates), plan.step_flops(engine.group.spec)
     shape = dict(devices=size.devices, streams_per_device=size.streams, hypers_per_stream=size.hypers)
     shape |= dict(trials_per_chunk=size.trials, batch_size=size.batch_size, topics=size.topics)
     shape |= dict(words_per_topic=size.words_per_topic, trials=trials, steps=steps)
