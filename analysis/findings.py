@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames import SETTINGS
-from analysis.pictures import label
+from analysis.pictures import label, number
 from analysis.scores import trains_value
 from analysis.stages import CUTS, sensitivity, trains_attention
 
@@ -193,11 +193,6 @@ def count_of(which: np.ndarray) -> int:
 def share(count: int, total: int) -> str:
     """Return '66 of 384 trials (17 %)'."""
     return f"{count:,} of {number(total, 'trial')} ({100 * count / total:.0f} %)"
-
-
-def number(count: int, thing: str) -> str:
-    """Return '1 trial', '1,234 trials'."""
-    return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def of_these(count: int, total: int) -> str:

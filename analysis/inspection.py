@@ -1,5 +1,6 @@
 """A look inside one trained model: its matrices, its attention on documents, its way there, its numbers."""
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -13,9 +14,9 @@ from matplotlib.figure import Figure, SubFigure
 
 from analysis.curves import trajectory_panels
 from analysis.frames import SETTINGS, Run, load
-from analysis.losses import select
 from analysis.matrices import attention_matrix, colour_limit, heat_map
-from analysis.pictures import WIDTH, Picture, label, style
+from analysis.pictures import WIDTH, Picture, described, style
+from analysis.progress import select
 from analysis.stages import VIEWS, score_trials
 from analysis.tables import optimum
 from analysis.weights import (
@@ -88,21 +89,14 @@ def trial_page(
 
 def heading(settings: Mapping[str, Any], score: pd.Series, step: int) -> str:
     """Return which trial this is, and every setting that is not the default."""
-    others = {
-        name: settings[name]
+    others = [
+        name
         for name in SETTINGS
         if name in settings and name not in TITLE and settings[name] != DEFAULTS[name]
-    }
-    shown = ", ".join(setting_text(name, settings[name]) for name in TITLE)
-    extra = ", ".join(setting_text(name, value) for name, value in others.items())
+    ]
     kind = ", ".join(filter(None, (str(score[name]) for name in ("class", "suffix"))))
-    return f"trial {settings['trial_id']} at step {step:,}: {kind}\n{shown}" + (f"\n{extra}" if extra else "")
-
-
-def setting_text(name: str, value: Any) -> str:
-    """Return a setting as a reader says it."""
-    spoken = f"{value:g}" if isinstance(value, float) else label(value)
-    return spoken if name in ("optimizer", "objective") else f"{label(name)} {spoken}"
+    lines = [f"trial {settings['trial_id']} at step {step:,}: {kind}", ", ".join(described(settings, TITLE))]
+    return "\n".join(lines + textwrap.wrap(", ".join(described(settings, others)), 100))
 
 
 def draw_matrices(model: Inside, settings: Mapping[str, Any], figure: SubFigure) -> None:

@@ -5,7 +5,7 @@ Of a trained model alpha = exp(a_topic) and beta = exp(a_topic + a_self): differ
 over word queries, so geometric means of the ratios.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.frames import DATA_SETTINGS, Run
-from analysis.pictures import CLASS_COLOURS, WIDTH, Picture, label, style
+from analysis.pictures import (
+    CLASS_COLOURS,
+    WIDTH,
+    Picture,
+    described,
+    label,
+    number,
+    sentences,
+    style,
+    varying,
+)
 from analysis.stages import score_trials
 from analysis.weights import Array, Frame, data_model
 from topicjax.theory import (
@@ -32,10 +42,11 @@ MARKERS = {"squared": "o", "cross_entropy": "^"}
 BEST: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
 BOUND: dict[str, Any] = dict(color="black", ls=":", lw=1.1)
 MINIMUM: dict[str, Any] = dict(color="black", ls="", marker="*", ms=9, mfc="white", zorder=3)
-UNIFORM: dict[str, Any] = dict(color="black", ls="", marker="+", ms=11, mew=1.3, zorder=3)
+UNIFORM: dict[str, Any] = dict(color="black", ls="", marker="+", ms=13, mew=1.0, zorder=5)
 Ranges = tuple[tuple[float, float], tuple[float, float]]  # of alpha and of beta
 LEVELS = 10.0 ** np.arange(-5, 0.1, 0.5)
 RESOLUTION = 201
+MOST_LANDSCAPES = 4  # of a run
 WIDEST = (1e-3, 1e5)  # no axis reaches further, whatever the points
 
 
@@ -62,21 +73,30 @@ def points(run: Run) -> pd.DataFrame:
 
 
 def landscapes(run: Run) -> list[Picture]:
-    """Return a landscape for each data setting whose topics are disjoint and uniform."""
+    """Return landscapes of the data settings with most trials whose topics are disjoint and uniform."""
     placed: Frame = points(run)
     if placed["weight_topic"].isna().all():
-        raise ValueError(f"none of {len(run.trials)} trials is finite and trains attention")
-    groups = placed.groupby([*DATA_SETTINGS, "value"], dropna=False, sort=False)
-    found = [(group.iloc[0].to_dict(), group) for _, group in groups]
-    known = [(settings, group) for settings, group in found if data_model(settings) is not None]
-    return [landscape(settings, group) for settings, group in known or found[:1]]
+        raise ValueError(f"none of {number(len(run.trials), 'trial')} is finite and trains attention")
+    names = [*DATA_SETTINGS, "value"]
+    groups = [group for _, group in placed.groupby(names, dropna=False, sort=True)]
+    known = [group for group in groups if data_model(group.iloc[0].to_dict()) is not None] or groups[:1]
+    shown = sorted(known, key=len, reverse=True)[:MOST_LANDSCAPES]
+    told = ["key_visibility", *(name for name in varying(placed, names) if name != "key_visibility")]
+    pictures = [landscape(group.iloc[0].to_dict(), group, told) for group in shown]
+    hidden = len(known) - len(shown)
+    if hidden:
+        more = f" Not drawn: {number(hidden, 'landscape')} of data settings with as many or fewer trials."
+        pictures[-1] = replace(pictures[-1], caption=pictures[-1].caption + more)
+    return pictures
 
 
-def landscape(settings: Mapping[Any, Any], placed: Frame) -> Picture:
+def landscape(
+    settings: Mapping[Any, Any], placed: Frame, told: Sequence[str] = ("key_visibility",)
+) -> Picture:
     """Return the loss over (alpha, beta) for one data setting, with trained models as points.
 
     `placed` has the columns weight_topic (alpha), weight_self (beta), class and objective; rows with
-    NaN are counted as left out.
+    NaN are counted as left out.  `told` are the settings that the title names.
     """
     setting = stand_in(settings)
     drawn = placed.dropna(subset=["weight_topic", "weight_self"])
@@ -100,12 +120,13 @@ def landscape(settings: Mapping[Any, Any], placed: Frame) -> Picture:
         bar = figure.colorbar(axes[0].collections[0], ax=list(axes), shrink=0.9, pad=0.02)
         bar.set_label("squared loss above its minimum")
         figure.legend(handles=legend(setting, drawn), loc="outside lower center", ncols=4)
+    models, best = number(len(drawn), "trained model"), f"{setting.average:.3g}"
     alt = (
-        f"Contours of the loss over alpha and beta with {len(drawn)} trained models as points; the minimum "
-        f"has alpha' = {setting.average:.3g}."
+        f"Contours of the loss over alpha and beta with {models} as points; the minimum has alpha' = {best}."
     )
-    title = f"Loss over the attention of Assumption 2 (keys: {settings['key_visibility']})"
-    return Picture(figure, title, " ".join(sentences(setting, placed, drawn, ranges)), alt)
+    where = ", ".join(described(settings, told)).replace("$", "")
+    title = f"Loss over the attention of Assumption 2 ({where})"
+    return Picture(figure, title, caption(setting, placed, drawn, ranges), alt)
 
 
 def stand_in(settings: Mapping[Any, Any]) -> Setting:
@@ -120,9 +141,8 @@ def stand_in(settings: Mapping[Any, Any]) -> Setting:
         collision = (data.alpha + 1) / (data.topics * data.alpha + 1)  # E[sum of squared topic shares]
         tau = max(2, round(1 / collision))  # one topic a document leaves attention nothing to do
         why = (
-            f"; it is drawn for orientation, since the trials' documents have Dirichlet({data.alpha:g}) "
-            f"topic shares: their expected sum of squares is {collision:.2f}, and 1/{tau} is the nearest for "
-            "equal shares of two or more topics"
+            f"; only for orientation: the trials' documents have Dirichlet({data.alpha:g}) topic shares "
+            f"(expected sum of squares {collision:.2f}, here 1/{tau})"
         )
     elif not data.infinite_documents:
         why = f"; the trials' documents have {data.length_min} to {data.length_max} words"
@@ -131,8 +151,8 @@ def stand_in(settings: Mapping[Any, Any]) -> Setting:
     if settings["value"] != "blocks":
         best = uniform_attention_optimum(infinite)
         entries = float(best[1, 0]), float(best[1, data.words_per_topic + 1]), float(best[1, 2])
-        value = "the best for uniform attention"
-    sentence = f"It holds for infinitely long documents of {tau} topics and a W^V frozen to {value}{why}."
+        value = "the best for uniform attention, not the trials' own"
+    sentence = f"For infinite documents of {tau} topics and W^V frozen to {value}{why}."
     return Setting(infinite, entries, *optimal_attention(infinite, entries), sentence)
 
 
@@ -212,24 +232,24 @@ def legend(setting: Setting, drawn: Frame) -> list[Line2D]:
     return entries
 
 
-def sentences(setting: Setting, placed: Frame, drawn: Frame, ranges: Ranges) -> list[str]:
-    """Return the caption: what is drawn, for which documents, and what was left out."""
-    outside = int(is_outside(drawn, ranges).sum())
-    lost = len(placed) - len(drawn)
+def caption(setting: Setting, placed: Frame, drawn: Frame, ranges: Ranges) -> str:
+    """Return what is drawn, for which documents, and what was left out."""
+    outside, lost = int(is_outside(drawn, ranges).sum()), len(placed) - len(drawn)
     near = int((np.log(drawn[["weight_topic", "weight_self"]]).abs() < np.log(1.05)).all(axis=1).sum())
+    has_mask = setting.data.key_visibility == "all"
     parts = {
         "Exact squared loss if every word attends to itself with weight beta, to other words of its topic "
-        "with weight alpha and to everything else with weight 1; alpha' = ((v - 1) alpha + beta)/v.": True,
+        "with weight alpha, to all else with weight 1; alpha' = ((v - 1) alpha + beta)/v.": True,
         setting.sentence: True,
-        "Left: [MASK] queries weigh [MASK] keys by beta too, as Assumption 2 says; right: they attend "
-        "uniformly, and only alpha' matters.": setting.data.key_visibility == "all",
-        "[MASK] is no key here, so only alpha' matters.": setting.data.key_visibility != "all",
-        "Theorem 3 is proved for numbers of topics that grow without bound.": theorem3(setting.data),
-        f"Points: {len(drawn)} trained models, every seed one, at the end of training, with alpha = "
-        "exp(a_topic) and beta = exp(a_topic + a_self), geometric means of the weights of word queries; "
-        "their [MASK] queries and W^V are their own, and cross-entropy has another landscape.": True,
-        f"{near} of them lie within 5 % of uniform attention, one over the other.": near > 1,
-        f"{outside} points lie beyond the axes and are hollow at the border.": outside,
-        f"{lost} of {len(placed)} trials diverged and are left out.": lost,
+        "Left: [MASK] queries weigh [MASK] keys by beta, as Assumption 2 says; right: they attend uniformly, "
+        "and only alpha' matters.": has_mask,
+        "[MASK] is no key here, so only alpha' matters.": not has_mask,
+        "Theorem 3 is asymptotic in the number of topics.": theorem3(setting.data),
+        f"Points: {number(len(drawn), 'trained model')} at alpha = exp(a_topic), beta = exp(a_topic + "
+        "a_self) of their word queries.": True,
+        "Cross-entropy has another landscape.": (drawn["objective"] == "cross_entropy").any(),
+        f"{near} of them lie within 5 % of uniform attention.": near > 1,
+        f"Hollow at the border: {number(outside, 'point')} beyond the axes.": outside,
+        f"Left out: {number(lost, 'diverged trial')}.": lost,
     }
-    return [sentence for sentence, holds in parts.items() if holds]
+    return sentences(parts)

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.frames import Run
-from analysis.pictures import WIDTH, Picture, label, style
-from analysis.tables import Number, named, optimum, optimum_error, text, value_number
+from analysis.pictures import WIDTH, Picture, described, label, number, setting, style
+from analysis.tables import Number, optimum, optimum_error, text, value_number
 from analysis.weights import (
     OBJECTIVES,
     Array,
@@ -32,13 +32,10 @@ from topicjax.theory import theorem2_matrix
 
 MASK_WIDTH = 0.4  # [MASK] is drawn as wide as this share of a topic: one line could not be seen
 READING = (
-    "Tokens are sorted by topic, with thin lines between topics; [MASK] comes first, beyond the black line, "
-    "and is drawn wider than a word. Panels above a colour bar share it; it ends at 1.5 times the "
-    "median over them of the 99th percentile of pairs of different words: single entries may lie beyond."
+    "Tokens are sorted by topic; [MASK] comes first, beyond the black line, drawn wider than a word. Single "
+    "entries may lie beyond the colours."
 )
-BLOCKS = (
-    "the share of the variance over pairs of different words that is explained by whether they share a topic"
-)
+BLOCKS = "the share of the variance over pairs of different words that sharing a topic explains"
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def figure1(run: Run, restore: Restore | None = None) -> Picture:
     figure = heat_maps(panels, choice, "token (topic)", "token (topic)", units)
     sentences = ["Dot products of the token embeddings, W^E^T W^E, at the end of training.", READING]
     sentences.append(f"Blocks: {BLOCKS}.")
-    caption = " ".join([*sentences, over_seeds(choice, blocks), *choice.notes])
+    caption = " ".join([*sentences, seeds(choice), *choice.notes])
     title = "Dot products of the trained embeddings"
     return Picture(figure, title, caption, spoken("embedding dot products", choice, blocks))
 
@@ -97,10 +94,8 @@ def figure2(run: Run, restore: Restore | None = None) -> Picture:
         *sentences,
     ]
     if any(optimum(cell.settings) is None for cell in cells):
-        caption.append(f"Blocks, where no optimum is known in closed form: {BLOCKS}.")
-    if any(column[0] == "cross_entropy" for column in choice.columns):
-        caption.append("A number added to a whole column changes no prediction of cross-entropy models.")
-    caption += [over_seeds(choice, value_number), *choice.notes]
+        caption.append(f"Blocks, where no optimum is known: {BLOCKS}.")
+    caption += [seeds(choice), *choice.notes]
     title = "Value matrices of the trained models" + (" and their predictions" if predictions else "")
     return Picture(figure, title, " ".join(caption), spoken("the value matrix", choice, value_number))
 
@@ -111,14 +106,13 @@ def heat_map(matrix: Array, ax: Axes, words_per_topic: int, limit: float) -> Axe
     index = np.r_[np.zeros(wide, int), np.arange(1, len(matrix))]
     ax.imshow(matrix[np.ix_(index, index)], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     topics = (len(matrix) - 1) // words_per_topic
-    for number in range(topics):
-        edge = wide - 0.5 + number * words_per_topic
-        look: dict[str, Any] = dict(color="0.6", lw=0.25) if number else dict(color="black", lw=0.7)
-        ax.axhline(edge, **look)
-        ax.axvline(edge, **look)
-    numbers = sorted({(topics + 1) // 2, topics})
-    centres = [wide + (number - 0.5) * words_per_topic - 0.5 for number in numbers]
-    names = ["[MASK]", *map(str, numbers)]
+    edges, last = wide - 0.5 + words_per_topic * np.arange(topics), len(index) - 0.5
+    for places, colour, width in ((edges[1:], "0.6", 0.25), (edges[:1], "black", 0.7)):
+        ax.hlines(places, -0.5, last, color=colour, linewidth=width)
+        ax.vlines(places, -0.5, last, color=colour, linewidth=width)
+    named = np.array(sorted({(topics + 1) // 2, topics}))
+    centres = wide + (named - 0.5) * words_per_topic - 0.5
+    names = ["[MASK]", *map(str, named)]
     ax.set_xticks([(wide - 1) / 2, *centres], names, fontsize=6.5)
     ax.set_yticks([(wide - 1) / 2, *centres], names, fontsize=6.5)
     ax.get_xticklabels()[0].set_horizontalalignment("left")  # else it needs room beside the panel
@@ -143,16 +137,17 @@ def dot_products(model: Inside) -> Array:
     return np.eye(len(model.U)) if model.E is None else model.E
 
 
-def trained_panels(choice: Choice, matrix: Callable[[Inside], Array], number: Measure) -> Panels:
-    """Return a panel for each cell: its lowest seed, titled with its number."""
+def trained_panels(choice: Choice, matrix: Callable[[Inside], Array], measure: Measure) -> Panels:
+    """Return a panel for each cell: its lowest seed, titled with the range of its number over seeds."""
     panels = {}
     for (row, column), cell in choice.cells.items():
         is_first = not any((above, column) in choice.cells for above in range(row))
-        names = list(map(label, column)) if is_first else []
-        title = "\n".join([*names, text(*number(cell.models[0], cell.settings))])
+        kinds, values = zip(*(measure(model, cell.settings) for model in cell.models), strict=True)
+        lines = [*map(label, column)] if is_first else []
+        lines += [setting("learning_rate", cell.settings["learning_rate"]), text(kinds[0], *values)]
         words = int(cell.settings["words_per_topic"])
         place = row, choice.columns.index(column)
-        panels[place] = Panel(matrix(cell.models[0]), words, column[0], title)
+        panels[place] = Panel(matrix(cell.models[0]), words, column[0], "\n".join(lines))
     return panels
 
 
@@ -166,18 +161,17 @@ def predicted_panels(choice: Choice) -> tuple[Panels, list[str]]:
             continue
         sizes = sizes_and_masking(cell.settings)
         blocks = theorem2_matrix(*sizes)
-        names = ("", "") if panels else ("theory:\noptimum\n", "theory:\nTheorem 2\n")
+        names = ("", "") if panels else ("theory:\noptimum\n\n", "theory:\nTheorem 2\n\n")
         titles = names[0] + " ", names[1] + text("error", optimum_error(blocks, cell.settings))
         panels[row, right] = Panel(best, sizes[1], "squared", titles[0])
         panels[row, right + 1] = Panel(blocks, sizes[1], "squared", titles[1])
+    is_trained = any(cell.settings["attention"] == "trained" for cell in choice.cells.values())
     sentences = [
-        "Optimum: the exact W^V of least squared loss under uniform attention, with the row's document "
-        "lengths, visible keys and L2; Theorem 2 is for infinite documents, all positions as keys and no L2.",
-        "Error: the Frobenius distance to the optimum of the same row over the norm of that optimum; the "
-        "column of [MASK] counts only where [MASK] can be a key.",
+        "Optimum: W^V of least squared loss under uniform attention for the row's documents, keys and L2; "
+        "Theorem 2: infinite documents, all keys, no L2"
+        + ("; both are for the first stage: here attention was trained too." if is_trained else "."),
+        "Error: Frobenius distance to the optimum over its norm, without [MASK] where it is no key.",
     ]
-    if any(cell.settings["attention"] == "trained" for cell in choice.cells.values()):
-        sentences.append("Attention was trained here, so both are predictions for the first stage only.")
     return panels, sentences if panels else []
 
 
@@ -186,14 +180,18 @@ def heat_maps(panels: Panels, choice: Choice, xlabel: str, ylabel: str, units: M
     rows, columns = (1 + max(place[axis] for place in panels) for axis in (0, 1))
     with style():
         side = min(1.7, (WIDTH - 0.8) / columns)
-        figure = Figure(figsize=(WIDTH, rows * (side + 0.15) + 1.3))
+        lines = [
+            max(panel.title.count("\n") for (line, _), panel in panels.items() if line == row)
+            for row in {place[0] for place in panels}
+        ]
+        figure = Figure(figsize=(WIDTH, rows * (side + 0.1) + 0.12 * sum(lines) + 1.22))
         axes = figure.subplots(rows, columns, squeeze=False)
         for objective in sorted({panel.objective for panel in panels.values()}):
             own = {place: panel for place, panel in panels.items() if panel.objective == objective}
             limit = colour_limit([(panel.matrix, panel.words_per_topic) for panel in own.values()])
             for place, panel in own.items():
                 heat_map(panel.matrix, axes[place], panel.words_per_topic, limit)
-                axes[place].set_title(panel.title, fontsize=7.5)
+                axes[place].set_title(panel.title, fontsize=7)
             under = sorted({place[1] for place in own})
             image, above = axes[next(iter(own))].images[0], axes[:, under].ravel()
             bar = figure.colorbar(image, ax=above, location="bottom", extend="both", aspect=11 * len(under))
@@ -208,7 +206,7 @@ def label_edges(axes: Any, panels: Panels, choice: Choice, xlabel: str, ylabel: 
     for row, column in np.ndindex(axes.shape):
         ax = axes[row, column]
         ax.set_visible((row, column) in panels)
-        names = ", ".join(named(choice.rows[row]))
+        names = ", ".join(described(choice.rows[row], choice.rows[row]))
         if column == 0:
             ax.set_ylabel(f"{names}\n{ylabel}" if names else ylabel)
         else:
@@ -219,26 +217,22 @@ def label_edges(axes: Any, panels: Panels, choice: Choice, xlabel: str, ylabel: 
             ax.set_xlabel(xlabel, fontsize=7)
 
 
-def over_seeds(choice: Choice, number: Measure) -> str:
-    """Return which seed is drawn, and for each panel its learning rate and the range over seeds."""
-    parts = []
-    for (row, column), cell in choice.cells.items():
-        names = named({"learning_rate": cell.settings["learning_rate"], **choice.rows[row]})
-        kinds, values = zip(*(number(model, cell.settings) for model in cell.models), strict=True)
-        seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"
-        where = f"{label(column[0])}, {label(column[1])} ({', '.join(names)}; {seeds})"
-        parts.append(f"{where}: {text(kinds[0], *values)}")
-    return f"Each panel is the lowest seed; over all seeds: {'; '.join(parts)}."
+def seeds(choice: Choice) -> str:
+    """Return which seed is drawn, and over how many the numbers above the panels range."""
+    counts = sorted({len(cell.models) for cell in choice.cells.values()})
+    if counts[-1] == 1:
+        return "Every panel is a single seed."
+    span = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Panels show the lowest seed, numbers the range over {span} seeds."
 
 
-def spoken(matrix: str, choice: Choice, number: Measure) -> str:
+def spoken(matrix: str, choice: Choice, measure: Measure) -> str:
     """Return the figure in a sentence, for readers who cannot see it."""
     first = min(row for row, _ in choice.cells)
     drawn = [
-        f"{label(column[0])}, {label(column[1])}: {text(*number(cell.models[0], cell.settings))}"
+        f"{label(column[0])}, {label(column[1])}: {text(*measure(cell.models[0], cell.settings))}"
         for (row, column), cell in choice.cells.items()
         if row == first
     ]
-    return (
-        f"{len(choice.cells)} heat maps of {matrix}, tokens sorted by topic; first row: {'; '.join(drawn)}."
-    )
+    maps = number(len(choice.cells), "heat map")
+    return f"{maps} of {matrix}, tokens sorted by topic; first row: {'; '.join(drawn)}."

@@ -7,7 +7,6 @@ the slope eta / ln(1 + eta gamma), which is 1 / gamma for small steps.  Under Ad
 on the init scale, as long as that is small.
 """
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -15,8 +14,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.frames import Run
-from analysis.pictures import CLASS_COLOURS, WIDTH, Picture, label, style
+from analysis.frames import SETTINGS, Run
+from analysis.pictures import (
+    CLASS_COLOURS,
+    OPTIMIZERS,
+    SPOKEN_ALONE,
+    WIDTH,
+    Picture,
+    described,
+    label,
+    number,
+    sentences,
+    style,
+    varying,
+)
 from analysis.scores import Array, Records, numbers, onset
 from topicjax.theory import onset_rate
 
@@ -37,11 +48,9 @@ ASSUMED = dict(  # of theory.onset_rate
 )
 SIZES = ("topics", "words_per_topic", "topics_per_document", "p_mask", "p_keep", "p_random")
 NO_KEYS = ("seed", "init_scale", "steps", "record_every", "eval_documents")  # pooled in one fit
-OPTIMIZERS, FLAT = ("sgd", "momentum", "adam", "adamw"), ("adam", "adamw")
-COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<>P"
-MOST_SERIES = len(MARKERS)  # in a panel; more cannot be told apart
-VALUES = {"blocks": "$W^V$ at Theorem 2", "trained": "$W^V$ trained", "identity": "$W^V$ identity"}
-SYMBOLS = {"learning_rate": "η", "p_keep": "$p_c$", "p_random": "$p_r$", "p_mask": "$p_m$"}
+FLAT = ("adam", "adamw")
+COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<"
+MOST_SERIES = len(COLOURS)  # in a panel; more cannot be told apart
 Fit = tuple[dict[str, Any], pd.DataFrame]  # a row of onset_fit, and its trials that have an onset
 
 
@@ -89,11 +98,10 @@ def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
     return np.where(rate > 0, rate, np.nan)  # no kept words, or one topic a document: it never leaves
 
 
-def varying(times: pd.DataFrame) -> list[str]:
-    """Return the settings that tell fits apart: optimizer, objective and all others that vary."""
-    first, names = ["optimizer", "objective"], list(times.columns)
-    others = [name for name in names[1 : names.index("status")] if name not in (*first, *NO_KEYS)]
-    return first + [name for name in others if len(set(times[name])) > 1]
+def settings_of_fits(times: pd.DataFrame) -> list[str]:
+    """Return the settings that tell fits apart: objective, optimizer and all others that vary."""
+    others = [name for name in SETTINGS if name not in (*SPOKEN_ALONE, *NO_KEYS)]
+    return [*SPOKEN_ALONE, *varying(times, others)]
 
 
 def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
@@ -108,7 +116,7 @@ def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
 
 def fits(times: pd.DataFrame) -> list[Fit]:
     """Return the rows of onset_fit with their trials that have an onset."""
-    keys, found = varying(times), []
+    keys, found = settings_of_fits(times), []
     for values, group in cast(Any, times.groupby(keys)):
         used = group.loc[group["outcome"] == "onset"]
         slopes = np.array([slope for _, seed in used.groupby("seed") for slope in line(seed)])
@@ -147,7 +155,7 @@ def onset_scaling(run: Run, level: float = LEVEL) -> Picture:
             slope_panel(known, parts[1].subplots())
     return Picture(
         figure,
-        f"{run.name}: when attention becomes topical, by init scale",
+        "When attention becomes topical, by init scale",
         caption(times, fit),
         "Learning rate times onset step against the logarithm of one over the init scale, for "
         + ", ".join(map(label, optimizers))
@@ -158,17 +166,18 @@ def onset_scaling(run: Run, level: float = LEVEL) -> Picture:
 def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
     """Draw the onsets of one optimizer, a point a trial, and the line that `expected` says for each fit."""
     found = sorted((f for f in fits(times) if f[0]["onsets"]), key=lambda f: -f[0]["onsets"])[:MOST_SERIES]
-    names = [name for name in varying(times)[1:] if len({row[name] for row, _ in found}) > 1]
+    names = [name for name in settings_of_fits(times) if len({row[name] for row, _ in found}) > 1]
     found.sort(key=lambda f: [f[0][name] for name in reversed(names)])
     shown = pd.concat([used for _, used in found])
     x = np.array([shown["log_scale"].min() - 0.4, shown["log_scale"].max() + 0.4])
-    for number, (row, used) in enumerate(found):
-        colour = COLOURS[number % len(COLOURS)]
-        points = ax.plot(used["log_scale"], used["onset_time"], MARKERS[number], color=colour)
-        points[0].set(markersize=4, markerfacecolor="none", label=describe(row, names))
+    for index, (row, used) in enumerate(found):
+        colour = COLOURS[index]
+        points = ax.plot(used["log_scale"], used["onset_time"], MARKERS[index], color=colour)
+        points[0].set(markersize=4, markerfacecolor="none", label=", ".join(described(row, names)))
         slope, dashes = expected(row)
         height = used["onset_time"].median() if dashes == "--" else row["onset_time"]
-        ax.plot(x, height + slope * (x - row["log_scale"]), dashes, color=colour, linewidth=0.9)
+        if row["seeds"]:  # onsets at one init scale only have no line
+            ax.plot(x, height + slope * (x - row["log_scale"]), dashes, color=colour, linewidth=0.9)
     ax.set(xlim=x, ylim=(0, 1.08 * shown["onset_time"].max()), title=label(shown["optimizer"].iloc[0]))
     ax.set(xlabel="ln(1 / init scale)", ylabel=r"$\eta\,T_{\mathrm{on}}$ (learning rate $\times$ steps)")
     if names:
@@ -199,48 +208,33 @@ def slope_panel(fit: pd.DataFrame, ax: Axes) -> Axes:
     margin = max(0.005, 0.15 * np.ptp(ends))
     ax.set(xlim=(ends.min() - margin, ends.max() + margin), ylim=(-0.6, len(fit) - 0.4))
     ax.set_xlabel(r"slope of $\eta\,T_{\mathrm{on}}$ in units of $1/\gamma$")
-    ax.set_yticks(place, [describe(row, names) or label(row["optimizer"]) for row in rows])
+    ax.set_yticks(place, [", ".join(described(row, names or SPOKEN_ALONE)) for row in rows])
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return ax
-
-
-def describe(row: dict[str, Any], names: Sequence[str]) -> str:
-    """Return the values of some settings as a reader says them."""
-    return ", ".join(setting(name, row[name]) for name in names)
-
-
-def setting(name: str, value: Any) -> str:
-    """Return one setting with its value as a reader says it."""
-    if name == "value":
-        return VALUES[value]
-    if isinstance(value, str):
-        return label(value) if name == "objective" else f"{label(name)} {label(value)}"
-    return f"{SYMBOLS.get(name, label(name))} = {value:.3g}"
 
 
 def caption(times: pd.DataFrame, fit: pd.DataFrame) -> str:
     """Return what is drawn, over how many trials and seeds, and what was left out."""
     fit, used = fit.loc[fit["onsets"] > 0], times.loc[times["outcome"] == "onset"]
-    kinds = np.array([expected(row)[1] for row in fit.to_dict("records")])
+    kinds = np.array([expected(row)[1] if row["seeds"] else "" for row in fit.to_dict("records")])
     change = 100 * np.log(10) * (fit["slope"] / fit["onset_time"])[kinds == "--"]
-    is_fitted = (kinds == ":") & np.isfinite(numbers(fit, "slope"))
     hidden = sum(max(0, count - MOST_SERIES) for count in fit["optimizer"].value_counts())
     counts = times["outcome"].value_counts()
     left = [f"{counts[name]} {text}" for name, text in OUTCOMES.items() if name in counts]
-    sentences = {
-        "Each point is a trial: the learning rate times the step at which a_topic, the attention score of "
-        f"the same topic minus other topics, first reaches {times['level'].iloc[0]:g}, against the logarithm "
-        f"of one over the init scale; {len(used)} of {len(times)} trials (seeds: {used['seed'].nunique()}) "
-        "have such an onset.": True,
+    seeds = number(used["seed"].nunique(), "seed")
+    parts = {
+        "Each point is a trial: learning rate eta times the step at which a_topic, the attention score of "
+        f"the same topic minus other topics, first reaches {times['level'].iloc[0]:g}, over init scales; "
+        f"{len(used)} of {number(len(times), 'trial')} ({seeds}) have one.": True,
         "Solid lines have the predicted slope, eta / ln(1 + eta gamma), gamma being the rate at which "
         "topical attention leaves the saddle W^K = W^Q = 0; their height is fitted.": "-" in kinds,
-        "The lower panel has the measured slopes, mean and standard error over seeds, and the predicted ones "
-        "(in brackets), in units of 1 / gamma, the slope for small eta.": "-" in kinds and fit["seeds"].any(),
+        "Below: measured slopes, mean and standard error over seeds, and predicted ones (in brackets), in "
+        "units of 1 / gamma, the slope for small eta.": "-" in kinds,
         "Dashed lines are flat, at the median of their points.": "--" in kinds,
         f"There a tenfold smaller init scale changes eta T_on by {change.min():.1f} to {change.max():.1f} % "
         "(least squares).": change.notna().any(),
-        "Dotted lines are least-squares fits; there is no prediction for these settings.": is_fitted.any(),
-        f"{hidden} combinations of settings with fewer onsets are not drawn.": hidden,
-        f"Trials without an onset: {', '.join(left)}.": left,
+        "Dotted lines are least-squares fits; there is no prediction for these settings.": ":" in kinds,
+        f"Not drawn: {number(hidden, 'combination')} of settings with fewer onsets.": hidden,
+        f"Without an onset: {', '.join(left)}.": left,
     }
-    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+    return sentences(parts)

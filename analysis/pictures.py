@@ -1,12 +1,14 @@
-"""One look for every figure: the style, the colours of the classes, plain names, PNG and SVG files."""
+"""One look for every figure: style, colours of the classes, settings in words, PNG and SVG files."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 WIDTH = 7.0  # inches: the text width of a two-column paper
@@ -55,12 +57,16 @@ LABELS = {  # a column as a reader says it
     "learning_rate": "learning rate",
     "init_scale": "init scale",
     "key_visibility": "keys",
+    "l2": "L2",
     "cross_entropy": "cross-entropy",
     "sgd": "SGD",
     "adam": "Adam",
     "theta": "Θ",
     "log_lag": "log lag",
 }
+SPOKEN_ALONE = ("objective", "optimizer")  # settings whose value needs no name before it
+VALUES = {"blocks": "$W^V$ at Theorem 2", "trained": "$W^V$ trained", "identity": "$W^V$ identity"}
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")  # in the order of panels
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,9 @@ class Picture:
         path.parent.mkdir(parents=True, exist_ok=True)
         files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
         with style():
+            engine = self.figure.get_layout_engine()
+            if engine and any(ax.get_aspect() != "auto" for ax in self.figure.axes):
+                engine.execute(self.figure)  # where a panel may not fill its room one round cuts titles
             for file in files:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
                 self.figure.savefig(file, metadata=metadata)
@@ -95,3 +104,56 @@ def style() -> Iterator[None]:
 def label(name: Any) -> str:
     """Return a setting or column as a reader says it."""
     return LABELS.get(str(name), str(name).replace("_", " "))
+
+
+def written(value: Any, digits: int = 3) -> str:
+    """Return the value of a setting as a reader writes it, numbers to so many significant digits."""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if not isinstance(value, float):
+        return label(value)
+    if not np.isfinite(value):
+        return "-"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return np.format_float_positional(value, digits, unique=False, fractional=False, trim="-")
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def told_apart(values: Sequence[Any]) -> list[str]:
+    """Return the values with two digits, or as many as tell them apart."""
+    tries = ([written(value, digits) for value in values] for digits in range(2, 18))
+    return next(names for names in tries if len({*names}) == len(names))
+
+
+def setting(name: str, value: Any) -> str:
+    """Return a setting with its value, short enough for the title of a panel."""
+    if name == "value":
+        return VALUES[value]
+    short = "η" if name == "learning_rate" else label(name)
+    return written(value) if name in SPOKEN_ALONE else f"{short} {written(value)}"
+
+
+def described(row: Mapping[Any, Any] | pd.Series, names: Iterable[str]) -> list[str]:
+    """Return each of these settings with its value."""
+    return [setting(name, row[name]) for name in names]
+
+
+def varying(frame: pd.DataFrame, names: Iterable[str], within: Sequence[str] = ()) -> list[str]:
+    """Return those of the settings that take several values among rows of equal `within`."""
+    found = [name for name in names if name in frame and name not in within]
+    found = [name for name in found if len(frame[name].unique()) > 1]
+    if not within:
+        return found
+    group = frame.groupby(list(within), dropna=False).ngroup()
+    return [name for name in found if frame[name].groupby(group).nunique(dropna=False).to_numpy().max() > 1]
+
+
+def number(count: int, thing: str) -> str:
+    """Return '1 trial', '1,234 trials'."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def sentences(parts: Mapping[str, Any]) -> str:
+    """Return the sentences that hold."""
+    return " ".join(sentence for sentence, holds in parts.items() if holds)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis import curves, findings, frames, landscape, losses, maps, matrices, onset, page, stages, tables
 from analysis.frames import Run
-from analysis.pictures import Picture
+from analysis.pictures import Picture, number
 from analysis.scores import trains_value
 from analysis.weights import restorer, with_weights
 from topicjax.config import DEFAULTS
@@ -198,7 +198,7 @@ def render(study: Study) -> str:
     sections.append(("Provenance", provenance(run)))
     sections.append(("Files", files(run.folder)))
     question = str(run.manifest.get("description", "")).split("\n")[0]
-    counts = (findings.number(len(run.trials), "trial"), findings.number(len(study.cells), "cell"))
+    counts = (number(len(run.trials), "trial"), number(len(study.cells), "cell"))
     subtitle = f"{question} {counts[0]} in {counts[1]}.".strip()
     return page.page(f"topicjax: {run.name}", subtitle, lead, [part for part in sections if part[1]])
 
@@ -212,7 +212,7 @@ def draw(entry: Entry, study: Study) -> str:
     except (ValueError, StoreError) as error:
         return f"<p>Not drawn ({html.escape(entry.name)}): {html.escape(str(error))}.</p>\n"
     pictures: list[Picture] = made if isinstance(made, list) else [made]
-    names = [entry.name, *(f"{entry.name}_{number}" for number in range(2, len(pictures) + 1))]
+    names = [entry.name, *(f"{entry.name}_{place}" for place in range(2, len(pictures) + 1))]
     folder = study.run.folder
     pairs = zip(names, pictures, strict=True)
     return "".join(page.figure(each, each.save(folder / FIGURES / name), folder) for name, each in pairs)
@@ -289,10 +289,10 @@ def provenance(run: Run) -> str:
         ("devices", ", ".join(manifest.get("devices", []))),
         *manifest.get("versions", {}).items(),
     ]
-    for number, entry in enumerate(manifest.get("runs", []), 1):
+    for session, entry in enumerate(manifest.get("runs", []), 1):
         rows.append(
             (
-                f"session {number}",
+                f"session {session}",
                 f"{entry['trials']:,} trials in {entry['wall_seconds']:,.0f} s, finished "
                 f"{entry['finished']}, {entry['trial_steps_per_second']:,.0f} trial-steps/s",
             )

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames import SETTINGS, Run
-from analysis.pictures import label
+from analysis.pictures import SPOKEN_ALONE, label, varying, written
 from analysis.weights import (
     Array,
     Frame,
@@ -131,7 +131,10 @@ def final(trials: Frame, name: str) -> Array:
 
 def over_seeds(trials: Frame, columns: Mapping[str, Array]) -> pd.DataFrame:
     """Return a row per setting: mean and standard error of each column, n and diverged."""
-    keys = varying(trials)
+    keys = [
+        *SPOKEN_ALONE,
+        *varying(trials, (name for name in SETTINGS if name not in ("seed", *SPOKEN_ALONE))),
+    ]
     cell = trials.groupby(keys, dropna=False, sort=True).ngroup().to_numpy()
     table = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     first = next(iter(columns.values()))
@@ -142,13 +145,6 @@ def over_seeds(trials: Frame, columns: Mapping[str, Array]) -> pd.DataFrame:
         table[name] = groups.mean().to_numpy()
         table[name + ERROR] = groups.sem().to_numpy()  # NaN for a single seed
     return table
-
-
-def varying(trials: Frame) -> list[str]:
-    """Return objective, optimizer and all other settings but the seed that vary."""
-    always = ["objective", "optimizer"]
-    others = [name for name in SETTINGS if name in trials and name not in ("seed", *always)]
-    return [*always, *(name for name in others if trials[name].nunique(dropna=False) > 1)]
 
 
 def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
@@ -180,7 +176,7 @@ def to_markdown(table: pd.DataFrame, digits: int = 3) -> str:
 def cell_text(value: Any, error: float | None, digits: int) -> str:
     """Return a mean with its error, both to the decimals of the mean, or a setting or count as it is."""
     if error is None:
-        return f"{value:g}" if isinstance(value, float) else label(value)
+        return written(value, 4)
     if not np.isfinite(value):
         return "-"
     decimals = 0 if value == 0 else max(0, digits - 1 - int(np.floor(np.log10(abs(value)))))
@@ -200,15 +196,6 @@ def value_number(model: Inside, settings: Mapping[str, Any]) -> Number:
 
 def text(kind: str, *values: float) -> str:
     """Return an error or a share of blocks in words, or the range of several."""
-    written = [f"{value:.2f}" if kind == "error" else f"{100 * value:.0f}" for value in sorted(values)]
-    between = written[0] if written[0] == written[-1] else f"{written[0]} to {written[-1]}"
+    spoken = [f"{value:.2f}" if kind == "error" else f"{100 * value:.0f}" for value in sorted(values)]
+    between = spoken[0] if spoken[0] == spoken[-1] else f"{spoken[0]} to {spoken[-1]}"
     return f"{kind} {between}" + (" %" if kind == "blocks" else "")
-
-
-def named(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as a reader says them."""
-    names = {name: "L2" if name == "l2" else label(name) for name in settings}
-    return [
-        f"{names[name]} {value:.3g}" if isinstance(value, float) else f"{names[name]} {label(value)}"
-        for name, value in settings.items()
-    ]

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames import DATA_SETTINGS, SETTINGS, Run
+from analysis.pictures import label, number
 from topicjax import store
 from topicjax.theory import DataModel, theorem2_matrix
 
@@ -20,7 +21,7 @@ Array = np.ndarray
 Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
 Restore = Callable[[str], Mapping[str, Array]]  # a trial id: its weights under the paper's names
 OBJECTIVES = ("cross_entropy", "squared")
-OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")
+OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # the first two that occur are drawn
 ROW_SETTINGS = (*DATA_SETTINGS, "l2", "attention", "value", "embedding", "output_bias", "attention_biases")
 MAX_ROWS = 4
 
@@ -208,12 +209,12 @@ def choose(trials: Frame, restore: Restore) -> Choice:
     picked = np.linspace(0, len(distinct) - 1, min(MAX_ROWS, len(distinct))).round().astype(int)
     rows = [{str(name): value for name, value in distinct[index].items()} for index in picked]
     cells = {}
-    for number, row in enumerate(rows):
+    for place, row in enumerate(rows):
         for pair in pairs:
             wanted = row | {"objective": pair[0], "optimizer": pair[1]}
             frame = usable[(usable[list(wanted)] == pd.Series(wanted)).all(axis=1)]
             if len(frame):
-                cells[number, pair] = best_cell(frame, restore)
+                cells[place, pair] = best_cell(frame, restore)
     columns = [pair for pair in pairs if any(pair == column for _, column in cells)]
     missing = left_out(trials, usable, found[2:], len(distinct) - len(rows), list(cells.values()))
     return Choice(rows, columns, cells, missing)
@@ -234,12 +235,12 @@ def left_out(trials: Frame, usable: Frame, optimizers: list[str], rows: int, cel
     diverged = int((trials["status"] == "diverged").sum())
     without = len(trials) - diverged - len(usable)
     others = len(usable) - sum(len(cell.trials) for cell in cells)
-    sentences = {
-        f"{diverged} of {len(trials)} trials diverged and are left out.": diverged,
-        f"{without} of {len(trials)} trials have no stored weights.": without,
-        f"Not drawn: optimizers {', '.join(optimizers)}.": optimizers,
-        f"Not drawn: {rows} further values of the settings that differ between rows.": rows,
-        "Of several settings that would share a panel, the one of least median held-out loss over seeds is "
-        f"drawn; {others} trials are not.": others,
+    parts = {
+        f"Of {number(len(trials), 'trial')} {diverged} diverged.": diverged,
+        f"Of {number(len(trials), 'trial')} {without} have no stored weights.": without,
+        f"Not drawn: optimizers {', '.join(map(label, optimizers))}.": optimizers,
+        f"Not drawn: {number(rows, 'further value')} of the settings that differ between rows.": rows,
+        "Of several settings for a panel the one of least median held-out loss is drawn; "
+        f"{number(others, 'other trial')} not.": others,
     }
-    return [sentence for sentence, holds in sentences.items() if holds]
+    return [sentence for sentence, holds in parts.items() if holds]

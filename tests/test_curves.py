@@ -6,8 +6,10 @@ import pytest
 from matplotlib.figure import Figure
 from test_stages import STEP, case, ramp, run_of, score
 
-from analysis.curves import drawable, examples, figure4, norm_bands, trajectory_panels
+from analysis.curves import figure4, norm_bands, trajectory_panels
+from analysis.examples import examples
 from analysis.stages import score_trials
+from analysis.traces import drawable
 from topicjax.theory import theorem2_entries
 
 
@@ -31,12 +33,12 @@ def scored(*rows):
     return frame.assign(trial_id=names, objective="squared", key_visibility="all")
 
 
-def test_norms_are_shares_of_their_own_maxima_and_the_title_gives_these():
+def test_norms_are_shares_of_their_own_maxima_which_are_written_below():
     norms, _, _ = draw_one(ramp(0, 100), ramp(400, 600))  # norm_v = .1 + 150 P, norm_k = .1 + 30 Q
     lines = lines_of(norms)
     np.testing.assert_allclose(lines[r"$\|W^V\|_F$"].get_ydata(), (0.1 + 150 * ramp(0, 100)) / 150.1)
     np.testing.assert_allclose(lines[r"$\|W^K\|_F$"].get_ydata(), (0.1 + 30 * ramp(400, 600)) / 30.1)
-    assert norms.get_title() == "max: V 150, K 30.1, Q 30.1"
+    assert norms.get_xlabel() == "max V 150, K 30.1, Q 30.1"
     assert r"$\|W^E\|_F$" not in lines
 
 
@@ -127,13 +129,34 @@ def test_examples_do_not_depend_on_the_order_of_the_rows():
 def test_figure_4_gives_class_settings_and_trials():
     cases = [case(ramp(0, 100), ramp(400, 600), learning_rate=3.0, seed=7), case(ramp(0, 100), 0.0)]
     picture = figure4(run_of(*cases), score(*cases), ["000"])
-    title = picture.figure.axes[0].get_title()
-    assert title.splitlines()[:3] == ["two-stage, Θ = 1.00", "topical", "(norms: two-stage)"]
-    assert "learning rate 3" in title
-    assert "seed 7" in title
-    assert "Of 2 trials, from left to right: 000." in picture.caption
+    first = picture.figure.axes[0]
+    lines = first.get_title().splitlines()
+    assert lines[0] == "two-stage, Θ 1.00"
+    assert ", ".join(lines[1:]).split(", ")[-3:] == ["η 3", "init scale 0.001", "seed 7"]
+    assert first.get_xlabel().startswith("by norms: two-stage\nmax V 150")
+    assert "Of 2 trials, from left to right: 000 (topical)." in picture.caption
     assert "chosen by rule" not in picture.caption
     assert "chosen by rule" in figure4(run_of(*cases), score(*cases)).caption
+
+
+def test_what_has_no_room_in_the_title_is_in_the_caption():
+    changed = dict(p_keep=0.2, p_random=0.3, l2=0.5, alpha=0.7, topics=9, words_per_topic=8, seed=3)
+    cases = [case(ramp(0, 100), 0.0), case(ramp(0, 100), 0.0, **changed), *[case(ramp(0, 100), 0.0)] * 2]
+    picture = figure4(run_of(*cases), score(*cases), ["001", "000", "002", "003"])
+    title = picture.figure.axes[0].get_title()
+    assert title.count("\n") == 3
+    for text in ("p keep 0.2", "p random 0.3", "L2 0.5", "alpha 0.7", "topics 9", "seed 3"):
+        assert (text in title) != (text in picture.caption.split("000")[0]), text
+
+
+def test_the_caption_tells_frozen_parts_and_jumps_that_are_cut():
+    def caption(**changed):
+        run = run_of(case(ramp(0, 100), ramp(400, 600), **changed))
+        return figure4(run, score_trials(run)).caption
+
+    assert "Frozen parts" not in caption() and "cut off" not in caption()
+    assert "Frozen parts have no lines." in caption(attention="uniform")
+    assert "is cut off" in caption(a_self=np.where(STEP > 990, 500.0, 1.0))
 
 
 def test_bands_are_medians_and_quartiles_over_the_seeds_of_a_cell():
@@ -141,14 +164,13 @@ def test_bands_are_medians_and_quartiles_over_the_seeds_of_a_cell():
     cases = [case(1, 0, v_block=x * ramp(0, 100), seed=seed) for seed, x in enumerate(heights)]
     cases += [case(1, 0, v_block=0.0, learning_rate=5.0)]
     picture = norm_bands(run_of(*cases))
-    panels = {ax.get_title().split(",")[0]: ax for ax in picture.figure.axes}
-    assert {"learning rate 0.01", "learning rate 5"} < set(panels)
+    assert [ax.get_title() for ax in picture.figure.axes[:2]] == ["η 0.01", "η 5"]
     order = picture.figure.axes[2]  # axes run along rows: two norms, then two order panels
     np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), 3 * ramp(0, 100))
     band = order.collections[0].get_paths()[0].vertices
     at_end = band[band[:, 0] == STEP[-1], 1]
     assert (at_end.min(), at_end.max()) == pytest.approx(tuple(np.quantile(heights, [0.25, 0.75])))
-    assert "quartiles over seed" in picture.caption
+    assert "quartiles over seed, 1 to 4 trials each." in picture.caption
 
 
 def test_of_many_cells_six_are_drawn_and_pooled_settings_are_named():
@@ -158,8 +180,8 @@ def test_of_many_cells_six_are_drawn_and_pooled_settings_are_named():
     assert "Drawn are 6 of 8 settings" in picture.caption
     assert len(picture.figure.axes) == 12
     pooled = norm_bands(run, by=[])
-    assert "quartiles over seed, learning rate;" in pooled.caption
-    assert "trials: 8" in pooled.figure.axes[0].get_title()
+    assert "quartiles over seed, learning rate, 8 trials each." in pooled.caption
+    assert pooled.figure.axes[0].get_title() == "cross-entropy, Adam"
 
 
 def test_mistakes_are_one_sentence():
@@ -179,6 +201,6 @@ def test_a_run_of_diverged_trials_without_limit_lines_is_drawn():
     lost = case(0, 0, lines=none, status="diverged", eval_loss=np.nan, v_block=np.nan, norm_v=np.inf)
     run = run_of(lost)
     picture = figure4(run, score_trials(run))
-    assert picture.figure.axes[0].get_title().startswith("diverged\n(norms: diverged)")
-    assert "max: K 0.1, Q 0.1" in picture.figure.axes[0].get_title()
+    assert picture.figure.axes[0].get_title().startswith("diverged\n")
+    assert picture.figure.axes[0].get_xlabel() == "by norms: diverged\nmax K 0.1, Q 0.1"
     assert "Of these trials 1 diverged" in norm_bands(run).caption

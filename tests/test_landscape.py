@@ -82,10 +82,12 @@ def test_dirichlet_documents_get_the_tau_of_equal_collisions():
     assert stand_in(settings(alpha=0.1)).data.topics_per_document == 2  # 1.1 / 2 = 0.55
     assert stand_in(settings(alpha=0.5)).data.topics_per_document == 4  # 1.5 / 6 = 0.25
     assert stand_in(settings(alpha=0.001)).data.topics_per_document == 2  # nearly one topic
-    assert "sum of squares is 0.25, and 1/4 is the nearest" in stand_in(settings(alpha=0.5)).sentence
+    assert "expected sum of squares 0.25, here 1/4" in stand_in(settings(alpha=0.5)).sentence
     exact = stand_in(settings(**TAU))
     assert exact.data.topics_per_document == 2
-    assert exact.sentence.endswith("of 2 topics and a W^V frozen to the best for uniform attention.")
+    assert exact.sentence.endswith(
+        "of 2 topics and W^V frozen to the best for uniform attention, not the trials' own."
+    )
     finite = stand_in(settings(**TAU | dict(infinite_documents=False)))
     assert "the trials' documents have 100 to 150 words" in finite.sentence
 
@@ -145,8 +147,9 @@ def test_captions_count_what_is_drawn_beyond_and_lost():
     picture = landscape.landscape(settings(**TAU), placed(*rows))
     assert "Points: 99 trained models" in picture.caption
     assert "within 5 %" not in picture.caption
-    assert "1 points lie beyond the axes" in picture.caption
-    assert "1 of 100 trials diverged and are left out" in picture.caption
+    assert "Cross-entropy has another landscape." in picture.caption
+    assert "1 point beyond the axes" in picture.caption
+    assert "Left out: 1 diverged trial." in picture.caption
     assert len(picture.figure.axes) == 3  # two landscapes and the colour bar
     hidden = landscape.landscape(settings(**TAU | dict(key_visibility="unmasked")), placed(*rows[:3]))
     assert len(hidden.figure.axes) == 2
@@ -178,10 +181,19 @@ def test_one_landscape_for_each_data_setting(monkeypatch):
     row = dict(status="ok", final_a_topic=0.1, final_a_self=0.0)
     rows = [settings(seed=0) | row, settings(seed=1) | row, settings(key_visibility="unmasked") | row]
     pictures = landscapes(make_run(rows, monkeypatch))
-    assert [picture.title[-15:] for picture in pictures] == ["on 2 (keys: all)"[1:], "keys: unmasked)"]
+    assert [picture.title.split(" (")[1] for picture in pictures] == ["keys all)", "keys unmasked)"]
     assert "Points: 2 trained models" in pictures[0].caption
     lost = [settings() | row | dict(status="diverged")]
-    with pytest.raises(ValueError, match="none of 1 trials is finite and trains attention"):
+    with pytest.raises(ValueError, match="none of 1 trial is finite and trains attention"):
         landscapes(make_run(lost, monkeypatch))
     with pytest.raises(ValueError, match="two or more disjoint topics"):
         landscapes(make_run([settings(overlap=0.5) | row], monkeypatch))
+
+
+def test_of_many_data_settings_the_four_with_most_trials_are_drawn_and_the_rest_counted(monkeypatch):
+    row = dict(status="ok", final_a_topic=0.1, final_a_self=0.0)
+    shares = [0.1, 0.15, 0.2, 0.2, 0.25, 0.3, 0.3, 0.3, 0.35]
+    rows = [settings(p_keep=share, seed=seed) | row for seed, share in enumerate(shares)]
+    pictures = landscapes(make_run(rows, monkeypatch))
+    assert [picture.title.split("p keep ")[1] for picture in pictures] == ["0.3)", "0.2)", "0.1)", "0.15)"]
+    assert [picture.caption.count("Not drawn: 2 landscapes") for picture in pictures] == [0, 0, 0, 1]

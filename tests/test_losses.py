@@ -9,7 +9,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from test_stages import INITIAL, STAGE1, STAGE2, STEP, case, ramp, run_of, saturating, score
 
-from analysis.losses import boundary, limit_lines, loss_curves, mark, select, stages_of, step_axis, thinned
+from analysis.losses import limit_lines, loss_curves
+from analysis.panels import step_axis, thinned
+from analysis.progress import boundary, mark, select, stages_of
 
 FOUR = dict(line_uniform=4.7, line_bayes=2.9, line_uniform_se=0.0, line_bayes_se=0.01)
 
@@ -82,7 +84,7 @@ def test_each_panel_has_the_lines_and_the_losses_of_its_own_setting():
     figure = panels(loss_curves(run_of(*cases)))
     assert len(figure) == 4  # two settings, each in full and enlarged
     titles = {ax.get_title(): ax for ax in figure if ax.get_title()}
-    assert sorted(titles) == ["Adam, cross-entropy\np keep 0.1", "Adam, cross-entropy\np keep 0.3"]
+    assert sorted(titles) == ["cross-entropy, Adam\np keep 0.1", "cross-entropy, Adam\np keep 0.3"]
     first, second = titles.values()
     assert levels(first) == [4.7, STAGE1, STAGE2, 2.9]
     assert levels(second) == [4.7, 3.3, 3.1, 2.9]
@@ -100,6 +102,13 @@ def test_the_enlarged_panel_holds_both_stages_and_the_best_trial():
     assert best - 0.1 < low < best < STAGE2 < STAGE1 < high < STAGE1 + 0.3
     assert full.get_ylim()[0] < 2.9 < 4.7 < full.get_ylim()[1]
     assert (near.get_ylim()[1] - low) < (full.get_ylim()[1] - full.get_ylim()[0]) / 3
+
+
+def test_a_trial_far_below_stage_2_does_not_flatten_the_enlarged_panel():
+    gap = STAGE1 - STAGE2
+    _, near = panels(loss_curves(run_of(case(ramp(0, 100), 20 * ramp(300, 500), lines=FOUR))))
+    low, high = near.get_ylim()
+    assert STAGE1 - 5 * gap < low < STAGE2 < STAGE1 < high < STAGE1 + 4 * gap
 
 
 def test_wild_and_lost_trials_are_counted_and_do_not_set_the_range():
@@ -141,7 +150,7 @@ def test_more_settings_than_panels_are_drawn_evenly_and_said(monkeypatch: pytest
     picture = loss_curves(run)
     titles = [ax.get_title().splitlines()[-1] for ax in panels(picture) if ax.get_title()]
     assert titles == ["p keep 0.1", "p keep 0.3", "p keep 0.5"]
-    assert "3 of 5 panels are drawn" in picture.caption
+    assert "3 of 5 settings are drawn" in picture.caption
 
 
 def test_long_trajectories_are_drawn_as_medians_of_windows():

@@ -1,6 +1,7 @@
 """Maps: what is drawn at which place, counted from the drawing, against tables made by hand."""
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from analysis import maps
-from analysis.maps import (
-    class_counts,
-    log_lag_map,
-    phase_map,
-    phase_panel,
-    text,
-    texts,
-    theta_map,
-    view_disagreement,
-)
-from analysis.pictures import CLASS_COLOURS, Picture
+from analysis.maps import class_counts, log_lag_map, phase_map, theta_map, view_disagreement
+from analysis.pictures import CLASS_COLOURS, Picture, described, number, told_apart, varying, written
+from analysis.squares import AGREE, phase_panel
 from analysis.stages import CLASSES, VIEWS, score_cells
 
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
@@ -59,11 +51,11 @@ def squares(ax: Axes, corners: int = 4) -> dict[tuple[float, float], list[tuple[
     for collection in ax.collections:
         assert isinstance(collection, PolyCollection)
         colours = collection.get_facecolor()
-        for number, path in enumerate(collection.get_paths()):
+        for index, path in enumerate(collection.get_paths()):
             points = np.unique(path.vertices, axis=0)
             if len(points) == corners:
                 x, y = np.round(points.mean(axis=0))
-                colour = colours[number % len(colours)][:3]
+                colour = colours[index % len(colours)][:3]
                 found.setdefault((x, y), []).append(tuple(np.round(colour, 6)))
     return found
 
@@ -130,7 +122,7 @@ def test_hollow_marks_attention_that_is_not_topical_and_leaves_v_only_whole():
         (3, 0): 1,
     }
     assert drawn[0, 0][1] == (1, 1, 1)
-    assert "In 1 cells attention moved" in picture.caption
+    assert "Hollow: in 1 cell attention moved" in picture.caption
 
 
 def test_corners_mark_cells_whose_trials_disagree_and_those_where_some_diverged():
@@ -149,8 +141,8 @@ def test_corners_mark_cells_whose_trials_disagree_and_those_where_some_diverged(
     corners = squares(panels(picture)[0], corners=3)
     heights = {place: len(colours) for place, colours in corners.items()}
     assert heights == {(1, 0): 1, (2, 0): 2, (3, 0): 1}
-    assert "12 trials in 4 cells, 3 a cell; 3 trials diverged." in picture.caption
-    assert "Trials disagree in 3 cells" in picture.caption
+    assert "12 trials in 4 cells, 3 a cell; 3 diverged." in picture.caption
+    assert "Corner: trials disagree in 3 cells." in picture.caption
 
 
 def test_legend_counts_the_cells_of_each_class_that_occurs():
@@ -168,10 +160,10 @@ def test_columns_have_their_own_learning_rates_and_rows_what_else_varies():
         for rate, s, k in product(own, (0.1, 0.2), ("all", "unmasked"))
     ]
     axes = panels(phase_map(cells_of(*rows)))
-    assert [len(squares(ax)) for ax in axes] == [4, 6, 4, 6]
-    assert [ax.get_title() for ax in axes[:2]] == ["squared, Adam", "squared, SGD"]
-    assert [ticks(ax, "x") for ax in axes[2:]] == [["0.001", "0.01"], ["3", "10", "30"]]
-    assert [ax.get_ylabel() for ax in axes[::2]] == ["keys: all\ninit scale", "keys: unmasked\ninit scale"]
+    assert [len(squares(ax)) for ax in axes] == [6, 4, 6, 4]
+    assert [ax.get_title() for ax in axes[:2]] == ["squared, SGD", "squared, Adam"]
+    assert [ticks(ax, "x") for ax in axes[2:]] == [["3", "10", "30"], ["0.001", "0.01"]]
+    assert [ax.get_ylabel() for ax in axes[::2]] == ["keys all\ninit scale", "keys unmasked\ninit scale"]
     assert not any(dots(ax) for ax in axes)
 
 
@@ -181,7 +173,7 @@ def test_columns_have_their_own_learning_rates_and_rows_what_else_varies():
         (dict(p_keep=(0.1, 0.2), alpha=(1.0, 2.0, 3.0)), {}, ("p keep", "alpha")),
         (dict(p_keep=(0.1, 0.2), alpha=(1.0, 2.0)), dict(x="alpha", y="p_keep"), ("alpha", "p keep")),
         (dict(init=("normal", "uniform"), init_scale=(0.1, 1.0)), {}, ("init", "init scale")),
-        (dict(learning_rate=(1.0, 2.0), l2=(0.0, 1e-5)), {}, ("learning rate", "l2")),
+        (dict(learning_rate=(1.0, 2.0), l2=(0.0, 1e-5)), {}, ("learning rate", "L2")),
         (
             dict(learning_rate=(1.0, 2.0), init_scale=(0.1, 1.0)),
             dict(x="init_scale"),
@@ -210,7 +202,7 @@ def test_only_six_rows_are_drawn_and_the_caption_counts_the_rest():
     grid = product((1.0, 2.0), (0.1, 0.2), np.arange(8) / 10)
     picture = phase_map(cells_of(*(trial(learning_rate=r, init_scale=s, l2=l2) for r, s, l2 in grid)))
     assert [len(squares(ax)) for ax in panels(picture)] == [4] * 6
-    assert "2 more rows of panels are not drawn." in picture.caption
+    assert "Not drawn: 2 further rows of panels." in picture.caption
     assert "24 trials in 24 cells" in picture.caption
     assert picture.alt.startswith("Map of learning rate against init scale, 6 panels")
 
@@ -219,8 +211,8 @@ def test_more_than_four_columns_become_rows():
     kinds = product(("sgd", "momentum", "adam"), ("squared", "cross_entropy"), (1.0, 2.0), (0.1, 0.2))
     rows = [trial(optimizer=o, objective=b, learning_rate=r, init_scale=s) for o, b, r, s in kinds]
     axes = panels(phase_map(cells_of(*rows[:-1])))  # the last: cross-entropy, Adam
-    assert [ax.get_title() for ax in axes[:3]] == ["Adam", "momentum", "SGD"]
-    assert [len(squares(ax)) for ax in axes] == [3, 4, 4, 4, 4, 4]
+    assert [ax.get_title() for ax in axes[:3]] == ["SGD", "momentum", "Adam"]
+    assert [len(squares(ax)) for ax in axes] == [4, 4, 3, 4, 4, 4]
 
 
 def test_heat_maps_show_the_median_and_hatch_what_has_none():
@@ -238,7 +230,7 @@ def test_heat_maps_show_the_median_and_hatch_what_has_none():
     (bar,) = [axes for axes in picture.figure.axes if axes.get_label() == "<colorbar>"]
     assert bar.get_ylim() == (-3, 3)  # centred on 0
     assert "values: -2.00 to 3.00" in picture.caption
-    assert "1 cells have no value" in picture.caption
+    assert "Hatched: 1 cell without a value" in picture.caption
 
 
 def test_a_large_map_has_no_text_in_its_cells_and_few_ticks():
@@ -258,7 +250,7 @@ def test_disagreement_counts_trials_and_marks_cells():
     assert words(norm) == {(0, 0): "1", (0, 1): "2", (1, 1): "1"}  # columns: V-only, two-stage by norms
     assert words(order) == {(0, 1): "3", (1, 0): "1"}
     assert (norm.get_title(), order.get_title()) == ("50% of the trials agree", "75% of the trials agree")
-    assert squares(ax) == {(1, 0): [tuple(np.round(to_rgb(maps.AGREE), 6))]}
+    assert squares(ax) == {(1, 0): [tuple(np.round(to_rgb(AGREE), 6))]}
     halves = [colour_of(kind) for kind in ("two-stage", "V-only")]
     assert squares(ax, corners=3) == {(0, 0): halves}
     assert "Of 4 trials, the same class have 2 by the norms and 3 by the order parameters" in picture.caption
@@ -278,15 +270,84 @@ def test_class_counts_has_every_class_in_order():
 def test_all_trials_diverged_and_one_trial_can_be_drawn(draw: Any):
     picture = draw(cells_of(trial("diverged")))
     picture.figure.draw_without_rendering()
-    assert "1 trials in 1 cells, 1 a cell; 1 trials diverged." in picture.caption
+    assert "1 trial in 1 cell, 1 a cell; 1 diverged." in picture.caption
+
+
+@pytest.mark.parametrize("names", [("learning_rate", "key_visibility"), ("learning_rate", "init_scale")])
+@pytest.mark.parametrize("draw", [phase_map, log_lag_map])
+def test_no_text_is_cut(draw: Any, names: tuple[str, str], tmp_path: Path):
+    values = {"learning_rate": (1.0, 2.0), "init_scale": (0.1,), "key_visibility": ("all", "unmasked")}
+    kinds = product(("squared", "cross_entropy"), ("sgd", "adam"), *(values[name] for name in names))
+    settings = ("objective", "optimizer", *names)
+    figure = (
+        picture := draw(cells_of(*(trial(**dict(zip(settings, row, strict=True))) for row in kinds)))
+    ).figure
+    picture.save(tmp_path / "map")
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01
+
+
+def test_cells_with_a_frozen_part_are_not_drawn_if_others_train_both():
+    parts = dict(value="trained", attention="trained", embedding="one_hot")
+    rows = [trial(**parts, learning_rate=1.0), trial(**parts, learning_rate=2.0)]
+    rows += [trial("attention-only", **parts | dict(value="blocks"), learning_rate=3.0)]
+    rows += [trial("V-only", **parts | dict(attention="uniform"), learning_rate=4.0)]
+    picture = phase_map(cells_of(*rows))
+    assert set(squares(panels(picture)[0])) == {(0, 0), (1, 0)}
+    assert "Not drawn: 2 cells that train only one part." in picture.caption
+    assert len(squares(panels(phase_map(cells_of(rows[2])))[0])) == 1
+
+
+@pytest.mark.parametrize(("of_adam", "lowest"), [((0.0, 2.0), 2), ((0.0,), 0)])
+def test_a_panel_without_cells_is_left_empty_and_the_lowest_other_one_has_the_ticks(
+    of_adam: tuple, lowest: int
+):
+    kinds = [*(("sgd", l2) for l2 in (0.0, 1.0, 2.0)), *(("adam", l2) for l2 in of_adam)]
+    rows = [
+        trial(optimizer=optimizer, l2=l2, learning_rate=rate, init_scale=scale)
+        for (optimizer, l2), rate, scale in product(kinds, (1.0, 2.0), (0.1, 0.2))
+    ]
+    picture = phase_map(cells_of(*rows))
+    adam = panels(picture)[1::2]
+    assert [len(squares(ax)) for ax in adam] == [4 * (l2 in of_adam) for l2 in (0.0, 1.0, 2.0)]
+    assert [ticks(ax, "x") == ["1", "2"] for ax in adam] == [row == lowest for row in range(3)]
+    assert not any(dots(ax) for ax in adam) and "not run" not in picture.caption
 
 
 def test_numbers_are_short_but_told_apart():
-    values = [31.0723, 310.723, 0.00310723, 3.10723e-4, 1e-5, 0.0, 120000.0, 1500, "cross_entropy"]
-    expected = ["31", "310", "0.0031", "3.1e-4", "1e-5", "0", "1.2e5", "1500", "cross-entropy"]
-    assert [text(value) for value in values] == expected
-    assert texts([0.1, 0.101]) == ["0.1", "0.101"]
-    assert texts([31.0723, 96.5489]) == ["31", "97"]
+    values = [
+        31.0723,
+        310.723,
+        0.00310723,
+        3.10723e-4,
+        1e-5,
+        0.0,
+        120000.0,
+        1500,
+        "cross_entropy",
+        True,
+        np.nan,
+    ]
+    expected = ["31", "310", "0.0031", "3.1e-4", "1e-5", "0", "1.2e5", "1500", "cross-entropy", "yes", "-"]
+    assert [written(value, 2) for value in values] == expected
+    assert told_apart([0.1, 0.101]) == ["0.1", "0.101"]
+    assert told_apart([31.0723, 96.5489]) == ["31", "97"]
+    assert [number(count, "cell") for count in (0, 1, 2, 1234)] == [
+        "0 cells",
+        "1 cell",
+        "2 cells",
+        "1,234 cells",
+    ]
+    row = dict(optimizer="sgd", learning_rate=0.00965489, key_visibility="all", l2=1e-5, value="trained")
+    assert described(row, row) == ["SGD", "η 0.00965", "keys all", "L2 1e-5", "$W^V$ trained"]
+
+
+def test_settings_vary_among_rows_that_agree_in_others():
+    rows = pd.DataFrame(
+        dict(a=[1, 1, 2, 2], b=[1, 1, 2, 2], c=[1, 2, 1, 2], d=[np.nan] * 4, e=[np.nan, 1, 1, 1])
+    )
+    assert varying(rows, ("a", "b", "c", "d", "e", "absent")) == ["a", "b", "c", "e"]
+    assert varying(rows, rows, ["a"]) == ["c", "e"]
 
 
 def test_a_panel_refuses_two_cells_at_one_place():

@@ -147,8 +147,10 @@ def test_a_heat_map_shows_every_word_once_and_the_mask_wider():
     np.testing.assert_array_equal(shown[2:, 2:], matrix[1:, 1:])
     np.testing.assert_array_equal(shown[0, 2:], matrix[0, 1:])
     np.testing.assert_array_equal(shown[0], shown[1])
-    edges = sorted({line.get_xdata()[0] for line in ax.lines if line.get_xdata()[0] == line.get_xdata()[1]})
-    assert edges == [1.5, 5.5, 9.5]
+    for axis in (0, 1):
+        drawn = [ends for lines in ax.collections for ends in lines.get_segments()]
+        edges = sorted(ends[0, axis] for ends in drawn if ends[0, axis] == ends[1, axis])
+        assert edges == [1.5, 5.5, 9.5]
     assert ax.images[0].get_clim() == (-5.0, 5.0)
 
 
@@ -185,8 +187,8 @@ def test_the_best_setting_and_its_lowest_seed_are_chosen():
     assert choice.cells[0, column].trials["trial_id"].tolist() == ["a", "b", "c"]
     assert set(choice.cells) == {(0, column), (2, ("cross_entropy", "momentum"))}
     assert choice.notes[:3] == [
-        "1 of 8 trials diverged and are left out.",
-        "1 of 8 trials have no stored weights.",
+        "Of 8 trials 1 diverged.",
+        "Of 8 trials 1 have no stored weights.",
         "Not drawn: optimizers adamw.",
     ]
 
@@ -218,11 +220,12 @@ def test_value_matrices_are_titled_with_their_distance_to_theory():
     apart = np.linalg.norm(theorem - best) / np.linalg.norm(best)
     assert [title.split("\n")[-1] for title in titles(picture)] == [
         "blocks 100 %",
-        "error 0.25",
+        "error 0.25 to 0.50",
         " ",
         f"error {apart:.2f}",
     ]
-    assert "squared, SGD (learning rate 0.01; 2 seeds): error 0.25 to 0.50" in picture.caption
+    assert titles(picture)[1].split("\n")[:3] == ["squared", "SGD", "η 0.01"]
+    assert "numbers the range over 1 to 2 seeds" in picture.caption
     assert "first stage" not in picture.caption
 
 
@@ -250,5 +253,5 @@ def test_embedding_dot_products_are_drawn():
     expected = given["W_E"].T @ given["W_E"]
     np.testing.assert_allclose(np.asarray(ax.images[0].get_array())[2:, 2:], expected[1:, 1:])
     share = block_share(expected, 4)
-    assert ax.get_title() == f"cross-entropy\nAdam\nblocks {100 * share:.0f} %"
-    assert "1 seed)" in picture.caption
+    assert ax.get_title() == f"cross-entropy\nAdam\nη 0.01\nblocks {100 * share:.0f} %"
+    assert "Every panel is a single seed." in picture.caption

@@ -123,7 +123,7 @@ def test_markdown_by_hand():
         "| optimizer | learning rate | n | same word | same / different topic |",
         "| --- | --- | --- | --- | --- |",
         "| SGD | 30 | 3 | 0.0123 ± 0.0005 | 12.5 ± <0.1 |",
-        "| Adam | 1e-05 | 1 | 2.00 | - |",
+        "| Adam | 1e-5 | 1 | 2.00 | - |",
     ]
 
 
