@@ -1,6 +1,7 @@
 """What a run tells while it goes: a bar on a terminal, a plain line every ten seconds elsewhere."""
 
 import sys
+import threading
 import time
 from typing import TextIO
 
@@ -21,6 +22,7 @@ class Progress:
         self.total_trials, self.total_steps = total_trials, total_steps
         self.trials = self.ok = self.diverged = 0
         self.steps = 0.0
+        self.training = threading.Event()  # compiling is over for now
         self.group = ""
         self.started = time.monotonic()
         self.compile_seconds = 0.0
@@ -56,6 +58,7 @@ class Progress:
 
     def update(self, steps: float = 0.0, ok: int = 0, diverged: int = 0) -> None:
         """Count what was done, and show it."""
+        self.training.set()
         self.steps += steps
         self.ok, self.diverged = self.ok + ok, self.diverged + diverged
         self.trials = self.ok + self.diverged

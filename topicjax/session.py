@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib.metadata
+import os
 import platform
 import shutil
 import subprocess
@@ -39,7 +40,7 @@ def run(named: grid.NamedSweep, trials: Sequence[Trial], folder: Path, arguments
         total_steps = float(sum(trial.spec.steps for trial in left))
         with Progress(len(left), total_steps) as progress:
             progress.say(opening(named, trials, left, folder, options))
-            manifest = Manifest(writer, named, trials, len(done) + len(left), options)
+            manifest = Manifest(writer, named, trials, len(done) + len(left), options, progress.training)
             try:
                 outcome = engine.run(trials, writer, progress, options)
             except (engine.Interrupted, KeyboardInterrupt):
@@ -130,9 +131,13 @@ class Manifest:
         trials: Sequence[Trial],
         planned: int,
         options: engine.Options,
+        begin: threading.Event,
     ) -> None:
-        """Write what is known at the start; compute the limit lines in the background."""
-        self.writer, self.lock = writer, threading.Lock()
+        """Write what is known at the start; compute the limit lines in the background from `begin` on.
+
+        Beside training they cost little; beside compiling, which uses every core, they double its time.
+        """
+        self.writer, self.lock, self.begin = writer, threading.Lock(), begin
         before = read_previous(writer.folder)
         self.content = describe_run(named, planned, options) | {
             "limit_lines": before.get("limit_lines", []),
@@ -150,6 +155,9 @@ class Manifest:
 
     def compute_lines(self) -> None:
         """Add the limit lines of every data setting that the manifest does not have yet."""
+        with contextlib.suppress(OSError, AttributeError):  # training comes first
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        self.begin.wait()
         for data, objective, trial in self.wanted:
             if self.stop.is_set():
                 return
@@ -171,6 +179,7 @@ class Manifest:
         """Write what the run did; a whole run waits for its limit lines."""
         if not whole:
             self.stop.set()
+        self.begin.set()
         self.thread.join()
         if progress.trials:
             seconds = time.monotonic() - progress.started
