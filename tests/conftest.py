@@ -16,6 +16,11 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the command line's tests: one worker has them all, and they take longest."""
+    items.sort(key=lambda item: not any(mark.args == ("cli",) for mark in item.iter_markers("xdist_group")))
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("cache")
