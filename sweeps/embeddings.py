@@ -3,7 +3,7 @@
 Command:  make sweep SWEEP=embeddings
 Size:     8 trials, 2 programs, about 1 minute on 2 cores
 Expect:   W_E^T W_E larger within a topic than between topics (e_block above 0) in all four combinations:
-          clear blocks with cross-entropy, faint ones with squared loss, where Adam makes words copy themselves.
+          clear blocks with cross-entropy, faint ones with squared loss, where Adam makes words copy.
 """
 
 from topicjax.grid import chain, product

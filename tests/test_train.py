@@ -88,16 +88,18 @@ def test_training_is_the_token_model_under_optax(optimizer):
 
 
 def test_l2_changes_the_gradient_by_twice_lambda_w():
-    spec, stream = TINY, numbers(Stream())
-    hypers = numbers(Hypers(init_scale=0.5))
-    params = bag.pad(model.init(spec, stream, hypers, jax.random.key(0)))
-    batch = bag.from_documents(spec, stream, documents_of(spec, stream, 0))
-    gradient = jax.jit(functools.partial(train.loss_and_gradients, spec))
-    loss, plain = gradient(hypers, params, batch)
-    loss_too, with_l2 = gradient(hypers._replace(l2=np.float32(0.25)), params, batch)
-    assert loss == loss_too  # the recorded loss leaves the penalty out
-    for name, leaf in with_l2.items():
-        np.testing.assert_allclose(leaf - plain[name], 0.5 * params[name], rtol=1e-5, atol=1e-7)
+    stream, hypers = numbers(Stream()), numbers(Hypers(init_scale=0.5))
+    with_l2 = hypers._replace(l2=np.float32(0.25))
+    init, _, record = programs(TINY, 1)
+    state = init(stream, hypers)
+    plain, penalised = record(stream, hypers, state), record(stream, with_l2, state)
+    assert plain.loss == penalised.loss  # the recorded loss leaves the penalty out
+    batch = train.draw_batch(TINY, stream, state.source, state.step)
+    gradients = train.loss_gradients(TINY, hypers, state.params, batch)
+    for name, column in (("W_K", "grad_norm_k"), ("W_Q", "grad_norm_q"), ("W_V", "grad_norm_v")):
+        expected = np.linalg.norm(gradients[name] + 0.5 * state.params[name])
+        np.testing.assert_allclose(getattr(penalised, column), expected, rtol=1e-4)
+        assert abs(getattr(plain, column) - expected) > 0.1
 
 
 FROZEN = {

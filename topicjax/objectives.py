@@ -36,8 +36,3 @@ def rows_loss(
     gradient_RxV = factor_Rx1 * jnp.where(is_cross_entropy, exp_RxV, output_RxV)
     gradient_RxV -= jnp.where(is_cross_entropy, 1.0, 2.0) * target_RxV
     return loss, gradient_RxV
-
-
-def l2_penalty(params: dict[str, jax.Array]) -> jax.Array:
-    """Return the sum of squares of all entries; its gradient is 2 W, also at zero (eq. (2))."""
-    return sum((jnp.sum(jnp.square(leaf)) for leaf in params.values()), start=jnp.zeros(()))

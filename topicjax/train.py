@@ -17,7 +17,6 @@ from topicjax.bag import Bag
 from topicjax.config import Hypers, Spec, Stream
 from topicjax.measure import ROTATION_LAG, HeldOut, Record, measure
 from topicjax.model import Params
-from topicjax.objectives import l2_penalty
 from topicjax.optim import optimizer
 
 
@@ -94,10 +93,11 @@ def advance(
         batch = draw_batch(spec, stream, source, state.step)
         gradients = bag.in_usual_rows(
             spec,
-            lambda rows: loss_and_gradients(spec, hypers, state.params, rows)[1],
+            lambda rows: loss_gradients(spec, hypers, state.params, rows),
             batch,
             spec.batch_size,
         )
+        gradients = add_l2(hypers, state.params, gradients)
         latest = jax.lax.cond(
             offset == 0,
             lambda: take_record(spec, stream, hypers, source, state, batch, gradients),
@@ -126,7 +126,7 @@ def advance(
 def record(spec: Spec, stream: Stream, hypers: Hypers, state: TrainState) -> Record:
     """Return the record of the state as it is: the one after the last step."""
     batch = draw_batch(spec, stream, state.source, state.step)
-    _, gradients = loss_and_gradients(spec, hypers, state.params, batch)
+    gradients = add_l2(hypers, state.params, loss_gradients(spec, hypers, state.params, batch))
     return take_record(spec, stream, hypers, state.source, state, batch, gradients)
 
 
@@ -164,17 +164,20 @@ def to_bag(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array, uni
     return bag.from_distributions(spec, stream, documents, uniform)
 
 
-def loss_and_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> tuple[jax.Array, Params]:
-    """Return the loss of eq. (1), and the gradients of eq. (2) for the trained parameters."""
+def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Params:
+    """Return the gradients of eq. (1) for the trained parameters."""
     trained, frozen = split(spec, params)
 
-    def objective(trained: Params) -> tuple[jax.Array, jax.Array]:
+    def loss(trained: Params) -> jax.Array:
         kernel_model = bag.effective(spec, trained | frozen)
-        loss = bag.loss(kernel_model, batch, hypers.objective, bag.real_types(spec))
-        return loss + hypers.l2 * l2_penalty(trained), loss
+        return bag.loss(kernel_model, batch, hypers.objective, bag.real_types(spec))
 
-    gradients, loss = jax.grad(objective, has_aux=True)(trained)
-    return loss, gradients
+    return jax.grad(loss)(trained)
+
+
+def add_l2(hypers: Hypers, params: Params, gradients: Params) -> Params:
+    """Return the gradients of eq. (2): the penalty is l2 times the sum of squares, also smooth at zero."""
+    return {name: gradient + 2 * hypers.l2 * params[name] for name, gradient in gradients.items()}
 
 
 def split(spec: Spec, params: Params) -> tuple[Params, Params]:
