@@ -1,7 +1,7 @@
 """Where does the two-stage phenomenon hold?
 
 Command:  make sweep SWEEP=two_stage
-Size:     384 trials, 2 programs, about 4 minutes on 2 cores
+Size:     384 trials, 2 programs, about 3 minutes on 2 cores
 Expect:   W^V rises first and W^K, W^Q later in part of the map only: with SGD the class follows the learning
           rate and which positions are keys, with Adam the loss and, for unmasked keys, the init scale.  Look
           at a_topic beside the norms: W^K and W^Q also grow without any topical attention.
