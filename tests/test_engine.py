@@ -74,7 +74,7 @@ def test_every_trial_has_the_id_and_settings_of_its_plan(whole):
         assert {name: row[name] for name in config.IDENTITY} == planned[row["trial_id"]]
 
 
-@pytest.mark.parametrize(("lanes", "devices"), [(1, 4), (3, 2), (8, 1)])
+@pytest.mark.parametrize(("lanes", "devices"), [(1, 4), pytest.param(3, 2, marks=pytest.mark.slow), (8, 1)])
 def test_chunks_and_devices_do_not_change_results(whole, tmp_path, lanes, devices):
     run, _ = train_sweep(tmp_path / "run", lanes=lanes, devices=devices)
     assert set(run.trials["trial_id"]) == set(whole.trials["trial_id"])
