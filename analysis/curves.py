@@ -27,7 +27,7 @@ from analysis.pictures import (
 )
 from analysis.progress import mark, progress_panel, select, stages_of
 from analysis.scores import Cuts
-from analysis.stages import CUTS, cell_settings, score_trials
+from analysis.stages import CUTS, VIEWS, cell_settings, score_trials
 from analysis.traces import NORMS, ORDER, drawable, is_cut, norm_panel, order_panel
 
 TITLE_SETTINGS = (*SPOKEN_ALONE, "key_visibility", "learning_rate", "init_scale")
@@ -91,9 +91,10 @@ def figure4(
     )
 
 
-def verdict(row: Any) -> str:
-    """Return the class of the loss view with its Theta."""
-    return f"{row['class']}" + (f", Θ {row['theta']:.2f}" if np.isfinite(row["theta"]) else "")
+def verdict(row: Any, view: str = "loss") -> str:
+    """Return the class of a trial in a view, with its Theta."""
+    theta = row["theta" + VIEWS[view]]
+    return str(row["class" + VIEWS[view]]) + (f", Θ {theta:.2f}" if np.isfinite(theta) else "")
 
 
 def trajectory_panels(run: Run, trial_id: str, axes: Sequence[Axes], cuts: Cuts = CUTS) -> Sequence[Axes]:

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames import SETTINGS
-from analysis.pictures import label, number
+from analysis.pictures import described, number, varying
 from analysis.scores import trains_value
-from analysis.stages import CUTS, sensitivity, trains_attention
+from analysis.stages import CUTS, sensitivity, trains_attention, trains_both
 
 SWEPT = ("seed", "learning_rate", "init_scale")  # the axes of a map and its replicates
 LISTED = 3  # so many combinations are named in a sentence
@@ -55,7 +55,7 @@ def where_it_holds(scores: pd.DataFrame) -> Iterable[str]:
 
 def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
     """Say for which combinations of the other settings it holds most often, and never."""
-    names = combination_settings(scores)
+    names = varying(scores, [name for name in SETTINGS if name not in SWEPT])
     if not names:
         return
     counts = []
@@ -136,21 +136,10 @@ def cuts(scores: pd.DataFrame) -> Iterable[str]:
     )
 
 
-def combination_settings(scores: pd.DataFrame) -> list[str]:
-    """Return the settings that vary besides learning rate, init scale and seed."""
-    names = [name for name in SETTINGS if name in scores and name not in SWEPT]
-    return [name for name in names if len(set(column(scores, name))) > 1]
-
-
 def combination(names: Sequence[str], values: object) -> str:
-    """Return values of settings as a reader says them: SGD, cross-entropy, keys: all."""
-    spoken = ("optimizer", "objective")
+    """Return values of settings as a reader says them: squared, SGD, keys all."""
     row = values if isinstance(values, tuple) else (values,)
-    parts = [
-        label(value) if name in spoken else f"{label(name)} {label(value)}"
-        for name, value in zip(names, row, strict=True)
-    ]
-    return ", ".join(parts)
+    return ", ".join(described(dict(zip(names, row, strict=True)), names))
 
 
 def frozen_parts(scores: pd.DataFrame) -> str:
@@ -172,7 +161,7 @@ def largest(values: np.ndarray) -> str:
 
 def competing(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the trials that train both V and attention."""
-    return scores.loc[trains_value(scores) & trains_attention(scores)]
+    return scores.loc[trains_both(scores)]
 
 
 def is_topical(scores: pd.DataFrame) -> np.ndarray:

@@ -12,27 +12,24 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from analysis.curves import trajectory_panels
+from analysis.curves import trajectory_panels, verdict
 from analysis.frames import SETTINGS, Run, load
 from analysis.matrices import attention_matrix, colour_limit, heat_map
-from analysis.pictures import WIDTH, Picture, described, style
+from analysis.pictures import WIDTH, Picture, described, style, written
 from analysis.progress import select
 from analysis.stages import VIEWS, score_trials
-from analysis.tables import optimum
+from analysis.tables import HEADERS, optimum_error
 from analysis.weights import (
     Array,
     Inside,
     attention,
-    data_model,
     inside,
     order_parameters,
-    relative_error,
-    sizes_and_masking,
 )
 from topicjax import store
 from topicjax.config import DEFAULTS
 from topicjax.queries import sample_queries
-from topicjax.theory import theorem2_matrix
+from topicjax.theory import DataModel
 
 DOCUMENTS = 3
 DRAWN = 100  # documents to choose from
@@ -136,10 +133,7 @@ def draw_documents(
 
 def sample_documents(settings: Mapping[str, Any], topic_word: Array | None) -> list[Array]:
     """Return the visible tokens of three documents, sorted by topic: those that mix topics, if any do."""
-    data = data_model({**settings, "word_distribution": "uniform", "overlap": 0.0})
-    if data is None:
-        raise ValueError(f"trial {settings['trial_id']} has documents that cannot be drawn")
-    data = replace(data, infinite_documents=False, topic_word=topic_word)
+    data = replace(DataModel.of(settings), infinite_documents=False, topic_word=topic_word)
     drawn = sample_queries(data, DRAWN, seed=0)
     mixed = (drawn.topics >= SHARE).sum(axis=1) > 1
     chosen = np.argsort(~mixed, kind="stable")[:DOCUMENTS]
@@ -189,33 +183,13 @@ def draw_trajectory(run: Run, trial_id: str, step: int, figure: SubFigure) -> No
 def numbers(model: Inside, settings: Mapping[str, Any], score: pd.Series, run: Run, step: int) -> list[Row]:
     """Return names and values: classes in three views, losses and lines, order parameters, distances."""
     end = run.trajectories.set_index("step").reindex([step], method="ffill").iloc[0]
-    classes = [(f"class ({view})", verdict(score, end_of)) for view, end_of in VIEWS.items()]
+    classes = [(f"class ({view})", verdict(score, view)) for view in VIEWS]
     losses = [("held-out loss", "eval_loss"), ("  attention forced uniform", "eval_loss_uniform")]
     lines = [(f"  limit: {name}", f"line_{name}") for name in ("uniform", "stage1", "stage2", "bayes")]
-    found = [(name, number(end[column])) for name, column in losses + lines]
-    order = [
-        (name, number(value))
-        for name, value in order_parameters(model, settings).items()
-        if np.isfinite(value) and name != "theorem2_distance"
-    ]
-    theory = [
-        ("distance to Theorem 2", relative_error(model.U, theorem2_matrix(*sizes_and_masking(settings))))
-    ]
-    best = optimum(settings)
-    if best is not None:
-        theory.append(("distance to the stage-1 optimum", relative_error(model.U, best)))
-    return [*classes, *found, *order, *((name, number(value)) for name, value in theory)]
-
-
-def verdict(score: pd.Series, end: str) -> str:
-    """Return a class with its Theta."""
-    theta = score["theta" + end]
-    return f"{score['class' + end]}" + (f", Θ {theta:.2f}" if np.isfinite(theta) else "")
-
-
-def number(value: float) -> str:
-    """Return four digits, a dash for what is not there."""
-    return f"{value:.4g}" if np.isfinite(value) else "-"
+    measured = {name: float(end[column]) for name, column in losses + lines}
+    measured |= order_parameters(model, settings) | {"optimum_distance": optimum_error(model.U, settings)}
+    known = {name: value for name, value in measured.items() if np.isfinite(value)}
+    return [*classes, *((HEADERS.get(name, name), written(value, 4)) for name, value in known.items())]
 
 
 def write_numbers(rows: list[Row], figure: SubFigure) -> None:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.frames import DATA_SETTINGS, Run
+from analysis.frames import Run
 from analysis.pictures import (
     CLASS_COLOURS,
     WIDTH,
@@ -29,6 +29,7 @@ from analysis.pictures import (
 )
 from analysis.stages import score_trials
 from analysis.weights import Array, Frame, data_model
+from topicjax.config import DATA_SETTINGS
 from topicjax.theory import (
     DataModel,
     attention_landscape,
@@ -124,7 +125,7 @@ def landscape(
     alt = (
         f"Contours of the loss over alpha and beta with {models} as points; the minimum has alpha' = {best}."
     )
-    where = ", ".join(described(settings, told)).replace("$", "")
+    where = ", ".join(described(settings, told))
     title = f"Loss over the attention of Assumption 2 ({where})"
     return Picture(figure, title, caption(setting, placed, drawn, ranges), alt)
 

@@ -28,8 +28,7 @@ from analysis.pictures import (
     told_apart,
     varying,
 )
-from analysis.scores import trains_value
-from analysis.stages import VIEWS, trains_attention
+from analysis.stages import VIEWS, trains_both
 
 MOST_COLUMNS, MOST_ROWS = 4, 6  # of panels
 TALLEST_PANEL, TALLEST_MAP = 2.3, 6.5  # inches
@@ -127,7 +126,7 @@ def competing(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells that train both V and attention; all if there are none."""
     if not {"value", "embedding", "attention"} <= {*cells}:
         return cells
-    found = cells.loc[trains_value(cells) & trains_attention(cells)]
+    found = cells.loc[trains_both(cells)]
     return found if len(found) else cells
 
 

@@ -10,7 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.frames import DATA_SETTINGS, LINES, Run, bands
+from analysis.frames import LINES, Run, bands
 from analysis.layouts import combinations, having
 from analysis.panels import MOST_POINTS, panel_grid, step_axis, thinned, title_lines
 from analysis.pictures import (
@@ -25,6 +25,7 @@ from analysis.pictures import (
     varying,
 )
 from analysis.scores import numbers
+from topicjax.config import DATA_SETTINGS
 
 LIMITS: dict[str, tuple[str, Any]] = {  # name: label and line
     "uniform": ("uniform over words", (0, (1, 1.5))),

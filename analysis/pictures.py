@@ -65,8 +65,8 @@ LABELS = {  # a column as a reader says it
     "log_lag": "log lag",
 }
 SPOKEN_ALONE = ("objective", "optimizer")  # settings whose value needs no name before it
-VALUES = {"blocks": "$W^V$ at Theorem 2", "trained": "$W^V$ trained", "identity": "$W^V$ identity"}
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")  # in the order of panels
+VALUES = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
+OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ sweep of one's own has its page too.  All files go into the run folder, report.h
 """
 
 import html
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from analysis.pictures import Picture, number
 from analysis.scores import trains_value
 from analysis.weights import restorer, with_weights
 from topicjax.config import DEFAULTS
-from topicjax.store import StoreError
+from topicjax.lock import StoreError, write_whole
 
 REPORT, FIGURES, TABLES_FOLDER, CELLS = "report.html", "figures", "tables", "cells.parquet"
 MOST_ROWS = 40  # of a table on the page; its file has all
@@ -38,7 +37,7 @@ class Study:
     @cached_property
     def competes(self) -> bool:
         """Return whether some trial trains both V and attention."""
-        return bool((trains_value(self.scores) & stages.trains_attention(self.scores)).any())
+        return bool(stages.trains_both(self.scores).any())
 
     @cached_property
     def has_weights(self) -> bool:
@@ -148,16 +147,17 @@ TABLES = [
         "Share of trials and of cells that change class with the cut of Theta",
     ),
 ]
+CUTS = stages.CUTS
 CLASS_WORDS = (
-    "two-stage: Θ at least 0.9, V is learned before attention helps",
-    "overlapping: Θ or its reverse between 0.7 and 0.9",
-    "simultaneous: Θ and its reverse below 0.7",
-    "reversed: attention helps before V is learned",
+    f"two-stage: Θ at least {CUTS.two_stage:g}, V is learned before attention helps",
+    "reversed: the same with the roles swapped, attention helps before V is learned",
+    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; overlapping: all between",
     "V-only: V is learned, attention has not moved in the steps given",
     "compensated: the loss gets there, but not with uniform attention",
-    "unfinished, no-learning: the loss made less than 80 %, 10 % of its way to the stage-1 line",
+    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
+    f"less than {CUTS.no_learning:.0%}",
     "diverged: not finite, or the loss ended above where it began",
-    "topical: the attention score of same-topic pairs rose by 0.5 or more above other pairs; "
+    f"topical: the attention score of same-topic pairs rose by {CUTS.topical:g} or more above other pairs; "
     "+copy: in the end a word counts for itself more than for its topic",
 )
 
@@ -168,20 +168,10 @@ def write(folder: str | Path) -> Path:
     scores = stages.score_trials(run)
     study = Study(run, scores, stages.score_cells(scores))
     stages.write_stages(scores, run.folder)
-    write_whole(run.folder / CELLS, lambda path: study.cells.to_parquet(path, index=False))
+    write_whole(run.folder / CELLS, lambda file: study.cells.to_parquet(file, index=False))
     content = render(study)
-    write_whole(run.folder / REPORT, lambda path: path.write_text(content, encoding="utf-8"))
+    write_whole(run.folder / REPORT, lambda file: file.write(content.encode()))
     return run.folder / REPORT
-
-
-def write_whole(path: Path, save: Callable[[Path], Any]) -> None:
-    """Write a file under a temporary name first: nobody sees half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save(partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def render(study: Study) -> str:

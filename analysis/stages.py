@@ -8,7 +8,6 @@ Whether a trial diverged, learned and finished is read from the loss in every vi
 differ only in what they say of V and attention.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from analysis.scores import (
     theta,
     trains_value,
 )
+from topicjax.lock import write_whole
 
 CLASSES = (  # in the order of SCIENCE section 4; a tie between seeds goes to the earlier
     *("diverged", "no-learning", "unfinished", "V-only", "compensated"),
@@ -81,7 +81,7 @@ def score_view(
     """Return the scores and the flags of each trial from the progress of V and of attention."""
     F_V, F_A = monotone(records, value), monotone(records, attention)
     onset_v, onset_attention = (onset(records, curve, cuts.onset) for curve in (F_V, F_A))
-    both = trains_value(trials) & trains_attention(trials)
+    both = trains_both(trials)
     found = {
         "theta": np.where(both, theta(records, F_V, F_A), np.nan),
         "theta_reversed": np.where(both, theta(records, F_A, F_V), np.nan),
@@ -119,6 +119,11 @@ def order_parameters(
 def trains_attention(trials: pd.DataFrame) -> Array:
     """Return True where W^K and W^Q are trained."""
     return (trials["attention"] == "trained").to_numpy()
+
+
+def trains_both(trials: pd.DataFrame) -> Array:
+    """Return True where V and attention are both trained: only these can be two-stage."""
+    return trains_value(trials) & trains_attention(trials)
 
 
 def join_flags(flags: dict[str, Array], where: Array) -> Array:
@@ -224,6 +229,5 @@ def sensitivity(
 def write_stages(scores: pd.DataFrame, folder: str | Path) -> Path:
     """Write one row per trial to stages.parquet in the folder, all or nothing; return the path."""
     path = Path(folder) / STAGES_FILE
-    partial = path.with_name(f".{STAGES_FILE}.{os.getpid()}")
-    scores.to_parquet(partial, index=False)
-    return partial.replace(path)
+    write_whole(path, lambda file: scores.to_parquet(file, index=False))
+    return path

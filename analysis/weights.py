@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.frames import DATA_SETTINGS, SETTINGS, Run
-from analysis.pictures import label, number
+from analysis.frames import SETTINGS, Run
+from analysis.pictures import OPTIMIZERS, label, number
 from topicjax import store
+from topicjax.config import DATA_SETTINGS
 from topicjax.theory import DataModel, theorem2_matrix
 
 Array = np.ndarray
 Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
 Restore = Callable[[str], Mapping[str, Array]]  # a trial id: its weights under the paper's names
 OBJECTIVES = ("cross_entropy", "squared")
-OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # the first two that occur are drawn
 ROW_SETTINGS = (*DATA_SETTINGS, "l2", "attention", "value", "embedding", "output_bias", "attention_biases")
 MAX_ROWS = 4
 
@@ -84,21 +84,7 @@ def data_model(settings: Mapping[str, Any]) -> DataModel | None:
     """Return a trial's documents as theory takes them; None unless topics are disjoint and uniform."""
     if settings["word_distribution"] != "uniform" or settings["overlap"] != 0:
         return None
-    topics, words, p_mask, p_keep, p_random = sizes_and_masking(settings)
-    return DataModel(
-        topics=topics,
-        words_per_topic=words,
-        documents=settings["documents"],
-        infinite_documents=bool(settings["infinite_documents"]),
-        alpha=float(settings["alpha"]),
-        topics_per_document=int(settings["topics_per_document"]),
-        length_min=int(settings["length_min"]),
-        length_max=int(settings["length_max"]),
-        p_mask=p_mask,
-        p_keep=p_keep,
-        p_random=p_random,
-        key_visibility=settings["key_visibility"],
-    )
+    return DataModel.of(settings)
 
 
 def pair_kinds(num_words: int, words_per_topic: int) -> tuple[Array, Array, Array]:

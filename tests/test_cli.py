@@ -99,6 +99,10 @@ MISTAKES = [
     (["plan", "smoke", "--set", "p_keep=0.95"], "p_keep"),
     (["status", "nowhere"], "nowhere"),
     (["restore", "nowhere", "abc"], "nowhere"),
+    (["report", "nowhere"], "there is no folder nowhere"),
+    (["report", "."], "is empty"),
+    (["inspect", "nowhere", "abc"], "nowhere"),
+    (["inspect", "."], "the following arguments are required: trial_id"),
     (["fly"], "invalid choice"),
 ]
 

@@ -1,15 +1,15 @@
 """Onsets of synthetic and of plainly computed trajectories, their slopes and the predicted ones."""
 
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from test_frames import trial
+from test_stages import run_of
 
-from analysis.frames import LINE_COLUMNS, Run, join_settings
+from analysis.frames import LINE_COLUMNS
 from analysis.onset import LEVEL, onset_fit, onset_scaling, onset_times
 from topicjax.theory import theorem2_matrix
 
@@ -36,14 +36,6 @@ def grown(scale: float, rate: float, factor: float = 1.0, step: np.ndarray = STE
     eta = settings.get("learning_rate", LAW["learning_rate"])
     a_topic = factor * scale**2 * np.exp(2 * rate * eta * step)
     return case(np.minimum(a_topic, 2.0), step, init_scale=scale, **settings)
-
-
-def run_of(*cases: Case) -> Run:
-    names = [f"{number:03d}" for number in range(len(cases))]
-    rows = [row | dict(trial_id=name) for name, (row, _) in zip(names, cases, strict=True)]
-    tables = [frame.assign(trial_id=name) for name, (_, frame) in zip(names, cases, strict=True)]
-    trials = pd.DataFrame(rows)
-    return Run(Path("run"), trials, join_settings(pd.concat(tables), trials)[0], {}, ())
 
 
 def fit_one(*cases: Case) -> pd.Series:

@@ -176,26 +176,6 @@ def test_all_trials_diverged(smoke, tmp_path):
     assert "most frequent is diverged (16 of 16 trials (100 %))" in text
 
 
-MISTAKES = [
-    (["report", "nowhere"], "there is no folder nowhere"),
-    (["report", "."], "is empty"),
-    (["inspect", "nowhere", "abc"], "nowhere"),
-    (["inspect", "."], "the following arguments are required: trial_id"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES, ids=lambda x: " ".join(x)[:30])
-def test_mistakes_are_one_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    try:
-        returned = cli.main(arguments)
-    except SystemExit as stopped:
-        returned = stopped.code
-    error = capsys.readouterr().err
-    assert returned == 2 and sentence in error and error.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_folder_of_another_kind_and_a_run_without_trials(smoke, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("not a run")
     assert cli.main(["report", str(tmp_path)]) == 2

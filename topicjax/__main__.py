@@ -4,9 +4,8 @@ Exit codes: 0 done, 2 the user's mistake, 1 anything else, 130 interrupted.
 """
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
-    except (ValueError, UserError) as error:
-        if type(error) not in (ValueError, UserError):
+    except (ValueError, UserError, FileNotFoundError) as error:
+        if type(error) not in (ValueError, UserError, FileNotFoundError):
             raise
         print(f"topicjax: {error}", file=sys.stderr)
         return 2
@@ -216,28 +215,14 @@ def restore_weights(options: argparse.Namespace) -> int:
 def inspect_trial(options: argparse.Namespace) -> int:
     """Draw one trial's weights, attention and trajectory on one page."""
     from analysis import inspection
+    from topicjax.lock import explained
 
     words = drawn_words(options.folder, options.trial_id)
-    with told_in_a_sentence():
+    with explained("draw into", options.out or options.folder, FileNotFoundError):
         paths = inspection.inspect(options.folder, options.trial_id, options.step, options.out, words)
     for path in paths:
         print(path)
     return 0
-
-
-@contextlib.contextmanager
-def told_in_a_sentence() -> Iterator[None]:
-    """Tell of files that are not there, or cannot be written, in a sentence."""
-    from topicjax.store import StoreError
-
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise UserError(str(error)) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
 def drawn_words(folder: Path, trial_id: str) -> "np.ndarray | None":
@@ -257,9 +242,11 @@ def drawn_words(folder: Path, trial_id: str) -> "np.ndarray | None":
 def write_report(options: argparse.Namespace) -> int:
     """Write the report of a run into its folder."""
     from analysis import report
+    from topicjax.lock import explained
 
-    with told_in_a_sentence():
-        print(f"{report.write(options.folder)}: open it in a browser")
+    with explained("write into", options.folder, FileNotFoundError):
+        path = report.write(options.folder)
+    print(f"{path}: open it in a browser")
     return 0
 
 

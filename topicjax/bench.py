@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from topicjax import engine, grid, lda, model, plan, train
 from topicjax.config import Hypers, Spec, Stream, numbers
-from topicjax.scaling import Engine, Program, memory_bytes, settings
+from topicjax.scaling import Engine, Program, memory_bytes, seconds_of, settings
 
 ENGINE_TRIALS = 64
 TOKEN_TRIALS = 16  # about a second a step on two cores, at the rate that 64 reach
@@ -139,14 +139,13 @@ def gemm_gflops(size: int = 2048) -> float:
 
 def time_in_turns(programs: Sequence[Program], repeats: int) -> tuple[dict[str, list[float]], list[float]]:
     """Return the trial-steps/s of every program and the GFLOP/s of a large product, timed in turns."""
-    rates: dict[str, list[float]] = {program.name: [] for program in programs}
-    gemm = []
-    for _ in range(repeats):
-        gemm.append(gemm_gflops())
-        for program in programs:
-            start = time.monotonic()
-            program.step()
-            rates[program.name].append(program.trial_steps / (time.monotonic() - start))
+    gemm: list[float] = []
+    calls = [lambda: gemm.append(gemm_gflops()), *(program.step for program in programs)]
+    seconds = seconds_of(calls, repeats)[1:]
+    rates = {
+        program.name: [program.trial_steps / each for each in own]
+        for program, own in zip(programs, seconds, strict=True)
+    }
     return rates, gemm
 
 

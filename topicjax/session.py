@@ -265,15 +265,12 @@ def distinct_data(trials: Sequence[Trial]) -> list[tuple[dict[str, Any], Objecti
 
 def data_model(trial: Trial) -> DataModel:
     """Return the trial's documents as theory takes them."""
-    settings = config.settings_of(trial)
-    names = DataModel.__dataclass_fields__
     plain = trial.spec.word_distribution == "uniform" and trial.stream.overlap == 0
     words = None
     if not plain:
         words = np.asarray(lda.topic_words(trial.spec, config.numbers(trial.stream)), np.float64)
         words /= words.sum(axis=1, keepdims=True)
-    kept = {name: settings[name] for name in names if name in settings}
-    return DataModel(**kept, topic_word=words)
+    return DataModel.of(config.settings_of(trial), words)
 
 
 def plan_text(

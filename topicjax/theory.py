@@ -7,7 +7,8 @@ a = 1 - (1 - p_c) p_m, the probability that a position still shows its own word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -53,6 +54,12 @@ class DataModel:
         shape = (self.topics, self.num_words)
         if self.topic_word is not None and self.topic_word.shape != shape:
             raise ValueError(f"topic_word has shape {self.topic_word.shape}; allowed: {shape}")
+
+    @classmethod
+    def of(cls, settings: Mapping[Any, Any], topic_word: np.ndarray | None = None) -> DataModel:
+        """The documents of a trial with these settings; `topic_word` unless words are uniform in topics."""
+        names = [field.name for field in fields(cls) if field.name != "topic_word"]
+        return cls(**{name: settings[name] for name in names}, topic_word=topic_word)
 
     @property
     def num_words(self) -> int:

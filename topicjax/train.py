@@ -79,8 +79,8 @@ def advance(
 ) -> tuple[TrainState, Record]:
     """Train for num_records * spec.record_every steps; return the state and the records.
 
-    A record is taken before the first step of each window of spec.record_every steps, from the loss
-    and gradients that step computes anyway.
+    A record is taken before the first step of each window of spec.record_every steps, from the gradients
+    that step computes anyway.
     """
     source, tx = state.source, optimizer(spec, hypers)
     empty = jax.tree.map(
