@@ -4,9 +4,10 @@ BIN := .venv/bin
 RUN_READY := .venv/.ready
 DEV_READY := .venv/.ready-dev
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep report plan list bench test test-all lint clean
+.PHONY: help sweep report plan list bench gpu tpu test test-all lint clean
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 
@@ -16,18 +17,20 @@ help:  ## what there is
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12"; exit 2; }
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv
 
 $(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
-	$(INSTALL) --editable .
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(DEV_READY): $(RUN_READY)
-	$(INSTALL) --editable '.[dev]'
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
-	@$(BIN)/topicjax run $(SWEEP) $(ARGS)
+	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)
 
 report: $(RUN_READY)  ## report.html of a run: make report SWEEP=two_stage [FOLDER=results/quick]
 	@$(BIN)/topicjax report $(FOLDER)
@@ -40,6 +43,14 @@ list: $(RUN_READY)  ## the sweeps there are
 
 bench: $(RUN_READY)  ## how fast this machine is, as ratios
 	@$(BIN)/topicjax bench $(ARGS)
+
+gpu: $(RUN_READY)  ## install JAX for NVIDIA GPUs (CUDA 12) too
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[cuda12]'
+
+tpu: $(RUN_READY)  ## install JAX for TPUs too
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[tpu]'
 
 lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -11,6 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from topicjax.store.files import explained
+
+from .frames import MAIN_SETTINGS
+
 WIDTH = 7.0  # inches: the text width of a two-column paper
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -32,7 +36,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",  # looks the same where the font is not installed
     "svg.hashsalt": "topicjax",  # equal figures give equal files
 }
-CLASS_COLOURS = {  # Okabe and Ito's palette: told apart by colour-blind readers
+CLASS_COLOURS = {  # Okabe and Ito's palette: colour-blind readers can tell them apart
     "two-stage": "#0072B2",
     "overlapping": "#56B4E9",
     "simultaneous": "#E69F00",
@@ -64,7 +68,6 @@ LABELS = {  # a column as a reader says it
     "theta": "Θ",
     "log_lag": "log lag",
 }
-SPOKEN_ALONE = ("objective", "optimizer")  # settings whose value needs no name before it
 VALUES = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
 OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
 
@@ -79,24 +82,26 @@ class Picture:
     alt: str  # for readers who cannot see it: what it shows, in a sentence
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write path.png and path.svg; return both paths."""
+        """Write path.png and path.svg; return both paths, or raise a StoreError if they cannot be written."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with explained("write", path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
         files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
         with style():
             engine = self.figure.get_layout_engine()
             if engine and any(ax.get_aspect() != "auto" for ax in self.figure.axes):
-                engine.execute(self.figure)  # where a panel may not fill its room one round cuts titles
+                engine.execute(self.figure)  # where a panel may not fill its room one pass cuts titles
             for file in files:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
-                self.figure.savefig(file, metadata=metadata)
+                with explained("write", file):
+                    self.figure.savefig(file, metadata=metadata)
                 self.figure.set_layout_engine("none")  # laid out once: it takes as long as drawing
         return files
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in the project's style; figures made inside need no window and no pyplot."""
+    """Draw in the project's style; figures made inside need no display and no pyplot."""
     with matplotlib.rc_context(STYLE):
         yield
 
@@ -120,36 +125,26 @@ def written(value: Any, digits: int = 3) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def told_apart(values: Sequence[Any]) -> list[str]:
+def distinct_texts(values: Sequence[Any]) -> list[str]:
     """Return the values with two digits, or as many as tell them apart."""
     tries = ([written(value, digits) for value in values] for digits in range(2, 18))
     return next(names for names in tries if len({*names}) == len(names))
 
 
-def setting(name: str, value: Any) -> str:
-    """Return a setting with its value, short enough for the title of a panel."""
+def setting_text(name: str, value: Any) -> str:
+    """Return a setting with its value, short for titles: the value of a main setting needs no name."""
     if name == "value":
         return VALUES[value]
     short = "η" if name == "learning_rate" else label(name)
-    return written(value) if name in SPOKEN_ALONE else f"{short} {written(value)}"
+    return written(value) if name in MAIN_SETTINGS else f"{short} {written(value)}"
 
 
-def described(row: Mapping[Any, Any] | pd.Series, names: Iterable[str]) -> list[str]:
+def described(values: Mapping[Any, Any] | pd.Series, names: Iterable[str]) -> list[str]:
     """Return each of these settings with its value."""
-    return [setting(name, row[name]) for name in names]
+    return [setting_text(name, values[name]) for name in names]
 
 
-def varying(frame: pd.DataFrame, names: Iterable[str], within: Sequence[str] = ()) -> list[str]:
-    """Return those of the settings that take several values among rows of equal `within`."""
-    found = [name for name in names if name in frame and name not in within]
-    found = [name for name in found if len(frame[name].unique()) > 1]
-    if not within:
-        return found
-    group = frame.groupby(list(within), dropna=False).ngroup()
-    return [name for name in found if frame[name].groupby(group).nunique(dropna=False).to_numpy().max() > 1]
-
-
-def number(count: int, thing: str) -> str:
+def counted(count: int, thing: str) -> str:
     """Return '1 trial', '1,234 trials'."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
 

@@ -6,7 +6,7 @@ Expect:   W_E^T W_E larger within a topic than between topics (e_block above 0) 
           clear blocks with cross-entropy, faint ones with squared loss, where Adam makes words copy.
 """
 
-from topicjax.grid import chain, product
+from topicjax.sweep import chain, product
 
 BASE = dict(
     embedding="trained",

@@ -8,7 +8,7 @@ Expect:   the law hardly changes the class here, the common default included: SG
           the only cell whose seeds disagree.
 """
 
-from topicjax.grid import chain, product
+from topicjax.sweep import chain, product
 
 BASE = dict(key_visibility="unmasked", steps=1500, record_every=20)
 SWEEP = (

@@ -6,7 +6,7 @@ Expect:   blocks in W^V, and more attention to the same topic than to others whe
           (a_topic above 0); with SGD and squared loss not within this budget.
 """
 
-from topicjax.grid import chain, product
+from topicjax.sweep import chain, product
 
 BASE = dict(init_scale=1e-3, steps=4000, record_every=40)
 SWEEP = product(key_visibility=("unmasked", "all"), seed=range(3)) * chain(

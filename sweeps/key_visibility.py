@@ -7,7 +7,7 @@ Expect:   the answer changes.  SGD, cross-entropy, learning rate 100: two-stage 
           it too is topical in the end; at learning rate 30 neither becomes topical within the budget.
 """
 
-from topicjax.grid import chain, product
+from topicjax.sweep import chain, product
 
 BASE = dict(init_scale=1e-3, steps=2000, record_every=20)
 SWEEP = product(key_visibility=("all", "unmasked"), seed=range(3)) * chain(

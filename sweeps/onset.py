@@ -9,7 +9,7 @@ Expect:   with SGD, learning rate x onset step grows with ln(1 / init scale) at 
           largest init scale is 20 to 40 % late.
 """
 
-from topicjax.grid import chain, logspace, product
+from topicjax.sweep import chain, logspace, product
 
 BASE = dict(
     topics=4,

@@ -5,7 +5,7 @@ Size:     16 trials, 2 programs, under a minute on 2 cores (most of it compiling
 Expect:   every file of a real run; the numbers mean nothing yet.
 """
 
-from topicjax.grid import chain, product
+from topicjax.sweep import chain, product
 
 BASE = dict(
     topics=4,

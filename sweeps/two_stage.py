@@ -7,7 +7,7 @@ Expect:   W^V rises first and W^K, W^Q later in part of the map only: with SGD t
           at a_topic beside the norms: W^K and W^Q also grow without any topical attention.
 """
 
-from topicjax.grid import chain, logspace, product
+from topicjax.sweep import chain, logspace, product
 
 BASE = dict(steps=1000, record_every=20)
 PER_STREAM = chain(

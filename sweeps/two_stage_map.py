@@ -5,7 +5,7 @@ Size:     12,480 trials, 2 programs, 50 million trial-steps; make plan SWEEP=two
 Expect:   the borders of the regions that two_stage only hints at, with the spread over ten seeds.
 """
 
-from topicjax.grid import chain, logspace, product
+from topicjax.sweep import chain, logspace, product
 
 BASE = dict(steps=4000, record_every=40)
 PER_STREAM = chain(

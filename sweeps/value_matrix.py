@@ -6,7 +6,7 @@ Expect:   blocks in all four combinations; with squared loss the optimum of fini
           Theorem 2's but for its diagonal (a kept word is evidence for itself).
 """
 
-from topicjax.grid import chain, product
+from topicjax.sweep import chain, product
 
 BASE = dict(attention="uniform", init_scale=1e-3, batch_size=100, steps=12_000, record_every=100)
 SWEEP = product(seed=range(2), l2=(0.0, 1e-5)) * chain(

@@ -9,13 +9,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
-def start(*arguments: str, cache: Path, cwd: Path) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own."""
-    environment = os.environ | {
-        "XLA_FLAGS": FAST,
-        "XDG_CACHE_HOME": str(cache),
-        "PYTHONPATH": str(ROOT),
-    }
+def start(*arguments: str, cache: Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
+    """Start the command line in a process of its own, with these environment variables."""
+    environment = os.environ | {"XLA_FLAGS": FAST, "XDG_CACHE_HOME": str(cache)} | variables
     command = [sys.executable, "-m", "topicjax", *arguments]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return subprocess.Popen(command, env=environment, cwd=cwd, **pipes)

@@ -30,7 +30,7 @@ def cache(tmp_path_factory) -> Path:
 def smoke(tmp_path_factory, cache) -> tuple[Path, str]:
     """One uninterrupted run of the smoke sweep: its folder and what it printed."""
     cwd = tmp_path_factory.mktemp("smoke")
-    process = start("run", "smoke", "--chunk", "2", "--snapshots", "50,100", cache=cache, cwd=cwd)
+    process = start("run", "smoke", "--lanes", "2", "--snapshots", "50,100", cache=cache, cwd=cwd)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert err == ""

@@ -6,12 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from topicjax.analysis.figures import bench_sizes as scaling_pictures
 
-from analysis import scaling as scaling_pictures
-from topicjax import __main__ as cli
-from topicjax import bench, lda, model, plan, scaling, train
-from topicjax.config import Hypers, Spec, Stream, numbers
-from topicjax.scaling import Program, Size
+from topicjax import cli as cli
+from topicjax.bench import compare, sizes
+from topicjax.bench.sizes import Program, Size
+from topicjax.engine import plan
+from topicjax.experiments.one_layer import lda, model, train
+from topicjax.trial import Hypers, Spec, Stream, traced
 
 MACHINE = dict(device="2 x cpu", load_before=0.1, peak_memory_bytes=900e6, record_every=20)
 
@@ -26,7 +28,7 @@ def result(with_torch: bool = True, **changes):
     if with_torch:
         programs.append(Program("torch-eager", lambda: None, 1, 1e8))
         rates["torch-eager"] = [20.0, 19.0, 21.0]
-    return bench.summary(programs, rates, [90.0, 100.0, 110.0]) | MACHINE | changes
+    return compare.summary(programs, rates, [90.0, 100.0, 110.0]) | MACHINE | changes
 
 
 def test_summary_against_hand_values():
@@ -53,7 +55,7 @@ def test_json_is_strict_and_keeps_the_promised_names():
 
 
 def test_table_has_a_line_for_each_program_and_the_limit():
-    table = bench.text(result())
+    table = compare.text(result())
     (adam,) = [line for line in table.splitlines() if line.startswith("engine-adam")]
     assert adam.split() == ["engine-adam", "1,000", "10%", "100", "50", "20.0", "20.0%", "5.0", "40"]
     assert "at most 5,000 trial-steps/s" in table  # 100 GFLOP/s by 20 MFLOP
@@ -63,30 +65,30 @@ def test_table_has_a_line_for_each_program_and_the_limit():
 
 
 def test_table_without_torch_says_how_to_add_it():
-    table = bench.text(result(with_torch=False))
+    table = compare.text(result(with_torch=False))
     (adam,) = [line for line in table.splitlines() if line.startswith("engine-adam")]
     assert adam.split()[4] == "-"
     assert ".venv/bin/pip install --editable '.[bench]'" in table
 
 
 def test_a_busy_machine_is_named():
-    assert "more than 30%" in bench.text(
-        bench.summary(
+    assert "more than 30%" in compare.text(
+        compare.summary(
             [Program("engine-adam", lambda: None, 1, 2e7), Program("token-vmap", lambda: None, 1, 1e8)],
             {"engine-adam": [800.0, 1000.0, 1200.0], "token-vmap": [10.0] * 3},
             [100.0] * 3,
         )
         | MACHINE
     )
-    assert "1.5 processes a core" in bench.text(result(load_before=1.5))
+    assert "1.5 processes a core" in compare.text(result(load_before=1.5))
 
 
 def test_programs_are_timed_in_turns(monkeypatch):
     order, clock = [], iter(range(100))
-    monkeypatch.setattr(bench, "gemm_gflops", lambda: order.append("gemm") or 7.0)
-    monkeypatch.setattr(bench.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(compare, "gemm_gflops", lambda: order.append("gemm") or 7.0)
+    monkeypatch.setattr(compare.time, "monotonic", lambda: next(clock))
     programs = [Program(name, lambda name=name: order.append(name), 30, 1.0) for name in "ab"]
-    rates, gemm = bench.time_in_turns(programs, 2)
+    rates, gemm = compare.time_in_turns(programs, 2)
     assert order == ["gemm", "a", "b"] * 2
     assert rates == {"a": [30.0, 30.0], "b": [30.0, 30.0]}  # 30 trial-steps in one tick
     assert gemm == [7.0, 7.0]
@@ -95,15 +97,15 @@ def test_programs_are_timed_in_turns(monkeypatch):
 def test_useful_work_against_a_count_by_hand():
     # 40 documents of 125 words on average, 15 % masked, a fifth of them shown as words: 150 rows + 40
     # outputs, their gradient, the gradient of W_V: 3 x 2 x 190 x 101 x 101; scores the same with 101 rows
-    spec = train.fit_rows(Spec(), [Stream()])
+    spec = train.fit_queries(Spec(), [Stream()])
     assert plan.step_flops(spec) == pytest.approx(6 * 190 * 10201 + 6 * 101 * 10201)
 
 
 def test_token_work_against_a_count_by_hand():
     spec = Spec(topics=2, words_per_topic=2, length_min=10, length_max=12, batch_size=3)
     pairs = 3 * 0.15 * (100 + 121 + 144) / 3  # masked positions times positions
-    assert bench.token_flops(spec, 0.15) == pytest.approx(3 * 2 * pairs * (5 + 5))
-    assert bench.token_flops(spec) == pytest.approx(3 * 2 * pairs / 0.15 * (5 + 5))
+    assert compare.token_flops(spec, 0.15) == pytest.approx(3 * 2 * pairs * (5 + 5))
+    assert compare.token_flops(spec) == pytest.approx(3 * 2 * pairs / 0.15 * (5 + 5))
 
 
 SMALL = Spec(topics=3, words_per_topic=4, batch_size=6)
@@ -133,7 +135,7 @@ def token_loss():
 
     def loss(trained, objective):
         params = trained | dict(b_pred=jnp.zeros(13))
-        return model.token_loss(SMALL, numbers(Stream()), objective, params, small_documents())
+        return model.token_loss(SMALL, traced(Stream()), objective, params, small_documents())
 
     return jax.jit(jax.value_and_grad(loss))
 
@@ -142,11 +144,11 @@ def token_loss():
 @pytest.mark.parametrize("objective", ["cross_entropy", "squared"])
 def test_torch_has_the_loss_and_gradients_of_the_token_model(objective, only_masked):
     pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
-    from topicjax import bench_torch
+    from topicjax.bench import torch_programs
 
-    expected, gradients = token_loss()(small_weights(), numbers(Hypers(objective=objective)).objective)
-    eager = bench_torch.Attention(**small_weights())
-    found = bench_torch.loss(eager, bench_torch.batch(small_documents(), only_masked), objective)
+    expected, gradients = token_loss()(small_weights(), traced(Hypers(objective=objective)).objective)
+    eager = torch_programs.Attention(**small_weights())
+    found = torch_programs.loss(eager, torch_programs.batch(small_documents(), only_masked), objective)
     found.backward()
     np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
     for name in NAMES:
@@ -157,10 +159,10 @@ def test_torch_has_the_loss_and_gradients_of_the_token_model(objective, only_mas
 
 def test_torch_takes_the_first_adam_step():
     torch = pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
-    from topicjax import bench_torch
+    from topicjax.bench import torch_programs
 
     weights = small_weights()
-    eager = bench_torch.Eager(weights, [bench_torch.batch(small_documents())], 0.01)
+    eager = torch_programs.Eager(weights, [torch_programs.batch(small_documents())], 0.01)
     eager.train(1)
     moved = eager.model.W_V.detach().numpy().T - weights["W_V"]
     gradient = eager.model.W_V.grad.numpy().T
@@ -186,8 +188,8 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path, capsys):
 
 
 def test_sizes_become_the_chunks_they_name():
-    for size in {size for sizes in scaling.curves(2).values() for size in sizes}:
-        (group,) = plan.make_plan(scaling.trials(size, chunks=3), size.devices, size.streams * size.hypers)
+    for size in {size for sizes in sizes.curves(2).values() for size in sizes}:
+        (group,) = plan.make_plan(sizes.trials(size, chunks=3), size.devices, size.streams * size.hypers)
         assert (group.lanes, group.rows_per_chunk) == (size.hypers, size.devices * size.streams)
         assert len(group.chunks) == 3
         assert group.spec.batch_size == size.batch_size
@@ -195,12 +197,12 @@ def test_sizes_become_the_chunks_they_name():
 
 
 def test_curves_cover_the_devices_there_are():
-    counts = {n: [size.devices for size in scaling.curves(n)["devices"]] for n in (1, 2, 6)}
+    counts = {n: [size.devices for size in sizes.curves(n)["devices"]] for n in (1, 2, 6)}
     assert counts == {1: [1], 2: [1, 2], 6: [1, 2, 4, 6]}
-    hypers = scaling.curves(2)["hypers per stream"]
+    hypers = sizes.curves(2)["hypers per stream"]
     assert [size.hypers for size in hypers] == [1, 2, 4, 8, 16, 32]
     assert {size.trials for size in hypers} == {64}
-    assert tuple(scaling.curves(2)) == scaling_pictures.CURVES[:-2]
+    assert tuple(sizes.curves(2)) == scaling_pictures.CURVES[:-2]
 
 
 class StubEngine:
@@ -216,16 +218,16 @@ class StubEngine:
         self.trained.append(chunk)
         self.clock[0] += 0.5
 
-    segments = scaling.Engine.segments
+    segments = sizes.Engine.segments
 
 
 @pytest.fixture
 def frame(monkeypatch):
     """The table of an engine that needs half a second a call, whatever its size."""
     clock = [0.0]
-    monkeypatch.setattr(scaling, "build", lambda size, chunks=1: StubEngine(size, clock))
-    monkeypatch.setattr(scaling.time, "monotonic", lambda: clock[0])
-    return scaling.run(3, lambda line: None)
+    monkeypatch.setattr(sizes, "build", lambda size, chunks=1: StubEngine(size, clock))
+    monkeypatch.setattr(sizes.time, "monotonic", lambda: clock[0])
+    return sizes.run(3, lambda line: None)
 
 
 def test_scaling_table_against_hand_values(frame):
@@ -248,9 +250,9 @@ def test_more_steps_train_one_chunk_and_more_trials_the_next(monkeypatch):
         return built.setdefault(size, StubEngine(size, [0.0]))
 
     ticks = iter(range(10**6))
-    monkeypatch.setattr(scaling, "build", build)
-    monkeypatch.setattr(scaling.time, "monotonic", lambda: next(ticks))
-    scaling.run(1, lambda line: None)
+    monkeypatch.setattr(sizes, "build", build)
+    monkeypatch.setattr(sizes.time, "monotonic", lambda: next(ticks))
+    sizes.run(1, lambda line: None)
     trained = built[Size(len(jax.devices()))].trained
     assert trained == [0] + [0, 0, 0, 0, 0, 0, 0, 0, 0, 0] + [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]
     assert {tuple(engine.trained) for engine in built.values()} == {(0,), tuple(trained)}

@@ -1,17 +1,30 @@
 """The command line as a user meets it: real processes, real signals, one sentence for every mistake."""
 
+import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import test_engine
 from command_line import start
 
 import topicjax
-from topicjax import __main__ as cli
+from topicjax import cli
+from topicjax.cli import advice
+from topicjax.engine import run as engine_run
+from topicjax.engine.progress import Progress
+from topicjax.sweep import product
+from topicjax.sweep import trials as expand
+from topicjax.sweep_files import NamedSweep
+from topicjax.trial import SETTINGS
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
 
@@ -23,8 +36,9 @@ def test_a_run_says_what_it_did_and_what_is_next(smoke):
     for place in ("trials", "trajectories", "checkpoints"):
         assert f"results/smoke/{place}" in out and (folder / place).is_dir()
     manifest = topicjax.load(folder).manifest
-    assert manifest["trials_planned"] == 16 and manifest["versions"]["jax"]
-    assert manifest["axes"]["learning_rate"] == [0.3, 1.0, 0.001, 0.01]
+    (run,) = manifest["runs"]
+    assert run["planned"] == run["trials"] == 16 and run["versions"]["jax"]
+    assert run["axes"]["learning_rate"] == [0.3, 1.0, 0.001, 0.01]
     assert {entry["objective"] for entry in manifest["limit_lines"]} == {"cross_entropy", "squared"}
     for entry in manifest["limit_lines"]:
         assert entry["uniform"] > entry["stage1"] > entry["bayes"]
@@ -41,15 +55,17 @@ def test_no_trained_model_beats_bayes(smoke):
 
 def test_the_same_command_again_has_nothing_to_do(smoke, cache):
     folder, _ = smoke
-    process = start("run", "smoke", "--chunk", "2", cache=cache, cwd=folder.parents[1])
+    process = start("run", "smoke", "--lanes", "2", cache=cache, cwd=folder.parents[1])
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and "Nothing left to train" in out
+    assert "limit lines" not in out  # nothing to compute
+    assert len(topicjax.load(folder).manifest["runs"]) == 1  # it added nothing
 
 
 def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_path, cache):
     """Ten SIGKILLs, from the start of the process to its last writes, then the same command."""
     folder, _ = smoke
-    arguments = ("run", "smoke", "--chunk", "2", "--snapshots", "50,100", "--save-every", "0")
+    arguments = ("run", "smoke", "--lanes", "2", "--snapshots", "50,100", "--save-every", "0")
     rng = np.random.default_rng(0)
     moments = rng.permutation(np.linspace(0.5, 7.0, 10))
     for moment in moments:
@@ -63,7 +79,8 @@ def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_pa
     resumed, whole = topicjax.load(tmp_path / "results" / "smoke"), topicjax.load(folder)
     for table, keys in (("trials", ["trial_id"]), ("trajectories", ["trial_id", "step"])):
         mine, other = (getattr(run, table).sort_values(keys, ignore_index=True) for run in (resumed, whole))
-        pd.testing.assert_frame_equal(mine, other)
+        which = [name for name in other if name != "run"]  # eleven runs made these
+        pd.testing.assert_frame_equal(mine[which], other[which])
     for trial_id in whole.trials["trial_id"][::5]:
         for step in (50, 100):
             mine, other = resumed.restore(trial_id, step), whole.restore(trial_id, step)
@@ -72,9 +89,9 @@ def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_pa
 
 
 def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache):
-    process = start("run", "smoke", "--set", "steps=200000", cache=cache, cwd=tmp_path)
+    process = start("run", "--set", "steps=200000", "--out", "my runs", "smoke", cache=cache, cwd=tmp_path)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("results/smoke/manifest.json")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("my runs/manifest.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(5)
     process.send_signal(signal.SIGINT)
@@ -82,8 +99,9 @@ def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache):
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert time.monotonic() - asked < 30  # seconds on a quiet machine
-    assert "Continue with the same command: make sweep SWEEP=smoke ARGS='--set steps=200000'" in out
-    status = start("status", "results/smoke", cache=cache, cwd=tmp_path).communicate()[0]
+    again = "python -m topicjax run --set steps=200000 --out 'my runs' smoke"
+    assert f"Continue with the same command: {again}\n" in out
+    status = start("status", "my runs", cache=cache, cwd=tmp_path).communicate()[0]
     assert "0 of 16 trials finished" in status and "not running" in status
 
 
@@ -94,8 +112,12 @@ MISTAKES = [
     (["run", "smoke", "--set", "steps=7"], "steps is 7; allowed: a multiple of record_every"),
     (["run", "smoke", "--axis", "learning_rate=log:0:1:3"], "learning_rate"),
     (["run", "smoke", "--snapshots", "often"], "snapshots is 'often'; allowed"),
-    (["run", "smoke", "--chunk", "-1"], "--chunk is -1; allowed"),
-    (["run", "smoke", "--chunk", "x"], "invalid int value"),
+    (
+        ["run", "smoke", "--set", "seed=7"],
+        "the sweep has seed at 0, 1; to use another value instead: --axis seed=7",
+    ),
+    (["run", "smoke", "--lanes", "-1"], "--lanes is -1; allowed"),
+    (["run", "smoke", "--lanes", "x"], "invalid int value"),
     (["plan", "smoke", "--set", "p_keep=0.95"], "p_keep"),
     (["status", "nowhere"], "nowhere"),
     (["restore", "nowhere", "abc"], "nowhere"),
@@ -113,7 +135,7 @@ def test_mistakes_are_one_sentence_exit_2_and_write_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["topicjax", *arguments])
-    monkeypatch.setattr("topicjax.engine.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
     try:
         returned = cli.main(arguments)
     except SystemExit as stopped:
@@ -132,11 +154,12 @@ def test_list_names_every_sweep(capsys):
 def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):
     folder, _ = smoke
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("topicjax.engine.use_all_cores", lambda: None)
-    assert cli.main(["plan", "smoke", "--set", "learning_rate=0.1", "--axis", "l2=0,1e-3"]) == 0
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    assert cli.main(["plan", "smoke", "--set", "learning_rate=0.3", "--axis", "l2=0,1e-3"]) == 0
     text = capsys.readouterr().out
-    assert "smoke: 16 trials" in text and "l2" in text and "left: 16" in text
-    assert "learning_rate" not in text  # no longer an axis
+    assert text.startswith("--set learning_rate=0.3 keeps 4 of 16 trials\nsmoke: 8 trials\n")
+    assert "l2" in text and "left: 8" in text
+    assert text.count("learning_rate") == 1  # no longer an axis
     assert "memory: about" in text and "disk: about" in text and "time: about" in text
     assert not list(tmp_path.iterdir())
     assert cli.main(["plan", "smoke", "--out", str(folder)]) == 0
@@ -158,7 +181,137 @@ def test_restore_writes_weights_for_people_without_python(smoke, tmp_path, capsy
 
 def test_another_sweeps_folder_is_refused_unless_extended(smoke, tmp_path, monkeypatch, capsys):
     folder, _ = smoke
-    monkeypatch.setattr("topicjax.engine.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
     assert cli.main(["run", "joint", "--out", str(folder)]) == 2
-    assert "smoke" in capsys.readouterr().err
+    assert "holds trials of smoke, not of joint; allowed: another folder (--out), or --extend" in (
+        capsys.readouterr().err
+    )
     assert len(topicjax.load(folder).trials) == 16
+
+
+def test_a_fixed_setting_selects_and_both_runs_of_a_folder_are_known(smoke, tmp_path, cache, capsys):
+    folder, _ = smoke
+    mixed = Path(shutil.copytree(folder, tmp_path / "smoke"))
+    arguments = ("run", "smoke", "--set", "optimizer=sgd", "--set", "seed=1", "--axis", "l2=0,0.01")
+    process = start(*arguments, "--out", str(mixed), cache=cache, cwd=tmp_path)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "--set optimizer=sgd keeps 8 of 16 trials\n--set seed=1 keeps 4 of 8 trials\n" in out
+    assert "smoke: 4 trials to train (4 already finished)" in out
+    run = topicjax.load(mixed)
+    assert run.trials["run"].value_counts().to_dict() == {1: 16, 2: 4}
+    assert set(run.trials.query("run == 2")["learning_rate"]) == {0.3, 1.0}  # not those of Adam
+    first, second = run.manifest["runs"]
+    assert first["overrides"] == [] and second["base"]["optimizer"] == "sgd"
+    assert second["git_commit"] == first["git_commit"] and second["devices"]
+    assert cli.main(["status", str(mixed)]) == 0
+    assert capsys.readouterr().out == (
+        "smoke: 20 of 20 trials finished, 20 ok, 0 diverged; not running\n"
+        "the folder holds trials of several plans:\n"
+        "  16 of 16  smoke\n"
+        "  8 of 8  smoke --set optimizer=sgd --set seed=1 --axis l2=0,0.01\n"
+    )
+
+
+@pytest.mark.parametrize("error", [ValueError, FileNotFoundError, KeyError])
+def test_our_own_bugs_are_not_called_the_users_mistake(error, monkeypatch, capsys):
+    def broken() -> None:
+        raise error("operands could not be broadcast together")
+
+    monkeypatch.setattr("topicjax.cli.commands.sweep_names", broken)
+    assert cli.main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback") and "operands could not be broadcast" in said
+    assert said.endswith("please report it with the lines above (CONTRIBUTING.md says where)\n")
+
+
+def test_advice_repeats_what_was_typed(monkeypatch):
+    typed = ["run", "--set", "steps=20", "my sweep.py", "--out", "a $b"]
+    monkeypatch.setattr(sys, "argv", [".venv/bin/topicjax", *typed])
+    monkeypatch.delenv(advice.FROM_MAKE, raising=False)
+    assert advice.same_again(typed) == ".venv/bin/topicjax run --set steps=20 'my sweep.py' --out 'a $b'"
+    assert advice.report_command(Path("results/a")) == ".venv/bin/topicjax report results/a"
+
+
+def test_advice_for_users_of_make_is_what_make_understands(monkeypatch, tmp_path):
+    typed = ["run", "my sweep.py", "--out", "a $b 'c'", "--set", "steps=20"]
+    monkeypatch.setenv(advice.FROM_MAKE, "1")
+    assert advice.report_command(Path("results/a")) == "make report SWEEP=a"
+    assert (
+        advice.same_again(["run", "smoke", "--set", "steps=20"])
+        == "make sweep SWEEP=smoke ARGS='--set steps=20'"
+    )
+    recipe = "sweep:\n\t@printf '%s\\n' run $(SWEEP) $(ARGS)\n"
+    (tmp_path / "Makefile").write_text(recipe)
+    command = advice.same_again(typed)
+    shown = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines() == typed
+
+
+def test_version_and_settings_are_printed(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"topicjax {topicjax.__version__}\n"
+    assert cli.main(["settings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[1:]} == set(SETTINGS)
+    (row,) = [line for line in lines if line.startswith("p_mask ")]
+    assert re.split(r"  +", row)[1:] == [
+        "0.15",
+        "above 0, at most 1",
+        "p_m: a position is masked",
+    ]
+
+
+def test_folders_of_the_user_do_not_stand_in_the_way(smoke, tmp_path, cache):
+    """The analysis and the sweeps are inside the package once installed."""
+    folder, _ = smoke
+    for name in ("analysis", "sweeps"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('the wrong package')")
+    copy = shutil.copytree(folder, tmp_path / "smoke")
+    trial = topicjax.load(folder).trials["trial_id"][0]
+    for arguments in (("list",), ("inspect", str(copy), trial)):
+        process = start(*arguments, cache=cache, cwd=tmp_path)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+
+
+class PressingCtrlC:
+    """Sends Ctrl-C to this process when the last segment of the last chunk is counted."""
+
+    def __init__(self, monkeypatch):
+        self.update = Progress.update
+        monkeypatch.setattr(Progress, "update", lambda progress, **counts: self.count(progress, **counts))
+
+    def count(self, progress, **counts):
+        self.update(progress, **counts)
+        if counts.get("steps") and progress.steps >= progress.total_steps:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_in_the_last_segment_comes_too_late_to_stop(tmp_path, monkeypatch):
+    PressingCtrlC(monkeypatch)
+    _, outcome = test_engine.train_sweep(tmp_path / "run")
+    assert outcome.is_whole and outcome.ok == 18
+
+
+def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
+    begun, never = threading.Event(), threading.Event()
+
+    def endless(data, objective):
+        begun.set()
+        never.wait()
+        return {}
+
+    monkeypatch.setattr("topicjax.engine.limit_lines.limit_lines", endless)
+    named = NamedSweep("test", "", test_engine.BASE, product(seed=0))
+    threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+    trials = expand(named.base, named.sweep)
+    try:
+        outcome = engine_run.run_sweep(named, trials, tmp_path / "run", engine_run.Options())
+    finally:
+        never.set()
+    assert not outcome.is_whole
+    assert topicjax.load(tmp_path / "run").manifest["limit_lines"] == []

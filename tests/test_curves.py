@@ -1,206 +1,94 @@
-"""Figure 4 and its bands against values worked out by hand, and the rule that picks examples."""
+"""The fit, Theta, log lag and onsets of curves whose answers are known."""
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.figure import Figure
-from test_stages import STEP, case, ramp, run_of, score
-
-from analysis.curves import figure4, norm_bands, trajectory_panels
-from analysis.examples import examples
-from analysis.stages import score_trials
-from analysis.traces import drawable
-from topicjax.theory import theorem2_entries
+from synthetic_runs import saturating
+from topicjax.analysis.scoring.curves import Records, log_lag, monotone, onset, steady_maximum, theta
 
 
-def lines_of(ax):
-    """The curves of a panel by their label."""
-    return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
+def brute_force_isotonic(values: np.ndarray) -> np.ndarray:
+    """The minimax formula: max over a <= i of min over b >= i of the mean of values[a..b]."""
+    n = len(values)
+
+    def mean(a: int, b: int) -> float:
+        return values[a : b + 1].mean()
+
+    return np.array([max(min(mean(a, b) for b in range(i, n)) for a in range(i + 1)) for i in range(n)])
 
 
-def draw_one(*arguments, **changed):
-    axes = list(Figure().subplots(3))
-    return trajectory_panels(run_of(case(*arguments, **changed)), "000", axes)
-
-
-def scored(*rows):
-    """Scores of trials named a, b, c ... from (class, class of the norms, Theta)."""
-    columns = ["class", "class_norm", "theta"]
-    frame = pd.DataFrame([row[:3] for row in rows], columns=columns)
-    frame["flags"] = [row[3] if len(row) > 3 else "" for row in rows]
-    frame["optimizer"] = [row[4] if len(row) > 4 else "adam" for row in rows]
-    names = list("abcdefghijklmnop")[: len(rows)]
-    return frame.assign(trial_id=names, objective="squared", key_visibility="all")
-
-
-def test_norms_are_shares_of_their_own_maxima_which_are_written_below():
-    norms, _, _ = draw_one(ramp(0, 100), ramp(400, 600))  # norm_v = .1 + 150 P, norm_k = .1 + 30 Q
-    lines = lines_of(norms)
-    np.testing.assert_allclose(lines[r"$\|W^V\|_F$"].get_ydata(), (0.1 + 150 * ramp(0, 100)) / 150.1)
-    np.testing.assert_allclose(lines[r"$\|W^K\|_F$"].get_ydata(), (0.1 + 30 * ramp(400, 600)) / 30.1)
-    assert norms.get_xlabel() == "max V 150, K 30.1, Q 30.1"
-    assert r"$\|W^E\|_F$" not in lines
-
-
-def test_v_block_is_one_where_the_squared_loss_has_theorem_2s_values():
-    _, different, same = theorem2_entries(10, 10, 0.15, 0.1, 0.1)
-    changed = dict(v_block=(same - different) * ramp(0, 100), objective="squared")
-    _, order, _ = draw_one(ramp(0, 100), 0, **changed)
-    np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), ramp(0, 100))
-    _, order, _ = draw_one(ramp(0, 100), 0)  # cross-entropy: as measured, 5 P
-    np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), 5 * ramp(0, 100))
-
-
-def test_own_word_and_mask_are_drawn_only_where_they_matter():
-    small = dict(v_diag=1.0 * ramp(0, 100), a_self=0.2 * ramp(0, 100))  # of 5 and of 1.5
-    large = dict(v_diag=1.5 * ramp(0, 100), a_self=0.5 * ramp(0, 100))
-    topical = ["V: same - other topic", "attention: same - other topic"]
-    marks = ["stage boundary", "onset of V (half way)", "onset of attention (half way)"]
-    own = ["V: own word - same topic", "attention: own word - same topic"]
-    assert list(lines_of(draw_one(ramp(0, 100), ramp(400, 600), **small)[1])) == topical + marks
-    assert list(lines_of(draw_one(ramp(0, 100), ramp(400, 600), **large)[1])) == topical + own + marks
-    run = run_of(case(1, 0, key_visibility="all"), case(1, 0, key_visibility="unmasked"))
-    run.trajectories["a_mask"] = 7.0
-    found = drawable(run).groupby("trial_id")["a_mask"].max()
-    assert found["000"] == 7
-    assert np.isnan(found["001"])  # [MASK] is no key there
-
-
-def test_stage_marks_are_at_the_same_steps_in_all_panels():
-    for ax in draw_one(ramp(0, 100), ramp(50, 150)):
-        lines = lines_of(ax)
-        assert lines["stage boundary"].get_xdata()[0] == pytest.approx(75)
-        assert lines["onset of V (half way)"].get_xdata()[0] == pytest.approx(50)
-        assert lines["onset of attention (half way)"].get_xdata()[0] == pytest.approx(100)
-    assert lines["Θ"].get_ydata() == pytest.approx([0.75])
-    np.testing.assert_allclose(lines["progress of V"].get_ydata(), ramp(0, 100), atol=1e-12)
-
-
-def test_frozen_parts_are_not_drawn():
-    norms, order, progress = draw_one(ramp(0, 100), 0, attention="uniform")
-    assert list(lines_of(norms)) == [r"$\|W^V\|_F$", "onset of V (half way)"]
-    assert list(lines_of(order)) == ["V: same - other topic", "onset of V (half way)"]
-    assert list(lines_of(progress)) == ["progress of V", "onset of V (half way)"]
-
-
-def test_a_last_jump_does_not_flatten_the_order_parameters():
-    jump = np.where(STEP > 990, 500.0, 1.0)
-    _, order, _ = draw_one(ramp(0, 100), ramp(400, 600), a_self=jump)
-    assert 5 < order.get_ylim()[1] < 6  # v_block ends at 5
-
-
-def test_a_diverged_trial_says_so_instead_of_progress():
-    lost = np.where(STEP > 300, np.inf, 4.0)
-    *_, progress = draw_one(ramp(0, 100), 0, eval_loss=lost, norm_v=lost, status="diverged")
-    assert [text.get_text() for text in progress.texts] == ["diverged: no score"]
-
-
-def test_examples_take_each_class_by_frequency_at_its_median_theta():
-    rows = [("V-only", "V-only", 0.9), ("V-only", "V-only", 0.94), ("V-only", "V-only", 0.99)]
-    rows += [("simultaneous", "simultaneous", 0.4), ("diverged", "diverged", np.nan)] + [
-        ("diverged", "diverged", np.nan)
-    ]
-    assert examples(scored(*rows), 2) == ["b", "d"]
-    assert examples(scored(*rows), 3) == ["b", "d", "e"]  # diverged last, though there are two
-    assert sorted(examples(scored(*rows), 10)) == list("abcdef")
-
-
-def test_examples_prefer_views_that_disagree_but_a_two_stage_trial_that_both_call_so():
-    rows = [("V-only", "V-only", 0.95), ("V-only", "two-stage", 0.99), ("V-only", "V-only", 0.95)]
-    rows += [("two-stage", "simultaneous", 0.95), ("two-stage", "two-stage", 0.99)]
-    assert examples(scored(*rows), 2) == ["b", "e"]
-    rows[1] += ("attention_recedes",)
-    assert examples(scored(*rows), 1) == ["a"]
-
-
-def test_further_rounds_of_examples_show_other_optimizers_first():
-    rows = [("V-only", "V-only", 0.95, "", name) for name in ("adam", "adam", "sgd", "adam")]
-    assert examples(scored(*rows), 3) == ["a", "c", "b"]
-
-
-def test_examples_do_not_depend_on_the_order_of_the_rows():
+def test_the_fit_is_the_isotonic_one_of_each_trial_alone():
     rng = np.random.default_rng(0)
-    kinds = ("two-stage", "V-only", "overlapping")
-    rows = [(*rng.choice(kinds, 2), score) for score in rng.uniform(size=16)]
-    frame = scored(*rows)
-    assert examples(frame) == examples(frame.sample(frac=1, random_state=1))
+    lengths = [1, 2, 3, 12, 7, 12, 1, 9] * 4
+    step = np.concatenate([np.arange(n) for n in lengths])
+    values = rng.normal(0.5, 0.5, len(step))
+    fit = monotone(Records.of(step), values)
+    for own, found in zip(*(np.split(x, np.cumsum(lengths)[:-1]) for x in (values, fit)), strict=True):
+        expected = brute_force_isotonic(np.clip(own, 0, 1))
+        np.testing.assert_allclose(found, expected - expected[0], atol=1e-12)
 
 
-def test_figure_4_gives_class_settings_and_trials():
-    cases = [case(ramp(0, 100), ramp(400, 600), learning_rate=3.0, seed=7), case(ramp(0, 100), 0.0)]
-    picture = figure4(run_of(*cases), score(*cases), ["000"])
-    first = picture.figure.axes[0]
-    lines = first.get_title().splitlines()
-    assert lines[0] == "two-stage, Θ 1.00"
-    assert ", ".join(lines[1:]).split(", ")[-3:] == ["η 3", "init scale 0.001", "seed 7"]
-    assert first.get_xlabel().startswith("by norms: two-stage\nmax V 150")
-    assert "Of 2 trials, from left to right: 000 (topical)." in picture.caption
-    assert "chosen by rule" not in picture.caption
-    assert "chosen by rule" in figure4(run_of(*cases), score(*cases)).caption
+def test_the_fit_stays_exact_for_the_last_of_many_trials():
+    step = np.tile(np.arange(5), 20_000)
+    values = np.tile([0.0, 0.3, 0.1, 0.9, 0.7], 20_000)
+    fit = monotone(Records.of(step), values).reshape(-1, 5)
+    np.testing.assert_allclose(fit, np.tile([0, 0.2, 0.2, 0.8, 0.8], (20_000, 1)), atol=1e-10)
 
 
-def test_what_has_no_room_in_the_title_is_in_the_caption():
-    changed = dict(p_keep=0.2, p_random=0.3, l2=0.5, alpha=0.7, topics=9, words_per_topic=8, seed=3)
-    cases = [case(ramp(0, 100), 0.0), case(ramp(0, 100), 0.0, **changed), *[case(ramp(0, 100), 0.0)] * 2]
-    picture = figure4(run_of(*cases), score(*cases), ["001", "000", "002", "003"])
-    title = picture.figure.axes[0].get_title()
-    assert title.count("\n") == 3
-    for text in ("p keep 0.2", "p random 0.3", "L2 0.5", "alpha 0.7", "topics 9", "seed 3"):
-        assert (text in title) != (text in picture.caption.split("000")[0]), text
+def test_a_non_finite_value_takes_only_its_own_trial():
+    records = Records.of(np.array([0, 1, 2, 0, 1, 2]))
+    fit = monotone(records, np.array([0, np.nan, 1, 0, 0.5, 1]))
+    np.testing.assert_allclose(fit, [np.nan, np.nan, np.nan, 0, 0.5, 1])
 
 
-def test_the_caption_tells_frozen_parts_and_jumps_that_are_cut():
-    def caption(**changed):
-        run = run_of(case(ramp(0, 100), ramp(400, 600), **changed))
-        return figure4(run, score_trials(run)).caption
-
-    assert "Frozen parts" not in caption() and "cut off" not in caption()
-    assert "Frozen parts have no lines." in caption(attention="uniform")
-    assert "is cut off" in caption(a_self=np.where(STEP > 990, 500.0, 1.0))
-
-
-def test_bands_are_medians_and_quartiles_over_the_seeds_of_a_cell():
-    heights = [1.0, 2.0, 4.0, 8.0]
-    cases = [case(1, 0, v_block=x * ramp(0, 100), seed=seed) for seed, x in enumerate(heights)]
-    cases += [case(1, 0, v_block=0.0, learning_rate=5.0)]
-    picture = norm_bands(run_of(*cases))
-    assert [ax.get_title() for ax in picture.figure.axes[:2]] == ["η 0.01", "η 5"]
-    order = picture.figure.axes[2]  # axes run along rows: two norms, then two order panels
-    np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), 3 * ramp(0, 100))
-    band = order.collections[0].get_paths()[0].vertices
-    at_end = band[band[:, 0] == STEP[-1], 1]
-    assert (at_end.min(), at_end.max()) == pytest.approx(tuple(np.quantile(heights, [0.25, 0.75])))
-    assert "quartiles over seed, 1 to 4 trials each." in picture.caption
+@pytest.mark.parametrize("lag", [0.0, 0.5, 1.0, 2.0, 4.0])
+def test_theta_of_equal_exponentials_is_the_logistic_of_their_lag(lag: float):
+    # x = exp(-t / tau): 1 - x = x exp(lag), so Theta = 1 / (1 + exp(-lag)); swapped: 1 - Theta
+    step = np.linspace(0, 20, 4001)
+    records = Records.of(step)
+    F_V, F_A = saturating(0, 1, step), saturating(lag, 1, step)
+    expected = 1 / (1 + np.exp(-lag))
+    assert theta(records, F_V, F_A)[0] == pytest.approx(expected, abs=1e-4)
+    assert theta(records, F_A, F_V)[0] == pytest.approx(1 - expected, abs=1e-4)
 
 
-def test_of_many_cells_six_are_drawn_and_pooled_settings_are_named():
-    cases = [case(ramp(0, 100), ramp(0, 50 * n), learning_rate=n, seed=n % 2) for n in range(1, 9)]
-    run = run_of(*cases)
-    picture = norm_bands(run, scores=score_trials(run))
-    assert "Drawn are 6 of 8 settings" in picture.caption
-    assert len(picture.figure.axes) == 12
-    pooled = norm_bands(run, by=[])
-    assert "quartiles over seed, learning rate, 8 trials each." in pooled.caption
-    assert pooled.figure.axes[0].get_title() == "cross-entropy, Adam"
+def test_theta_of_a_twice_slower_rise_is_the_golden_ratio():
+    step = np.linspace(0, 20, 4001)
+    found = theta(Records.of(step), saturating(0, 1, step), saturating(0, 2, step))
+    assert found[0] == pytest.approx((np.sqrt(5) - 1) / 2, abs=1e-4)  # 1 - x^2 = x
 
 
-def test_mistakes_are_one_sentence():
-    run = run_of(case(0, 0))
-    with pytest.raises(ValueError, match="no finished trial 'x'"):
-        figure4(run, score_trials(run), ["x"])
-    with pytest.raises(ValueError, match="0 trials for one figure; allowed: 1 to 8"):
-        figure4(run, score_trials(run), [])
-    with pytest.raises(ValueError, match="2 axes for the panels of a trial; allowed: 3"):
-        trajectory_panels(run, "000", list(Figure().subplots(2)))
-    with pytest.raises(ValueError, match="unknown setting 'lr' for cells; allowed: seed, objective"):
-        norm_bands(run, by=["lr"])
+def test_theta_is_the_maximum_over_a_fine_grid():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        F_V, F_A = (np.append(0, np.sort(rng.uniform(0, rng.uniform(0.3, 1), 8))) for _ in "VA")
+        records, fine = Records.of(np.arange(9)), np.linspace(0, 8, 20_001)
+        dense_V, dense_A = (np.interp(fine, np.arange(9), F) for F in (F_V, F_A))
+        expected = np.minimum(dense_V, 1 - dense_A).max()
+        assert theta(records, F_V, F_A)[0] == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_run_of_diverged_trials_without_limit_lines_is_drawn():
-    none = dict(line_stage1=np.nan, line_stage2=np.nan)
-    lost = case(0, 0, lines=none, status="diverged", eval_loss=np.nan, v_block=np.nan, norm_v=np.inf)
-    run = run_of(lost)
-    picture = figure4(run, score_trials(run))
-    assert picture.figure.axes[0].get_title().startswith("diverged\n")
-    assert picture.figure.axes[0].get_xlabel() == "by norms: diverged\nmax K 0.1, Q 0.1"
-    assert "Of these trials 1 diverged" in norm_bands(run).caption
+def test_log_lag_of_two_exponentials_is_the_log_of_their_ratio():
+    step = np.append(0, np.geomspace(1e-6, 1e3, 4000))  # Frullani's integral
+    found = log_lag(Records.of(step), saturating(0, 0.2, step), saturating(0, 1.4, step))
+    assert found[0] == pytest.approx(np.log(7), abs=1e-4)
+
+
+def test_log_lag_starts_after_step_zero_and_needs_two_records():
+    step = np.array([0, 1, np.e, 0, 5, 0])
+    ones = np.array([0, 1, 1, 0, 1, 0.0])
+    np.testing.assert_allclose(log_lag(Records.of(step), ones, 0 * ones), [1, np.nan, np.nan])
+
+
+def test_onset_is_interpolated_and_absent_if_never_reached():
+    step = np.array([0, 10, 20, 0, 10, 0, 7])
+    curve = np.array([0, 0.4, 0.8, 0, 0.49, 0, 1.0])
+    np.testing.assert_allclose(onset(Records.of(step), curve, 0.5), [12.5, np.nan, 3.5])
+    fine = np.linspace(0, 5, 2001)
+    found = onset(Records.of(fine), saturating(1, 1, fine), 0.5)
+    assert found[0] == pytest.approx(1 + np.log(2), abs=1e-4)
+
+
+def test_one_outlier_inside_a_trial_does_not_set_its_maximum():
+    step = np.array([0, 1, 2, 3, 0, 1, 2])
+    values = np.array([0, 9, 1, 2, 0, 1, 5.0])
+    np.testing.assert_allclose(steady_maximum(Records.of(step), values), [2, 5])

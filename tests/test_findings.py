@@ -2,9 +2,8 @@
 
 import pandas as pd
 import pytest
-
-from analysis.findings import findings
-from analysis.stages import VIEWS, classify, suffixes
+from topicjax.analysis.report.findings import findings
+from topicjax.analysis.scoring.stages import VIEWS, classify, suffixes
 
 
 def scores(rows: list[dict]) -> pd.DataFrame:
@@ -103,7 +102,7 @@ def test_all_diverged():
 
 
 def test_seeds():
-    assert "disagree on the class in 1 of 3 cells (up to 3 seeds a cell)" in text([{}], 1.0, 2 / 3, 1.0)
+    assert "disagree on the class in 1 of 3 cells (up to 3 seeds per cell)" in text([{}], 1.0, 2 / 3, 1.0)
     assert "Every cell has one seed" in " ".join(findings(scores([{}]), cells(1.0, trials=1)))
 
 

@@ -11,11 +11,11 @@ import pytest
 import reference
 from jax.test_util import check_grads
 
-from topicjax import bag, lda, model
-from topicjax.config import Hypers, Spec, Stream, numbers, validate_spec
-from topicjax.lda import Documents
+from topicjax.experiments.one_layer import kernel, lda, model
+from topicjax.experiments.one_layer.lda import Documents
+from topicjax.trial import Hypers, Spec, Stream, traced, validate_spec
 
-TINY = Spec(topics=2, words_per_topic=3, length_min=3, length_max=7, row_probability=1.0)
+TINY = Spec(topics=2, words_per_topic=3, length_min=3, length_max=7, word_query_probability=1.0)
 
 
 def variants() -> list[Spec]:
@@ -67,7 +67,7 @@ def ragged_documents() -> Documents:
 
 def large_params(spec: Spec, seed: int = 1) -> model.Params:
     """Parameters of order one everywhere that is trained, so that no term hides behind zeros."""
-    stream, hypers = numbers(Stream()), numbers(Hypers())
+    stream, hypers = traced(Stream()), traced(Hypers())
     params = model.init(spec, stream, hypers, jax.random.key(seed))
     rng = np.random.default_rng(seed)
     noise = {name: rng.normal(size=params[name].shape) for name in sorted(params)}
@@ -78,9 +78,9 @@ def large_params(spec: Spec, seed: int = 1) -> model.Params:
 
 
 def kernel_loss(spec, stream, objective, params, documents):
-    padded = bag.pad(params)
-    batch = bag.from_documents(spec, stream, documents, uniform=spec.attention == "uniform")
-    return bag.loss(bag.effective(spec, padded), batch, objective, bag.real_types(spec))
+    padded = kernel.pad(params)
+    batch = kernel.from_documents(spec, stream, documents, uniform=spec.attention == "uniform")
+    return kernel.loss(kernel.effective(spec, padded), batch, objective, kernel.real_types(spec))
 
 
 def token_loss(spec, stream, objective, params, documents):
@@ -108,7 +108,7 @@ def test_type_space_equals_token_space_equals_loops(spec):
     with jax.enable_x64(True):
         documents, params = ragged_documents(), large_params(spec)
         for hidden, squared in itertools.product((0, 1), (0, 1)):
-            stream = numbers(Stream())._replace(key_visibility=np.int32(hidden))
+            stream = traced(Stream())._replace(key_visibility=np.int32(hidden))
             case = as_computed(spec), stream, np.int32(squared), params, documents
             (fast, fast_gradient), (slow, slow_gradient) = (
                 value_and_gradient(loss, *case) for loss in (kernel_loss, token_loss)
@@ -150,7 +150,7 @@ def complex_step(spec, params, documents, hidden, squared):
 @pytest.mark.parametrize("spec", variants()[::9], ids=name_of)
 def test_float32_agrees_to_single_precision(spec, squared):
     params = {name: leaf.astype(jnp.float32) for name, leaf in large_params(spec).items()}
-    case = as_computed(spec), numbers(Stream()), np.int32(squared), params, ragged_documents()
+    case = as_computed(spec), traced(Stream()), np.int32(squared), params, ragged_documents()
     (fast, fast_gradient), (slow, slow_gradient) = (
         value_and_gradient(loss, *case) for loss in (kernel_loss, token_loss)
     )
@@ -164,13 +164,13 @@ def test_float32_agrees_to_single_precision(spec, squared):
 def test_hand_written_gradient_against_finite_differences(objective):
     with jax.enable_x64(True):
         spec = replace(TINY, attention_biases="trained", output_bias="trained")
-        params = bag.pad(large_params(spec))
-        batch = bag.from_documents(spec, numbers(Stream()), ragged_documents())
+        params = kernel.pad(large_params(spec))
+        batch = kernel.from_documents(spec, traced(Stream()), ragged_documents())
 
         @jax.jit
         def function(params):
-            kernel_model = bag.effective(spec, params)
-            return bag.loss(kernel_model, batch, np.int32(objective), bag.real_types(spec))
+            kernel_model = kernel.effective(spec, params)
+            return kernel.loss(kernel_model, batch, np.int32(objective), kernel.real_types(spec))
 
         check_grads(function, (params,), order=1, modes=["rev"], rtol=1e-6)
 
@@ -180,13 +180,13 @@ def test_zero_queries_attend_uniformly():
         params = large_params(TINY)
         params["W_Q"] = jnp.zeros_like(params["W_Q"])
         documents = ragged_documents()
-        is_key = lda.key_positions(numbers(Stream()), documents)
+        is_key = lda.key_positions(traced(Stream()), documents)
         output = model.apply(TINY, params, documents.shown_BxN, is_key)
         mean_row = np.mean([params["W_V"][:, token] for token in documents.shown_BxN[0, :7]], axis=0)
         np.testing.assert_allclose(output[0, 0], mean_row, rtol=1e-12)
-        trained = bag.from_documents(TINY, numbers(Stream()), documents)
-        attention = bag.attention_rows(bag.effective(TINY, bag.pad(params)).score_VxV, trained)
-        np.testing.assert_allclose(attention, bag.attention_rows(None, trained), rtol=1e-12)
+        trained = kernel.from_documents(TINY, traced(Stream()), documents)
+        attention = kernel.query_attention(kernel.effective(TINY, kernel.pad(params)).score_VxV, trained)
+        np.testing.assert_allclose(attention, kernel.query_attention(None, trained), rtol=1e-12)
 
 
 def test_order_of_tokens_does_not_matter():
@@ -194,9 +194,9 @@ def test_order_of_tokens_does_not_matter():
         documents, params = ragged_documents(), large_params(TINY)
         order = np.random.default_rng(3).permutation(7)
         shuffled = Documents(*(leaf[:, order] for leaf in documents))
-        args = TINY, numbers(Stream()), np.int32(0), params
-        kernel = functools.partial(value_and_gradient, kernel_loss)
-        assert kernel(*args, shuffled)[0] == pytest.approx(float(kernel(*args, documents)[0]), 1e-13)
+        args = TINY, traced(Stream()), np.int32(0), params
+        loss = functools.partial(value_and_gradient, kernel_loss)
+        assert loss(*args, shuffled)[0] == pytest.approx(float(loss(*args, documents)[0]), 1e-13)
 
 
 def test_relabelling_topics_permutes_the_gradient():
@@ -212,10 +212,10 @@ def test_relabelling_topics_permutes_the_gradient():
             "W_V": params["W_V"][relabel][:, relabel],
             "b_pred": params["b_pred"][relabel],
         }
-        args = TINY, numbers(Stream()), np.int32(0)
-        kernel = functools.partial(value_and_gradient, kernel_loss)
-        _, gradient = kernel(*args, params, documents)
-        _, swapped_gradient = kernel(*args, swapped, other)
+        args = TINY, traced(Stream()), np.int32(0)
+        loss = functools.partial(value_and_gradient, kernel_loss)
+        _, gradient = loss(*args, params, documents)
+        _, swapped_gradient = loss(*args, swapped, other)
         np.testing.assert_allclose(
             swapped_gradient["W_V"], gradient["W_V"][relabel][:, relabel], rtol=1e-10, atol=1e-15
         )
@@ -226,7 +226,7 @@ def test_relabelling_topics_permutes_the_gradient():
 
 def test_scores_too_large_for_exp_are_no_trouble():
     params = {name: 40.0 * leaf for name, leaf in large_params(TINY).items()}
-    case = TINY, numbers(Stream()), np.int32(1), params, ragged_documents()
+    case = TINY, traced(Stream()), np.int32(1), params, ragged_documents()
     value, gradient = value_and_gradient(kernel_loss, *case)
     assert value == pytest.approx(float(value_and_gradient(token_loss, *case)[0]), rel=1e-4)
     assert all(np.isfinite(leaf).all() for leaf in gradient.values())
@@ -235,12 +235,14 @@ def test_scores_too_large_for_exp_are_no_trouble():
 def test_padding_is_removed_and_gets_no_gradient():
     params = large_params(replace(TINY, attention_dim=3))
     spec = replace(TINY, attention_dim=3)
-    padded = bag.pad(params)
-    restored = bag.unpad(spec, padded)
+    padded = kernel.pad(params)
+    restored = kernel.unpad(spec, padded)
     assert all((restored[name] == leaf).all() for name, leaf in params.items())
-    batch = bag.from_documents(spec, numbers(Stream()), ragged_documents())
+    batch = kernel.from_documents(spec, traced(Stream()), ragged_documents())
     gradient = jax.jit(
-        jax.grad(lambda p: bag.loss(bag.effective(spec, p), batch, np.int32(0), bag.real_types(spec)))
+        jax.grad(
+            lambda p: kernel.loss(kernel.effective(spec, p), batch, np.int32(0), kernel.real_types(spec))
+        )
     )(padded)
     assert (np.asarray(gradient["W_K"])[3:] == 0).all()
     assert (np.asarray(gradient["W_V"])[7:] == 0).all() and (gradient["W_V"][:, 7:] == 0).all()
@@ -248,24 +250,26 @@ def test_padding_is_removed_and_gets_no_gradient():
 
 def test_infinite_documents_are_the_limit_of_long_ones():
     """Twenty thousand words of the first topic against their expectation, attending and uniform."""
-    spec = replace(TINY, documents="tau", length_min=20_000, length_max=20_000, row_probability=0.4)
-    stream = numbers(Stream(topics_per_document=1, p_mask=0.5, p_keep=0.3, p_random=0.3))
-    params = bag.pad({name: leaf.astype(jnp.float32) for name, leaf in large_params(TINY).items()})
+    spec = replace(TINY, documents="tau", length_min=20_000, length_max=20_000, word_query_probability=0.4)
+    stream = traced(Stream(topics_per_document=1, p_mask=0.5, p_keep=0.3, p_random=0.3))
+    params = kernel.pad({name: leaf.astype(jnp.float32) for name, leaf in large_params(TINY).items()})
     first_TxW = jnp.tile(lda.topic_words(spec, stream)[:1], (2, 1))
 
     @jax.jit
     def losses(hidden, objective):
         case = stream._replace(key_visibility=hidden)
         documents = lda.sample_documents(spec, case, first_TxW, jax.random.key(0), 1)
-        kernel_model, real_V = bag.effective(spec, params), bag.real_types(spec)
+        kernel_model, real_V = kernel.effective(spec, params), kernel.real_types(spec)
         uniform_model = kernel_model._replace(score_VxV=None)
         return [
-            bag.loss(kernel_model, bag.from_documents(spec, case, documents), objective, real_V),
-            bag.loss(kernel_model, bag.from_distributions(spec, case, first_TxW[:1]), objective, real_V),
-            bag.loss(uniform_model, bag.from_documents(spec, case, documents, True), objective, real_V),
-            bag.loss(
+            kernel.loss(kernel_model, kernel.from_documents(spec, case, documents), objective, real_V),
+            kernel.loss(
+                kernel_model, kernel.from_distributions(spec, case, first_TxW[:1]), objective, real_V
+            ),
+            kernel.loss(uniform_model, kernel.from_documents(spec, case, documents, True), objective, real_V),
+            kernel.loss(
                 uniform_model,
-                bag.from_distributions(spec, case, first_TxW[:1], True),
+                kernel.from_distributions(spec, case, first_TxW[:1], True),
                 objective,
                 real_V,
             ),
@@ -278,56 +282,56 @@ def test_infinite_documents_are_the_limit_of_long_ones():
 
 
 def test_capacity_is_rarely_needed_and_overflow_is_counted():
-    spec = Spec(row_probability=0.03)
-    capacity = bag.row_capacity(spec, 40)
+    spec = Spec(word_query_probability=0.03)
+    capacity = kernel.query_capacity(spec, 40)
     lengths = np.random.default_rng(0).integers(100, 151, (20_000, 40)).sum(axis=1)
-    rows = np.random.default_rng(1).binomial(lengths, 0.03)
-    assert rows.max() < capacity < 2 * rows.mean()
+    needed = np.random.default_rng(1).binomial(lengths, 0.03)
+    assert needed.max() < capacity < 2 * needed.mean()
     documents = ragged_documents()
-    none = replace(TINY, row_probability=0.0)
+    none = replace(TINY, word_query_probability=0.0)
     found = int((np.asarray(documents.masked_BxN) & (np.asarray(documents.shown_BxN) != 0)).sum())
-    assert bag.from_documents(none, numbers(Stream()), documents).rows_missing == found > 0
-    assert bag.from_documents(TINY, numbers(Stream()), documents).rows_missing <= 0
+    assert kernel.from_documents(none, traced(Stream()), documents).queries_missing == found > 0
+    assert kernel.from_documents(TINY, traced(Stream()), documents).queries_missing <= 0
 
 
-def test_usual_rows_train_as_all_rows_do():
+def test_usual_queries_train_as_all_queries_do():
     spec = Spec(topics=3, words_per_topic=3)
-    stream = numbers(Stream())
-    params = bag.pad(large_params(spec))
+    stream = traced(Stream())
+    params = kernel.pad(large_params(spec))
     params = {name: leaf.astype(jnp.float32) for name, leaf in params.items()}
 
     @jax.jit
     def gradients(key):
         phi_TxW = lda.topic_words(spec, stream)
         documents = lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size)
-        batch = bag.from_documents(spec, stream, documents)
+        batch = kernel.from_documents(spec, stream, documents)
 
-        def gradient(rows):
+        def gradient(bag):
             def loss(params):
-                return bag.loss(bag.effective(spec, params), rows, np.int32(0), bag.real_types(spec))
+                return kernel.loss(kernel.effective(spec, params), bag, np.int32(0), kernel.real_types(spec))
 
-            return jax.grad(loss)(params), rows.query_R.size
+            return jax.grad(loss)(params), bag.query_R.size
 
-        return gradient(batch), bag.in_usual_rows(spec, gradient, batch, spec.batch_size)
+        return gradient(batch), kernel.with_usual_queries(spec, gradient, batch, spec.batch_size)
 
-    (whole, all_rows), (usual, usual_rows) = gradients(jax.random.key(0))
-    assert usual_rows < 0.8 * all_rows
+    (whole, all_queries), (usual, usual_queries) = gradients(jax.random.key(0))
+    assert usual_queries < 0.8 * all_queries
     assert relative(usual, whole) < 1e-5
 
 
-def test_an_unusual_batch_gets_all_rows_and_so_does_its_company():
+def test_an_unusual_batch_gets_all_queries_and_so_do_those_beside_it():
     spec = Spec()
-    rows = spec.batch_size + bag.row_capacity(spec, spec.batch_size)
-    empty = bag.Bag(jnp.zeros((rows, 1)), jnp.zeros(rows, jnp.int32), jnp.zeros((rows, 1)), jnp.zeros(()))
+    size = spec.batch_size + kernel.query_capacity(spec, spec.batch_size)
+    empty = kernel.Bag(jnp.zeros((size, 1)), jnp.zeros(size, jnp.int32), jnp.zeros((size, 1)), jnp.zeros(()))
 
-    def rows_taken(rows_missing):
-        batch = empty._replace(rows_missing=rows_missing)
-        return bag.in_usual_rows(spec, lambda rows: rows.query_R.size, batch, spec.batch_size)
+    def queries_taken(queries_missing):
+        batch = empty._replace(queries_missing=queries_missing)
+        return kernel.with_usual_queries(spec, lambda bag: bag.query_R.size, batch, spec.batch_size)
 
-    usual = spec.batch_size + bag.row_capacity(spec, spec.batch_size, bag.UNUSUAL_PROBABILITY)
-    just_fits = usual - rows
-    assert rows_taken(jnp.int32(just_fits)) == usual < rows
-    assert rows_taken(jnp.int32(just_fits + 1)) == rows
-    together = jax.vmap(rows_taken, out_axes=None)  # one answer for both: `cond` was not turned into `select`
+    usual = spec.batch_size + kernel.query_capacity(spec, spec.batch_size, kernel.UNUSUAL_PROBABILITY)
+    just_fits = usual - size
+    assert queries_taken(jnp.int32(just_fits)) == usual < size
+    assert queries_taken(jnp.int32(just_fits + 1)) == size
+    together = jax.vmap(queries_taken, out_axes=None)  # one answer for both: no `select` of both branches
     assert together(jnp.array([just_fits, just_fits - 5])) == usual
-    assert together(jnp.array([just_fits, just_fits + 1])) == rows
+    assert together(jnp.array([just_fits, just_fits + 1])) == size

@@ -1,24 +1,25 @@
 """The landscape against documents written out token by token; points, borders and captions by hand."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_runs import make_run
+from topicjax.analysis.figures import landscape
+from topicjax.analysis.figures.landscape import axis_range, landscapes, points, stand_in, theorem3
 
-from analysis import landscape
-from analysis.frames import Run
-from analysis.landscape import axis_range, landscapes, points, stand_in, theorem3
-from topicjax.config import DEFAULTS, IDENTITY
-from topicjax.theory import DataModel
+from topicjax.errors import UserError
+from topicjax.store.reader import Run
+from topicjax.theory.documents import DataModel
+from topicjax.trial import DEFAULTS
 
 TAU = dict(documents="tau", infinite_documents=True, topics_per_document=2)
 
 
 def settings(**changed: Any) -> dict[str, Any]:
-    return {name: DEFAULTS[name] for name in IDENTITY} | changed
+    return DEFAULTS | changed
 
 
 def placed(*rows: tuple[float, float, str, str]) -> pd.DataFrame:
@@ -56,8 +57,8 @@ def written_out(data: DataModel, value: np.ndarray, alpha: float, beta: float) -
 @pytest.mark.parametrize("visibility", ["all", "unmasked"])
 def test_the_drawn_loss_is_that_of_written_out_documents(visibility: str):
     given = settings(topics=4, words_per_topic=3, key_visibility=visibility, **TAU)
-    setting = stand_in(given)
-    mask, other, same = setting.entries
+    documents = stand_in(given)
+    mask, other, same = documents.entries
     topic = np.arange(12) // 3
     value = np.zeros((13, 13))
     value[1:, 0] = mask
@@ -69,13 +70,13 @@ def test_the_drawn_loss_is_that_of_written_out_documents(visibility: str):
         drawn.update(alpha=alpha, beta=beta, excess=excess)
 
     ax.contourf = keep
-    landscape.draw_loss(setting, ax, ((0.5, 20.0), (0.3, 30.0)), None)
+    landscape.draw_loss(documents, ax, ((0.5, 20.0), (0.3, 30.0)), None)
     for row, column in ((0, 0), (50, 150), (200, 30)):
-        loss = written_out(setting.data, value, drawn["alpha"][column], drawn["beta"][row])
-        assert drawn["excess"][row, column] == pytest.approx(loss - setting.least, rel=1e-9)
+        loss = written_out(documents.data, value, drawn["alpha"][column], drawn["beta"][row])
+        assert drawn["excess"][row, column] == pytest.approx(loss - documents.least, rel=1e-9)
     assert drawn["excess"].min() < 1e-4  # the minimum lies within
     row, column = np.unravel_index(drawn["excess"].argmin(), drawn["excess"].shape)
-    assert (2 * drawn["alpha"][column] + drawn["beta"][row]) / 3 == pytest.approx(setting.average, rel=0.05)
+    assert (2 * drawn["alpha"][column] + drawn["beta"][row]) / 3 == pytest.approx(documents.average, rel=0.05)
 
 
 def test_dirichlet_documents_get_the_tau_of_equal_collisions():
@@ -99,7 +100,7 @@ def test_unknown_landscapes_are_refused():
         dict(topics=1),
         dict(words_per_topic=1),
     ):
-        with pytest.raises(ValueError, match="two or more disjoint topics"):
+        with pytest.raises(UserError, match="two or more disjoint topics"):
             stand_in(settings(**changed))
 
 
@@ -116,15 +117,15 @@ def test_theorem3_is_drawn_only_under_its_conditions():
 
 
 def test_every_drawn_line_has_one_alpha_prime():
-    setting = stand_in(settings(**TAU))
+    documents = stand_in(settings(**TAU))
     ax = landscape.Figure().subplots()
     ax.set(xscale="log", yscale="log", xlim=(0.1, 100), ylim=(0.1, 100))
-    landscape.draw_theory(setting, ax)
+    landscape.draw_theory(documents, ax)
     lower, _, best, minimum, uniform = ax.lines
     for line, average in (
         (lower, 0.5773410),
-        (best, setting.average),
-        (minimum, setting.average),
+        (best, documents.average),
+        (minimum, documents.average),
         (uniform, 1),
     ):
         alpha, beta = (np.asarray(values, float) for values in line.get_data())
@@ -158,42 +159,48 @@ def test_captions_count_what_is_drawn_beyond_and_lost():
     assert "beyond" not in hidden.caption and "diverged" not in hidden.caption
 
 
-def make_run(rows: list[dict[str, Any]], monkeypatch) -> Run:
-    trials = pd.DataFrame(rows)
-    classes = pd.DataFrame({"class": ["two-stage"] * len(trials)})
-    monkeypatch.setattr(landscape, "score_trials", lambda run: classes)
-    return Run(Path("nowhere"), trials, pd.DataFrame(), {}, ())
+def scored(*rows: dict[str, Any]) -> tuple[Run, pd.DataFrame]:
+    """Return a run of these trials, and scores that call all of them two-stage, in another order."""
+    trials = pd.DataFrame(rows).assign(trial_id=[f"{number:02d}" for number in range(len(rows))])
+    return make_run(trials), trials[["trial_id"]][::-1].assign(**{"class": "two-stage"})
 
 
-def test_points_are_exponentials_of_score_differences(monkeypatch):
+def test_points_are_exponentials_of_score_differences():
     rows = [
         settings() | dict(status="ok", final_a_topic=np.log(3), final_a_self=np.log(5)),
         settings(attention="uniform") | dict(status="ok", final_a_topic=0.0, final_a_self=0.0),
         settings() | dict(status="diverged", final_a_topic=1.0, final_a_self=1.0),
     ]
-    found = points(make_run(rows, monkeypatch))
+    found = points(*scored(*rows))
     np.testing.assert_allclose(found["weight_topic"], [3, np.nan])
     np.testing.assert_allclose(found["weight_self"], [15, np.nan])
     assert found["alpha"].tolist() == [0.1, 0.1]  # the Dirichlet setting is another alpha
 
 
-def test_one_landscape_for_each_data_setting(monkeypatch):
+def test_one_landscape_for_each_data_setting():
     row = dict(status="ok", final_a_topic=0.1, final_a_self=0.0)
     rows = [settings(seed=0) | row, settings(seed=1) | row, settings(key_visibility="unmasked") | row]
-    pictures = landscapes(make_run(rows, monkeypatch))
+    pictures = landscapes(*scored(*rows))
     assert [picture.title.split(" (")[1] for picture in pictures] == ["keys all)", "keys unmasked)"]
     assert "Points: 2 trained models" in pictures[0].caption
     lost = [settings() | row | dict(status="diverged")]
-    with pytest.raises(ValueError, match="none of 1 trial is finite and trains attention"):
-        landscapes(make_run(lost, monkeypatch))
-    with pytest.raises(ValueError, match="two or more disjoint topics"):
-        landscapes(make_run([settings(overlap=0.5) | row], monkeypatch))
+    with pytest.raises(UserError, match="none of 1 trial is finite and trains attention"):
+        landscapes(*scored(*lost))
+    with pytest.raises(UserError, match="two or more disjoint topics"):
+        landscapes(*scored(settings(overlap=0.5) | row))
 
 
-def test_of_many_data_settings_the_four_with_most_trials_are_drawn_and_the_rest_counted(monkeypatch):
+def test_of_many_data_settings_the_four_with_most_trials_are_drawn_and_the_rest_counted():
     row = dict(status="ok", final_a_topic=0.1, final_a_self=0.0)
     shares = [0.1, 0.15, 0.2, 0.2, 0.25, 0.3, 0.3, 0.3, 0.35]
     rows = [settings(p_keep=share, seed=seed) | row for seed, share in enumerate(shares)]
-    pictures = landscapes(make_run(rows, monkeypatch))
+    pictures = landscapes(*scored(*rows))
     assert [picture.title.split("p keep ")[1] for picture in pictures] == ["0.3)", "0.2)", "0.1)", "0.15)"]
     assert [picture.caption.count("Not drawn: 2 landscapes") for picture in pictures] == [0, 0, 0, 1]
+
+
+def test_points_have_the_class_of_their_own_trial():
+    row = dict(status="ok", final_a_topic=0.1, final_a_self=0.0)
+    run, scores = scored(settings() | row, settings(seed=1) | row)
+    found = points(run, scores.assign(**{"class": ["V-only", "reversed"]}))
+    assert found["class"].tolist() == ["reversed", "V-only"]

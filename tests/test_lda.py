@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from topicjax import lda
-from topicjax.config import Spec, Stream, numbers
+from topicjax.experiments.one_layer import lda
+from topicjax.trial import Spec, Stream, traced
 
 SPEC = Spec(topics=4, words_per_topic=3, length_min=20, length_max=30)
 
@@ -19,7 +19,7 @@ def sample(spec: Spec, num_documents: int = 4000, key: int = 0, **stream) -> lda
         phi_TxW = lda.topic_words(spec, stream)
         return lda.sample_documents(spec, stream, phi_TxW, jax.random.key(key), num_documents)
 
-    return lda.Documents(*(np.asarray(x) for x in draw(numbers(Stream(**stream)))))
+    return lda.Documents(*(np.asarray(x) for x in draw(traced(Stream(**stream)))))
 
 
 def assert_share(observed_total: float, trials: float, probability: float, spread: float = 1.0):
@@ -82,9 +82,9 @@ def test_masking_kinds():
 
 
 def test_zipf_and_overlap_do_what_they_say():
-    zipf = lda.topic_words(replace(SPEC, word_distribution="zipf"), numbers(Stream(zipf_exponent=2.0)))
+    zipf = lda.topic_words(replace(SPEC, word_distribution="zipf"), traced(Stream(zipf_exponent=2.0)))
     np.testing.assert_allclose(zipf[1, 3:6], np.array([36, 9, 4]) / 49, rtol=1e-6)
-    shared = lda.topic_words(SPEC, numbers(Stream(overlap=0.34)))  # one word in three
+    shared = lda.topic_words(SPEC, traced(Stream(overlap=0.34)))  # one word in three
     np.testing.assert_allclose(shared[0], [0.25, 0.25, 0.25, 0.25, *[0] * 8], rtol=1e-6)
     np.testing.assert_allclose(shared[3], [0.25, *[0] * 8, 0.25, 0.25, 0.25], rtol=1e-6)
     np.testing.assert_allclose(shared.sum(axis=1), 1, rtol=1e-6)
@@ -92,11 +92,11 @@ def test_zipf_and_overlap_do_what_they_say():
 
 def test_dirichlet_words_depend_on_the_seed_and_concentration():
     spec = replace(SPEC, topics=200, word_distribution="dirichlet")
-    first, second = (lda.topic_words(spec, numbers(Stream(seed=s))) for s in (0, 1))
+    first, second = (lda.topic_words(spec, traced(Stream(seed=s))) for s in (0, 1))
     assert not np.allclose(first, second)
     own = np.asarray(first).reshape(200, 200, 3)[np.arange(200), np.arange(200)]
     assert own.var() == pytest.approx(1 / 3 * 2 / 3 / (3 + 1), rel=0.2)  # Dirichlet(1, 1, 1)
-    flat = lda.topic_words(spec, numbers(Stream(word_concentration=1e4)))
+    flat = lda.topic_words(spec, traced(Stream(word_concentration=1e4)))
     np.testing.assert_allclose(np.asarray(flat).max(axis=1), 1 / 3, rtol=0.1)
 
 

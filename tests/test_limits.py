@@ -9,25 +9,27 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from topicjax import limits, posterior
-from topicjax.limits import (
+from topicjax.theory import limits, posterior
+from topicjax.theory.documents import DataModel
+from topicjax.theory.landscape import attention_landscape
+from topicjax.theory.limits import (
     bayes_line,
     document_losses,
     limit_lines,
     stage1_line,
-    stage1_value,
     stage2_attention,
     stage2_line,
 )
-from topicjax.posterior import bayes_prediction, dirichlet_topic_mean, posterior_words, subset_topic_mean
-from topicjax.queries import sample_queries, topic_subsets
-from topicjax.theory import (
-    DataModel,
-    attention_landscape,
-    theorem2_matrix,
-    uniform_attention_loss,
-    uniform_attention_optimum,
+from topicjax.theory.posterior import (
+    bayes_prediction,
+    dirichlet_topic_mean,
+    posterior_words,
+    subset_topic_mean,
 )
+from topicjax.theory.queries import sample_queries, topic_subsets
+from topicjax.theory.stage1_value import stage1_value
+from topicjax.theory.theorems import theorem2_matrix
+from topicjax.theory.uniform_attention import uniform_attention_loss, uniform_attention_optimum
 
 SHORT = DataModel(p_mask=0.3, p_keep=0.2, p_random=0.15, topics=3, words_per_topic=2, alpha=0.3)
 LDA = replace(SHORT, length_min=4, length_max=8)
@@ -319,7 +321,7 @@ def test_lines_depend_on_their_arguments_alone():
 
 
 def test_unknown_objective_is_named():
-    with pytest.raises(ValueError, match="unknown objective 'hinge'; allowed: 'cross_entropy'"):
+    with pytest.raises(ValueError, match="objective is 'hinge'; allowed: cross_entropy, squared"):
         limit_lines(LDA, "hinge")  # pyright: ignore[reportArgumentType]
 
 

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_frames import trial
-from test_stages import run_of
+from synthetic_runs import run_of, trial
+from topicjax.analysis.figures.onset import onset_by_init_scale
+from topicjax.analysis.frames import LINE_COLUMNS
+from topicjax.analysis.scoring.onset_times import LEVEL, onset_fit, onset_times
 
-from analysis.frames import LINE_COLUMNS
-from analysis.onset import LEVEL, onset_fit, onset_scaling, onset_times
-from topicjax.theory import theorem2_matrix
+from topicjax.errors import UserError
+from topicjax.store.reader import Run
+from topicjax.theory.theorems import theorem2_matrix
 
 STEP = np.arange(0, 1001, 20)
 SCALES = (1e-5, 1e-4, 1e-3)
@@ -36,6 +38,10 @@ def grown(scale: float, rate: float, factor: float = 1.0, step: np.ndarray = STE
     eta = settings.get("learning_rate", LAW["learning_rate"])
     a_topic = factor * scale**2 * np.exp(2 * rate * eta * step)
     return case(np.minimum(a_topic, 2.0), step, init_scale=scale, **settings)
+
+
+def picture_of(run: Run):
+    return onset_by_init_scale(run, pd.DataFrame())  # it needs no scores
 
 
 def fit_one(*cases: Case) -> pd.Series:
@@ -210,7 +216,7 @@ def sweep_cases() -> list[Case]:
 
 
 def test_the_picture_draws_the_predicted_slope_and_a_flat_line():
-    picture = onset_scaling(run_of(*sweep_cases()))
+    picture = picture_of(run_of(*sweep_cases()))
     sgd, adam, slopes = (ax for part in picture.figure.subfigs for ax in part.axes)
     assert (sgd.get_title(), adam.get_title()) == ("SGD", "Adam")
     points, line = sgd.get_lines()
@@ -233,20 +239,20 @@ def test_a_run_without_prediction_or_with_many_settings_is_drawn_too():
         for l2 in np.linspace(0.1, 1.0, 10)
         for scale in SCALES[: 1 if l2 < 0.3 else 3]
     ]
-    picture = onset_scaling(run_of(*cases))
+    picture = picture_of(run_of(*cases))
     (only,) = picture.figure.subfigs[0].axes
     assert len(only.get_lines()) == 2 * 6 and len(picture.figure.subfigs) == 1
     assert "Not drawn: 4 combinations of settings with fewer onsets." in picture.caption
     assert "Dotted lines are least-squares fits" in picture.caption and "Solid" not in picture.caption
-    alone = onset_scaling(run_of(grown(1e-4, 2e-3, l2=1.0)))
+    alone = picture_of(run_of(grown(1e-4, 2e-3, l2=1.0)))
     assert len(alone.figure.subfigs[0].axes[0].get_lines()) == 1, "one init scale has no slope to draw"
     assert "Dotted" not in alone.caption and "1 of 1 trial (1 seed)" in alone.caption
 
 
 def test_a_run_without_onsets_or_a_level_of_zero_is_refused():
     lost = run_of(grown(1e-9, 1e-4), grown(1e-4, 2e-3, status="diverged"))
-    with pytest.raises(ValueError, match=r"no trial has an onset, a_topic = 0.1 reached after step 0"):
-        onset_scaling(lost)
-    with pytest.raises(ValueError, match="level is 0; allowed: above 0"):
+    with pytest.raises(UserError, match=r"no trial has an onset, a_topic = 0.1 reached after step 0"):
+        picture_of(lost)
+    with pytest.raises(UserError, match="level is 0; allowed: above 0"):
         onset_times(lost, 0)
     assert onset_fit(onset_times(lost))["slope"].isna().all()

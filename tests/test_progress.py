@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from topicjax import progress
+from topicjax.engine import progress
 
 
 @pytest.fixture

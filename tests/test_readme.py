@@ -1,12 +1,19 @@
 """The examples of the README work as printed."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import test_engine
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+from topicjax import cli
+from topicjax.sweep import trials as expand
+from topicjax.sweep_files import load_sweep
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -23,6 +30,32 @@ def test_examples_work_as_printed(example, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     exec(example, {})
     assert capsys.readouterr().out
+
+
+COMMANDS = re.findall(r'^make sweep SWEEP=(\S+) ARGS="(.*?)"', README, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("sweep", "arguments"), COMMANDS, ids=[f"{s} {a}" for s, a in COMMANDS])
+def test_commands_are_understood(sweep, arguments, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    assert cli.main(["plan", sweep, *shlex.split(arguments)]) == 0
+    trials, steps = re.search(r": ([\d,]+) trials\n", capsys.readouterr().out), "steps=200" in arguments
+    full = load_sweep(sweep)
+    if "quick" in arguments:
+        assert int(trials[1]) < len(expand(full.base, full.sweep)) and steps
+
+
+def test_accelerators_keep_the_editable_install_and_the_tested_versions():
+    assert "make gpu" in README and "make tpu" in README and "pip install '" not in README
+    for target, extra in (("gpu", "cuda12"), ("tpu", "tpu")):
+        shown = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+        (command,) = [line for line in shown.stdout.splitlines() if f"[{extra}]" in line]
+        assert "--constraint constraints.txt" in command and f"--editable '.[{extra}]'" in command
+
+
+def test_examples_leave_nothing_outside_results(folder):
+    assert [path.name for path in folder.iterdir()] == ["results"]
 
 
 def test_the_columns_named_are_those_written(folder):

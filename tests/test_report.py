@@ -1,6 +1,7 @@
-"""Report and inspection of a real run, in files and in a browser; sensible output for poor runs."""
+"""Report and page of a trial of a real run, in files and in a browser; sensible output for poor runs."""
 
 import json
+import logging
 import re
 import shutil
 from pathlib import Path
@@ -8,11 +9,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_runs import TWO_STAGE, case, make_run, scored
+from topicjax.analysis.frames import prepared
+from topicjax.analysis.report import provenance, report, trial_page
+from topicjax.analysis.report.catalogue import FIGURES, LEAD, TABLES, Entry, any_run
+from topicjax.analysis.scoring.stages import score_trials
 
 import topicjax
-from analysis import frames, inspection, report, stages
-from topicjax import __main__ as cli
-from topicjax.theory import theorem2_matrix
+from topicjax import cli
+from topicjax.errors import UserError
+from topicjax.store import reader
+from topicjax.store.files import StoreError
+from topicjax.store.reader import PlanStatus, Status
+from topicjax.theory.theorems import theorem2_matrix
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
 FLAGS = (
@@ -33,7 +42,7 @@ def reported(smoke, tmp_path_factory) -> Path:
 
 def test_the_answer_comes_first_and_is_that_of_the_scores(reported):
     text = (reported / "report.html").read_text()
-    scores = stages.score_trials(frames.load(reported))
+    scores = score_trials(topicjax.load(reported))
     two_stage = int((scores["class"] == "two-stage").sum())
     first = re.search(r"<li>(.*?)</li>", text)
     assert first is not None
@@ -70,8 +79,8 @@ def test_stages_and_cells_are_written(reported):
 
 
 def test_a_folder_with_a_report_is_still_a_run(reported, monkeypatch, capsys):
-    monkeypatch.setattr("topicjax.engine.use_all_cores", lambda: None)
-    assert cli.main(["run", "smoke", "--chunk", "2", "--out", str(reported)]) == 0
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    assert cli.main(["run", "smoke", "--lanes", "2", "--out", str(reported)]) == 0
     assert "Nothing left to train" in capsys.readouterr().out
 
 
@@ -116,13 +125,13 @@ def test_inspect_draws_the_trial_that_begins_so_at_the_step_asked_for(smoke, tmp
 
 def test_the_numbers_of_a_page_are_those_of_the_weights(smoke):
     folder, _ = smoke
-    run = frames.load(folder)
+    run = prepared(topicjax.load(folder))
     trial = run.trials.iloc[5]
-    weights = topicjax.load(folder).restore(trial["trial_id"])
-    score = stages.score_trials(run).iloc[5]
-    one = inspection.select(run, [trial["trial_id"]])
-    model = inspection.inside(weights, trial.to_dict())
-    shown = dict(inspection.numbers(model, trial.to_dict(), score, one, int(trial["steps"])))
+    weights = run.restore(trial["trial_id"])
+    score = score_trials(run).iloc[5]
+    one = run.select([trial["trial_id"]])
+    model = trial_page.effective_model(weights, trial.to_dict())
+    shown = dict(trial_page.listed_values(model, trial.to_dict(), score, one, int(trial["steps"])))
     sizes = [trial[name] for name in ("topics", "words_per_topic", "p_mask", "p_keep", "p_random")]
     theory = theorem2_matrix(*sizes)
     distance = np.linalg.norm(weights["W_V"] - theory) / np.linalg.norm(theory)
@@ -139,7 +148,7 @@ def test_attention_on_documents_is_drawn_relative_to_uniform():
     keys = np.array([1, 1, 2, 3])
     from matplotlib.figure import Figure
 
-    ax = inspection.attention_panel(S, keys, Figure().subplots(), words_per_topic=2)
+    ax = trial_page.attention_panel(S, keys, Figure().subplots(), words_per_topic=2)
     drawn = 2 ** np.asarray(ax.images[0].get_array())
     assert drawn[:, 0] == pytest.approx([1, 1, 1, 1])  # [MASK]
     assert drawn[:, 1] == pytest.approx([1.2, 1.2, 1.2, 0.4])
@@ -151,6 +160,7 @@ def cut_run(smoke, folder: Path, keep) -> Path:
         (folder / name).mkdir(parents=True)
         frame = keep(pd.read_parquet(smoke[0] / name))
         frame.to_parquet(folder / name / "part-0.parquet", index=False)
+    shutil.copytree(smoke[0] / "plans", folder / "plans")
     shutil.copy(smoke[0] / "manifest.json", folder / "manifest.json")
     return folder
 
@@ -183,6 +193,7 @@ def test_a_folder_of_another_kind_and_a_run_without_trials(smoke, tmp_path, caps
     empty = tmp_path / "begun"
     (empty / "trials").mkdir(parents=True)
     shutil.copy(smoke[0] / "manifest.json", empty / "manifest.json")
+    shutil.copytree(smoke[0] / "plans", empty / "plans")
     assert cli.main(["report", str(empty)]) == 2
     assert "no trial of 16" in capsys.readouterr().err
 
@@ -192,3 +203,123 @@ def test_weights_that_were_not_kept_are_a_sentence(smoke, capsys):
     trial_id = topicjax.load(folder).trials["trial_id"][0]
     assert cli.main(["inspect", str(folder), trial_id, "--step", "7"]) == 2
     assert "no snapshot at step 7; there are: 50, 100" in capsys.readouterr().err
+
+
+def test_a_trial_is_inspected_with_its_folder_opened_once(smoke, tmp_path, monkeypatch):
+    run = topicjax.load(smoke[0])
+    read, whole = reader.read_columns, []
+
+    def counting(parts, columns=None):
+        whole.extend([parts[0].parent.name] * (columns is None))
+        return read(parts, columns)
+
+    monkeypatch.setattr(reader, "read_columns", counting)
+    trial_page.inspect(run, run.find(run.trials["trial_id"][0]), out=tmp_path)
+    assert sorted(whole) == ["trajectories", "trials"]  # each table once
+
+
+def test_a_run_as_it_was_loaded_has_scores_and_figures(smoke):
+    run = topicjax.load(smoke[0])
+    scores = score_trials(run)
+    for entry in (LEAD, *(entry for entries in FIGURES.values() for entry in entries)):
+        if entry.fits(run, scores):
+            assert entry.make(run, scores), entry.name
+
+
+def test_what_is_being_made_is_said(smoke, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(smoke[0], folder)
+    said: list[str] = []
+    report.write(folder, said.append)
+    assert said[:3] == ["reading the run ...", "scoring 16 trials ...", "figure phase_map ..."]
+    made = {path.stem.removesuffix("_2") for path in (folder / "figures").glob("*.svg")}
+    assert {line.split()[1] for line in said if line.startswith("figure ")} == made
+    made = {path.stem for path in (folder / "tables").glob("*.csv")}
+    assert {line.split()[1] for line in said if line.startswith("table ")} == made
+
+
+@pytest.mark.parametrize("kind", [report.draw, report.tabulate])
+def test_what_cannot_be_made_is_a_sentence_and_a_defect_is_logged(kind, caplog):
+    def fail_with(error: Exception):
+        def make(run, scores):
+            raise error
+
+        return kind(Entry("broken", any_run, make), *scored(case(*TWO_STAGE)))
+
+    for error in (UserError("there is <no> cell"), StoreError("there is <no> cell")):
+        assert "(broken): there is &lt;no&gt; cell.</p>" in fail_with(error)
+    assert not caplog.records
+    with caplog.at_level(logging.ERROR, logger="topicjax.analysis.report.report"):
+        text = fail_with(ZeroDivisionError("by zero"))
+    assert "(broken): this is a defect of topicjax, please report it: ZeroDivisionError: by zero." in text
+    (record,) = caplog.records
+    assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
+
+
+def test_a_defect_in_one_figure_does_not_take_the_page_down(smoke, tmp_path, monkeypatch, caplog):
+    folder = cut_run(smoke, tmp_path / "run", lambda frame: frame)
+    broken = Entry("theta", any_run, lambda run, scores: scores["no such column"])
+    monkeypatch.setattr(report, "FIGURES", {"Maps": [broken], "Trajectories": FIGURES["Trajectories"][:1]})
+    text = report.write(folder).read_text()
+    assert "Not drawn (theta): this is a defect of topicjax" in text and "KeyError" in text
+    assert (folder / "figures" / "figure4.svg").exists()
+    assert "theta could not be made" in caplog.text
+
+
+def test_entries_are_named_apart():
+    for names in ([e.name for part in FIGURES.values() for e in part], [e.name for e in TABLES]):
+        assert len(set(names)) == len(names)
+
+
+def folder_status(*plans: tuple[str, int], finished: int, beyond: int = 0) -> Status:
+    listed = tuple(PlanStatus(words, 2 * count, count) for words, count in plans)
+    return Status("two_stage", finished, finished, 0, finished, beyond, listed, None)
+
+
+def test_a_folder_of_several_plans_says_so():
+    one, other = ("two_stage", 384), ("two_stage --set alpha=0.5", 50)
+    sentence = "This folder holds trials of 2 plans: two_stage (384), two_stage --set alpha=0.5 (50)"
+    assert provenance.plans_sentence(folder_status(one, finished=384)) == ""
+    assert provenance.plans_sentence(folder_status(one, other, finished=434)) == f"{sentence}."
+    shared = provenance.plans_sentence(folder_status(one, other, finished=400))
+    assert shared == f"{sentence}; some trials belong to several."
+    more = provenance.plans_sentence(folder_status(one, other, finished=435, beyond=1))
+    assert more == f"{sentence}; and 1 trial that no plan names."
+
+
+def test_every_run_is_listed_with_what_differs():
+    first = dict(sweep="two_stage", git_commit="aaa", devices=["cpu", "cpu"], started="Monday", python="3.11")
+    first |= dict(versions=dict(jax="0.10.2", numpy="2.4"), trials=3, wall_seconds=1234.5, finished="Tuesday")
+    first |= dict(trial_steps_per_second=4321.0)
+    second = first | dict(
+        overrides=["--set", "alpha=0.5"], git_commit="bbb", devices=["gpu"], started="Friday"
+    )
+    second |= dict(versions=dict(jax="0.11", numpy="2.4"))
+    for name in ("trials", "wall_seconds", "finished", "trial_steps_per_second"):
+        del second[name]  # it was killed
+    trials = pd.DataFrame(dict(trial_id=list("abcde"), run=[1, 1, 1, 2, 2]))
+    run = make_run(trials).replace(manifest=dict(sweep="two_stage", runs=[first, second]))
+    table = provenance.runs_table(run, [first, second]).astype(str).to_numpy().tolist()
+    assert table == [
+        ["1", "two_stage", "3", "Monday", "Tuesday", "1,234", "4,321"],
+        ["2", "two_stage --set alpha=0.5", "2", "Friday", "-", "-", "-"],
+    ]
+    with_what = dict(provenance.circumstances([first, second]).to_numpy().tolist())
+    assert with_what["commit"] == "aaa (run 1); bbb (run 2)"
+    assert with_what["devices"] == "cpu, cpu (run 1); gpu (run 2)"
+    assert with_what["jax"] == "0.10.2 (run 1); 0.11 (run 2)"
+    assert (with_what["Python"], with_what["numpy"]) == ("3.11", "2.4")
+    page = provenance.provenance(run)
+    assert "two_stage --set alpha=0.5" in page and "aaa (run 1)" in page
+
+
+def test_a_folder_of_two_plans_has_both_at_the_top_of_its_page(smoke, tmp_path):
+    folder = cut_run(smoke, tmp_path / "run", lambda frame: frame)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    half = pd.read_parquet(next((folder / "plans").iterdir()))[:8]
+    half.to_parquet(folder / "plans" / "plan-half.parquet", index=False)
+    manifest["runs"].append(manifest["runs"][0] | dict(plan="half", overrides=["--set", "seed=1"]))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    text = report.write(folder).read_text()
+    sentence = "<p>This folder holds trials of 2 plans: smoke (16), smoke --set seed=1 (8)"
+    assert sentence in text and text.index(sentence) < text.index("<li>")

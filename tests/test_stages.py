@@ -1,170 +1,34 @@
-"""Scores and classes on synthetic trajectories whose answers are known (SCIENCE section 4)."""
+"""Scores and classes on synthetic trajectories whose answers are known."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from test_frames import line_entry, records, trial, write_run
-
-from analysis.frames import LINE_COLUMNS, Run, join_settings, load
-from analysis.scores import Cuts, Records, log_lag, monotone, onset, steady_maximum, theta
-from analysis.stages import (
-    CLASSES,
-    score_cells,
-    score_trials,
-    sensitivity,
-    write_stages,
+from synthetic_runs import (
+    STAGE1,
+    STAGE2,
+    STEP,
+    TWO_STAGE,
+    case,
+    lag_for,
+    line_entry,
+    ramp,
+    records,
+    run_of,
+    saturating,
+    score,
+    score_one,
+    trial,
+    write_run,
 )
+from topicjax.analysis.scoring.curves import Cuts, Records, monotone
+from topicjax.analysis.scoring.stages import CLASSES, class_counts, classes_of, score_trials, write_stages
 
-STEP = np.arange(0, 1001, 10)
-INITIAL, STAGE1, STAGE2 = 4.6, 3.4, 3.2  # L(0), L1*, L2*: attention gains a sixth of what V gains
-Case = tuple[dict[str, Any], pd.DataFrame]
-
-
-def ramp(begin: float, end: float, step: np.ndarray = STEP) -> np.ndarray:
-    return np.clip((step - begin) / (end - begin), 0, 1)
-
-
-def saturating(delay: float, tau: float, step: np.ndarray = STEP) -> np.ndarray:
-    return 1 - np.exp(-np.maximum(step - delay, 0) / tau)
-
-
-def lag_for(score: float) -> float:
-    """Delay in units of tau at which two equal exponential rises have this Theta."""
-    return float(np.log(score / (1 - score)))
-
-
-def case(P: Any, Q: Any, step: np.ndarray = STEP, lines: Any = (), **changed: Any) -> Case:
-    """Return a trial with this progress in all three views, columns and settings changed."""
-    P, Q = np.broadcast_to(P, step.shape), np.broadcast_to(Q, step.shape)
-    uniform = INITIAL - (INITIAL - STAGE1) * P
-    columns = dict(
-        eval_loss=uniform - (STAGE1 - STAGE2) * Q,
-        eval_loss_uniform=uniform,
-        **dict(norm_k=0.1 + 30 * Q, norm_q=0.1 + 30 * Q, norm_v=0.1 + 150 * P, norm_e=np.nan),
-        **dict(v_block=5 * P, v_diag=0.0, a_topic=1.5 * Q, a_self=0.0),
-    )
-    columns |= {name: changed.pop(name) for name in list(changed) if name in columns}
-    settings = trial("", **changed) | dict.fromkeys(LINE_COLUMNS, np.nan)
-    settings |= dict(line_stage1=STAGE1, line_stage2=STAGE2, line_stage1_se=0.0, line_stage2_se=0.0)
-    return settings | dict(lines), pd.DataFrame(dict(step=step) | columns)
-
-
-def run_of(*cases: Case) -> Run:
-    names = [f"{number:03d}" for number in range(len(cases))]
-    rows = [row | dict(trial_id=name) for name, (row, _) in zip(names, cases, strict=True)]
-    tables = [frame.assign(trial_id=name) for name, (_, frame) in zip(names, cases, strict=True)]
-    trials = pd.DataFrame(rows)
-    return Run(Path("run"), trials, join_settings(pd.concat(tables), trials)[0], {}, ())
-
-
-def score(*cases: Case) -> pd.DataFrame:
-    return score_trials(run_of(*cases))
-
-
-def score_one(*arguments: Any, **changed: Any) -> Any:
-    return score(case(*arguments, **changed)).iloc[0]
-
-
-TWO_STAGE = (ramp(0, 100), ramp(400, 600))
-
-
-# The fit and the scores on their own.
-
-
-def brute_force_isotonic(values: np.ndarray) -> np.ndarray:
-    """The minimax formula: max over a <= i of min over b >= i of the mean of values[a..b]."""
-    n = len(values)
-
-    def mean(a: int, b: int) -> float:
-        return values[a : b + 1].mean()
-
-    return np.array([max(min(mean(a, b) for b in range(i, n)) for a in range(i + 1)) for i in range(n)])
-
-
-def test_the_fit_is_the_isotonic_one_of_each_trial_alone():
-    rng = np.random.default_rng(0)
-    lengths = [1, 2, 3, 12, 7, 12, 1, 9] * 4
-    step = np.concatenate([np.arange(n) for n in lengths])
-    values = rng.normal(0.5, 0.5, len(step))
-    fit = monotone(Records.of(step), values)
-    for own, found in zip(*(np.split(x, np.cumsum(lengths)[:-1]) for x in (values, fit)), strict=True):
-        expected = brute_force_isotonic(np.clip(own, 0, 1))
-        np.testing.assert_allclose(found, expected - expected[0], atol=1e-12)
-
-
-def test_the_fit_stays_exact_for_the_last_of_many_trials():
-    step = np.tile(np.arange(5), 20_000)
-    values = np.tile([0.0, 0.3, 0.1, 0.9, 0.7], 20_000)
-    fit = monotone(Records.of(step), values).reshape(-1, 5)
-    np.testing.assert_allclose(fit, np.tile([0, 0.2, 0.2, 0.8, 0.8], (20_000, 1)), atol=1e-10)
-
-
-def test_a_non_finite_value_takes_only_its_own_trial():
-    records = Records.of(np.array([0, 1, 2, 0, 1, 2]))
-    fit = monotone(records, np.array([0, np.nan, 1, 0, 0.5, 1]))
-    np.testing.assert_allclose(fit, [np.nan, np.nan, np.nan, 0, 0.5, 1])
-
-
-@pytest.mark.parametrize("lag", [0.0, 0.5, 1.0, 2.0, 4.0])
-def test_theta_of_equal_exponentials_is_the_logistic_of_their_lag(lag: float):
-    # x = exp(-t / tau): 1 - x = x exp(lag), so Theta = 1 / (1 + exp(-lag)); swapped: 1 - Theta
-    step = np.linspace(0, 20, 4001)
-    records = Records.of(step)
-    F_V, F_A = saturating(0, 1, step), saturating(lag, 1, step)
-    expected = 1 / (1 + np.exp(-lag))
-    assert theta(records, F_V, F_A)[0] == pytest.approx(expected, abs=1e-4)
-    assert theta(records, F_A, F_V)[0] == pytest.approx(1 - expected, abs=1e-4)
-
-
-def test_theta_of_a_twice_slower_rise_is_the_golden_ratio():
-    step = np.linspace(0, 20, 4001)
-    found = theta(Records.of(step), saturating(0, 1, step), saturating(0, 2, step))
-    assert found[0] == pytest.approx((np.sqrt(5) - 1) / 2, abs=1e-4)  # 1 - x^2 = x
-
-
-def test_theta_is_the_maximum_over_a_fine_grid():
-    rng = np.random.default_rng(1)
-    for _ in range(50):
-        F_V, F_A = (np.append(0, np.sort(rng.uniform(0, rng.uniform(0.3, 1), 8))) for _ in "VA")
-        records, fine = Records.of(np.arange(9)), np.linspace(0, 8, 20_001)
-        dense_V, dense_A = (np.interp(fine, np.arange(9), F) for F in (F_V, F_A))
-        expected = np.minimum(dense_V, 1 - dense_A).max()
-        assert theta(records, F_V, F_A)[0] == pytest.approx(expected, abs=1e-4)
-
-
-def test_log_lag_of_two_exponentials_is_the_log_of_their_ratio():
-    step = np.append(0, np.geomspace(1e-6, 1e3, 4000))  # Frullani's integral
-    found = log_lag(Records.of(step), saturating(0, 0.2, step), saturating(0, 1.4, step))
-    assert found[0] == pytest.approx(np.log(7), abs=1e-4)
-
-
-def test_log_lag_starts_after_step_zero_and_needs_two_records():
-    step = np.array([0, 1, np.e, 0, 5, 0])
-    ones = np.array([0, 1, 1, 0, 1, 0.0])
-    np.testing.assert_allclose(log_lag(Records.of(step), ones, 0 * ones), [1, np.nan, np.nan])
-
-
-def test_onset_is_interpolated_and_absent_if_never_reached():
-    step = np.array([0, 10, 20, 0, 10, 0, 7])
-    curve = np.array([0, 0.4, 0.8, 0, 0.49, 0, 1.0])
-    np.testing.assert_allclose(onset(Records.of(step), curve, 0.5), [12.5, np.nan, 3.5])
-    fine = np.linspace(0, 5, 2001)
-    found = onset(Records.of(fine), saturating(1, 1, fine), 0.5)
-    assert found[0] == pytest.approx(1 + np.log(2), abs=1e-4)
-
-
-def test_one_outlier_inside_a_trial_does_not_set_its_maximum():
-    step = np.array([0, 1, 2, 3, 0, 1, 2])
-    values = np.array([0, 9, 1, 2, 0, 1, 5.0])
-    np.testing.assert_allclose(steady_maximum(Records.of(step), values), [2, 5])
-
-
-# Classes.
+from topicjax.errors import UserError
+from topicjax.store.reader import load
 
 CASES = {
     "not finite": ("diverged", case(np.where(STEP > 500, np.nan, 0.5), 0)),
@@ -483,53 +347,7 @@ def test_order_parameters_without_meaning_leave_that_view_unscored():
     assert (found["class"], found["class_order"]) == ("two-stage", "unscored")
 
 
-# Cells, sensitivity, files.
-
-
-def seeds(*cases: Case, **changed: Any) -> list[Case]:
-    return [(row | changed | dict(seed=seed), frame) for seed, (row, frame) in enumerate(cases)]
-
-
-def test_cells_are_majorities_and_quartiles_over_seeds():
-    lags = [case(saturating(0, 99), saturating(99 * lag_for(x), 99)) for x in (0.95, 0.93, 0.91, 0.8)]
-    lost = case(np.nan, 0)
-    cells = score_cells(score(*seeds(*lags, lost), *seeds(lost, lost, learning_rate=9.0)))
-    assert cells["learning_rate"].tolist() == [0.01, 9.0]
-    assert cells["trials"].tolist() == [5, 2] and cells["diverged"].tolist() == [1, 2]
-    assert cells["topical"].tolist() == [4, 0]
-    assert cells["class"].tolist() == ["two-stage", "diverged"]
-    np.testing.assert_allclose(cells["agreement"], [3 / 5, 1])
-    expected = np.quantile([0.95, 0.93, 0.91, 0.8], [0.25, 0.5, 0.75])
-    found = cells.loc[0, ["theta_q25", "theta", "theta_q75"]].to_numpy(float)
-    np.testing.assert_allclose(found, expected, atol=0.002)
-    assert np.isnan(cells.loc[1, "theta"])
-    assert "seed" not in cells and "trial_id" not in cells
-
-
-def test_cells_by_chosen_settings_and_ties_to_the_earlier_class():
-    scores = score(*seeds(case(*TWO_STAGE), case(ramp(0, 100), 0)), *seeds(case(0, 0), l2=1.0))
-    cells = score_cells(scores, by=["optimizer", "l2"])
-    assert cells.columns[:2].tolist() == ["optimizer", "l2"]
-    assert cells["class"].tolist() == ["V-only", "no-learning"]
-    assert cells["agreement"].tolist() == [0.5, 1]
-
-
-def test_one_seed_is_a_cell():
-    cells = score_cells(score(case(*TWO_STAGE)))
-    assert cells.loc[0, ["theta", "theta_q25", "theta_q75", "agreement"]].tolist() == [1, 1, 1, 1]
-
-
-def test_sensitivity_counts_what_leaves_its_class():
-    values = (0.97, 0.92, 0.92, 0.85, 0.75)  # of one cell; another one never changes
-    lags = [case(saturating(0, 99), saturating(99 * lag_for(x), 99)) for x in values]
-    scores = score(*seeds(*lags), *seeds(*[case(0, 0)] * 5, l2=1.0))
-    table = sensitivity(scores).set_index(["view", "cut"])
-    assert len(table) == 9
-    assert table.loc[("loss", 0.9)].tolist() == [0, 0]
-    assert table.loc[("loss", 0.8)].tolist() == [0.1, 0]  # .85 joins a majority of three
-    assert table.loc[("loss", 0.95)].tolist() == [0.2, 0.5]  # two leave: four of five overlap
-    moved = sensitivity(scores, cuts=(0.9,), base=replace(Cuts(), two_stage=0.95))
-    assert moved["trials_changed"].tolist()[0] == 0.2
+# Cuts, files, many trials.
 
 
 def test_cuts_are_settings_of_the_classes():
@@ -558,13 +376,13 @@ def test_from_folder_to_stages_file(tmp_path: Path):
     assert sorted(path.name for path in folder.iterdir()) == [
         *("manifest.json", "stages.parquet", "trajectories", "trials")
     ]
-    load(folder)
+    pd.testing.assert_frame_equal(score_trials(load(folder)), scores)  # the file is no part of the run
 
 
 def test_trajectories_of_other_trials_are_refused():
     run = run_of(case(0, 0), case(0, 0))
-    with pytest.raises(ValueError, match="the trajectories are not those of the trials"):
-        score_trials(replace(run, trials=run.trials[::-1]))
+    with pytest.raises(UserError, match="the trajectories are not those of the trials"):
+        score_trials(run.replace(trials=run.trials[::-1]))
 
 
 def test_ten_thousand_trials_take_seconds():
@@ -575,6 +393,24 @@ def test_ten_thousand_trials_take_seconds():
     trajectories = pd.concat([small.trajectories] * times, ignore_index=True)
     trajectories["trial_id"] = np.repeat(names, len(STEP))
     begin = time.perf_counter()
-    scores = score_trials(replace(small, trials=trials, trajectories=trajectories))
+    scores = score_trials(small.replace(trials=trials, trajectories=trajectories))
     assert time.perf_counter() - begin < 20
     assert scores["class"].tolist() == [expected for expected, _ in CASES.values()] * times
+
+
+def test_classes_of_trials_that_were_not_scored_are_refused():
+    scores = score(case(*TWO_STAGE), case(0, 0))
+    assert classes_of(scores, ["001", "000", "001"]) == ["no-learning", "two-stage", "no-learning"]
+    with pytest.raises(UserError, match="the scores have no trial '002'"):
+        classes_of(scores, ["000", "002"])
+
+
+def test_class_counts_has_every_class_in_order():
+    frame = pd.DataFrame({"class": ["two-stage", "two-stage", "diverged"]})
+    frame = frame.assign(class_order=frame["class"], class_norm=["two-stage", "V-only", "diverged"])
+    table = class_counts(frame)
+    assert table.index.tolist() == list(CLASSES)
+    assert table.columns.tolist() == ["loss", "order", "norm"]
+    assert table.loc["two-stage"].tolist() == [2, 2, 1]
+    assert table.loc["V-only"].tolist() == [0, 0, 1]
+    assert table.sum().tolist() == [3, 3, 3]

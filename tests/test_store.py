@@ -22,12 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from topicjax import checkpoints, lock, store
-from topicjax.store import StoreError, Writer
+from topicjax.store import checkpoints, lock
+from topicjax.store.files import TEMPORARY, StoreError
+from topicjax.store.folder import ids_name, part_path
+from topicjax.store.reader import PlanStatus, Status, committed, find_id, load, status
+from topicjax.store.writer import Writer
 
 FIRST = ["aa11aa11aa11", "aa22aa22aa22", "bb33bb33bb33"]
 SECOND = ["cc44cc44cc44", "dd55dd55dd55"]
-ONE, TWO = store.chunk_name(FIRST), store.chunk_name(SECOND)
+EMPTY = {"format": 2, "sweep": "demo", "runs": [], "limit_lines": []}
+ONE, TWO = ids_name(FIRST), ids_name(SECOND)
 
 
 def weights(trials: int, seed: int = 0, size: int = 40) -> dict[str, np.ndarray]:
@@ -50,7 +54,9 @@ def tables(ids: list[str], chunk: str, **columns: Any) -> tuple[pd.DataFrame, pd
 def write_run(folder: Path) -> None:
     """Two chunks: the first with snapshots at steps 2 and 4, the second with a diverged trial."""
     with Writer(folder, "demo") as writer:
-        writer.write_manifest({"trials_planned": 7})
+        plan = writer.write_plan([*FIRST, *SECOND, "e" * 12, "f" * 12])
+        entry = {"sweep": "demo", "plan": plan, "planned": 7}
+        writer.write_manifest({"format": 2, "sweep": "demo", "runs": [entry], "limit_lines": []})
         for step in (2, 4):
             writer.save_snapshot(ONE, step, weights(3, seed=step))
         writer.commit(ONE, *tables(FIRST, ONE, snapshot_steps=[[2, 4]] * 3))
@@ -83,7 +89,7 @@ def same(found: dict[str, np.ndarray], given: dict[str, np.ndarray], row: int) -
 
 def test_plain_pandas_reads_both_folders_and_passes_over_temporary_files(run: Path):
     for name in ("trials", "trajectories"):
-        (run / name / f"{lock.TEMPORARY}part-{ONE}.parquet").write_bytes(b"half a file")
+        (run / name / f"{TEMPORARY}part-{ONE}.parquet").write_bytes(b"half a file")
     trials = pd.read_parquet(run / "trials").set_index("trial_id").loc[FIRST + SECOND]
     assert trials["status"].tolist() == ["ok"] * 4 + ["diverged"]
     np.testing.assert_array_equal(trials["diverged_step"], [np.nan] * 4 + [2])
@@ -91,19 +97,19 @@ def test_plain_pandas_reads_both_folders_and_passes_over_temporary_files(run: Pa
     assert trials["row"].tolist() == [0, 1, 2, 0, 1]
     expected = pd.concat([tables(FIRST, ONE)[1], tables(SECOND, TWO)[1]])
     found = pd.read_parquet(run / "trajectories")
-    for frame in (found, store.load(run).trajectories):
+    for frame in (found, load(run).trajectories):
         frame = frame.sort_values(["trial_id", "step"], ignore_index=True)
         pd.testing.assert_frame_equal(frame, expected.reset_index(drop=True))
-    assert set(store.load(run).trials["trial_id"]) == {*FIRST, *SECOND}
+    assert set(load(run).trials["trial_id"]) == {*FIRST, *SECOND}
 
 
 def test_types_of_a_part_do_not_depend_on_its_values(run: Path):
-    one, two = (pq.read_schema(store.part_path(run / "trials", chunk)) for chunk in (ONE, TWO))
+    one, two = (pq.read_schema(part_path(run / "trials", chunk)) for chunk in (ONE, TWO))
     assert one.equals(two)
 
 
 def test_restore_gives_each_trial_its_own_weights(run: Path):
-    loaded = store.load(run)
+    loaded = load(run)
     for row, trial in enumerate(FIRST):
         assert same(loaded.restore(trial), weights(3, seed=4), row)
         assert same(loaded.restore(trial, step=2), weights(3, seed=2), row)
@@ -120,7 +126,7 @@ def test_restore_reads_the_bytes_of_one_trial(tmp_path: Path):
     params = weights(64, size=60)
     checkpoints.save(tmp_path / "run" / "chunk" / "4", params)
     before = bytes_read()
-    found = checkpoints.read_row(tmp_path / "run" / "chunk" / "4", 37)
+    found = checkpoints.read_trial(tmp_path / "run" / "chunk" / "4", 37)
     own, every = (sum(array.nbytes for array in group.values()) for group in (found, params))
     assert same(found, params, 37)
     assert 0.8 * own < bytes_read() - before < 2 * own < every / 30
@@ -139,7 +145,7 @@ def test_zero_and_not_finite_weights_come_back(tmp_path: Path):
     params = {"W_K": np.zeros((2, 3), "f4"), "W_V": np.array([[np.nan, np.inf], [0, -np.inf]])}
     checkpoints.save(tmp_path / "run" / "chunk" / "0", params)
     for row in range(2):
-        found = checkpoints.read_row(tmp_path / "run" / "chunk" / "0", row)
+        found = checkpoints.read_trial(tmp_path / "run" / "chunk" / "0", row)
         np.testing.assert_array_equal(found["W_K"], params["W_K"][row])
         np.testing.assert_array_equal(found["W_V"], params["W_V"][row])
 
@@ -148,20 +154,20 @@ def test_writes_from_a_thread(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     with Writer(tmp_path / "run", "demo") as writer, ThreadPoolExecutor(1) as pool:
         pool.submit(writer.save_snapshot, ONE, 4, weights(3)).result()
         pool.submit(writer.commit, ONE, *tables(FIRST, ONE, snapshot_steps="4")).result()
-    assert same(store.load(tmp_path / "run").restore("bb"), weights(3), 2)
+    assert same(load(tmp_path / "run").restore("bb"), weights(3), 2)
     assert capfd.readouterr() == ("", "")
 
 
 def test_what_is_not_committed_is_invisible_and_removed(run: Path):
     whole = files(run)
-    store.part_path(run / "trials", ONE).unlink()
+    part_path(run / "trials", ONE).unlink()
     (run / "checkpoints" / TWO / "3.orbax-checkpoint-tmp").mkdir(parents=True)
-    (run / "trials" / f"{lock.TEMPORARY}part-x.parquet").write_bytes(b"half")
-    loaded = store.load(run)
+    (run / "trials" / f"{TEMPORARY}part-x.parquet").write_bytes(b"half")
+    loaded = load(run)
     assert loaded.trials["trial_id"].tolist() == SECOND
     assert set(loaded.trajectories["trial_id"]) == set(SECOND)
     with Writer(run, "demo") as writer:
-        assert writer.committed() == set(SECOND)
+        assert committed(writer.folder) == set(SECOND)
     assert files(run) == {name for name in whole if ONE not in name}
     assert not (run / "checkpoints" / ONE).exists()
 
@@ -169,14 +175,13 @@ def test_what_is_not_committed_is_invisible_and_removed(run: Path):
 def test_snapshots_of_a_chunk_with_a_partial_state_are_kept(run: Path):
     with Writer(run, "demo") as writer:
         writer.save_partial(ONE, {}, {})
-    store.part_path(run / "trials", ONE).unlink()
+    part_path(run / "trials", ONE).unlink()
     (run / "checkpoints" / ONE / "6.orbax-checkpoint-tmp").mkdir()
     with Writer(run, "demo") as writer:
-        assert writer.snapshot_steps(ONE) == [2, 4]
         assert sorted(os.listdir(run / "checkpoints" / ONE)) == ["2", "4"]
         writer.save_snapshot(ONE, 4, weights(3, seed=9))  # again, after resuming before it
         writer.commit(ONE, *tables(FIRST, ONE, snapshot_steps="2 4"))
-    assert same(store.load(run).restore(FIRST[1]), weights(3, seed=9), 1)
+    assert same(load(run).restore(FIRST[1]), weights(3, seed=9), 1)
     assert not list((run / "partial").iterdir())
 
 
@@ -187,12 +192,12 @@ def test_partials_of_chunks_no_longer_planned_are_dropped(tmp_path: Path):
             (writer.folder / "checkpoints" / chunk / "2").mkdir(parents=True)
         writer.keep_partials([TWO])
         assert writer.load_partial(ONE) is None
-        assert writer.snapshot_steps(ONE) == []
+        assert not (writer.folder / "checkpoints" / ONE).exists()
         assert writer.load_partial(TWO) == ({}, {"step": 2})
-        assert writer.snapshot_steps(TWO) == [2]
+        assert (writer.folder / "checkpoints" / TWO / "2").is_dir()
 
 
-HOLD = "import sys; from topicjax.store import Writer\nwith Writer(sys.argv[1], 'demo'):\n"
+HOLD = "import sys; from topicjax.store.writer import Writer\nwith Writer(sys.argv[1], 'demo'):\n"
 HOLD += "    print('ready', flush=True); sys.stdin.read()"
 
 
@@ -212,15 +217,15 @@ def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(run: Path):
         by = f"process {process.pid} on {socket.gethostname()} since"
         with pytest.raises(StoreError, match=f"{run} is being written by {by}"):
             Writer(run, "demo").__enter__()
-        running = store.status(run)["running"]
+        running = status(run).running
         assert (running["pid"], running["host"]) == (process.pid, socket.gethostname())
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert (run / "lock.json").exists()
-    assert store.status(run)["running"] is None
+    assert status(run).running is None
     with Writer(run, "demo") as writer:
-        assert store.status(run)["running"]["pid"] == os.getpid()
-        assert len(writer.committed()) == 5
+        assert status(run).running["pid"] == os.getpid()
+        assert len(committed(writer.folder)) == 5
     assert not (run / "lock.json").exists()
 
 
@@ -279,19 +284,19 @@ def test_disk_full_while_committing_leaves_nothing_that_passes_for_whole(
 ):
     folder = tmp_path / "run"
     with Writer(folder, "demo") as writer, monkeypatch.context() as patch:
-        writer.write_manifest({})
+        writer.write_manifest(EMPTY)
         writer.commit(TWO, *tables(SECOND, TWO))
         fail_at(patch, number, errno.ENOSPC)
         part = f"{'trials' if number > 2 else 'trajectories'}/part-{ONE}.parquet"
         with pytest.raises(StoreError, match=f"cannot write {folder}/{part}: the disk is full"):
             writer.commit(ONE, *tables(FIRST, ONE))
-        assert not list(folder.rglob(f"{lock.TEMPORARY}*"))
-    committed = set(SECOND) | (set(FIRST) if number == 5 else set())  # 5: the file is there, whole
-    loaded = store.load(folder)
-    assert set(loaded.trials["trial_id"]) == set(loaded.trajectories["trial_id"]) == committed
+        assert not list(folder.rglob(f"{TEMPORARY}*"))
+    whole = set(SECOND) | (set(FIRST) if number == 5 else set())  # 5: the file is there, whole
+    loaded = load(folder)
+    assert set(loaded.trials["trial_id"]) == set(loaded.trajectories["trial_id"]) == whole
     with Writer(folder, "demo") as writer:
         writer.commit(ONE, *tables(FIRST, ONE))
-        assert writer.committed() == {*FIRST, *SECOND}
+        assert committed(writer.folder) == {*FIRST, *SECOND}
 
 
 def test_every_moment_of_a_commit_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -382,34 +387,34 @@ def test_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and nonsense PAR1"])
 def test_damaged_part_is_named(run: Path, content: bytes):
-    part = store.part_path(run / "trials", TWO)
+    part = part_path(run / "trials", TWO)
     whole = part.read_bytes()
     for damaged in (content, whole[:-9], whole[len(whole) // 2 :]):
         part.write_bytes(damaged)
         sentence = f"{part} is damaged: .*; delete trials/{part.name} to compute its trials again"
         with Writer(run, "demo") as writer, pytest.raises(StoreError, match=sentence):
-            writer.committed()
+            committed(writer.folder)
         with pytest.raises(StoreError, match=sentence):
-            store.status(run)
+            status(run)
         with pytest.raises(StoreError, match=sentence):
-            _ = store.load(run).trials
+            _ = load(run).trials
 
 
 def test_damaged_and_missing_trajectories_are_named(run: Path):
-    part = store.part_path(run / "trajectories", TWO)
+    part = part_path(run / "trajectories", TWO)
     part.write_bytes(part.read_bytes()[:-9])
     with pytest.raises(StoreError, match=f"{part} is damaged"):
-        _ = store.load(run).trajectories
+        _ = load(run).trajectories
     part.unlink()
     with pytest.raises(StoreError, match=f"{part} is missing, though its trials are finished"):
-        _ = store.load(run).trajectories
+        _ = load(run).trajectories
 
 
 def test_part_of_something_else_is_named(run: Path):
-    part = store.part_path(run / "trials", "0" * 12)
+    part = part_path(run / "trials", "0" * 12)
     pd.DataFrame({"patient": [1]}).to_parquet(part)
     with Writer(run, "demo") as writer, pytest.raises(StoreError, match=f"{part} is not part of a"):
-        writer.committed()
+        committed(writer.folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"name": "a web page"}', "[]"])
@@ -418,15 +423,17 @@ def test_damaged_or_foreign_manifest_is_named(run: Path, text: str):
     with pytest.raises(StoreError, match=f"{run}/manifest.json is (damaged|not the manifest)"):
         Writer(run, "demo").__enter__()
     with pytest.raises(StoreError, match=f"{run}/manifest.json is (damaged|not the manifest)"):
-        store.status(run)
+        status(run)
     assert not (run / "lock.json").exists()
 
 
 def test_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path):
     (tmp_path / "thesis.tex").touch()
     (tmp_path / "trials").mkdir()
-    for attempt in (lambda: Writer(tmp_path, "demo").__enter__(), lambda: store.load(tmp_path)):
-        with pytest.raises(StoreError, match=r"not a run folder: it has .* but thesis.tex, trials$"):
+    for attempt in (lambda: Writer(tmp_path, "demo").__enter__(), lambda: load(tmp_path)):
+        with pytest.raises(
+            StoreError, match=r"not a run folder, it has no manifest.json; it holds thesis.tex, trials$"
+        ):
             attempt()
     assert sorted(os.listdir(tmp_path)) == ["thesis.tex", "trials"]
 
@@ -439,11 +446,11 @@ def test_foreign_file_among_the_parts_is_named(run: Path):
 
 def test_another_sweep_is_refused_unless_extending(run: Path):
     before = files(run)
-    with pytest.raises(StoreError, match=f"{run} holds trials of demo, not of other; allowed"):
+    with pytest.raises(StoreError, match=f"{run} holds trials of demo, not of other; allowed: .*--extend"):
         Writer(run, "other").__enter__()
     assert files(run) == before
     with Writer(run, "other", extend=True) as writer:
-        assert writer.committed() == {*FIRST, *SECOND}
+        assert committed(writer.folder) == {*FIRST, *SECOND}
     (run / "manifest.json").unlink()
     with pytest.raises(StoreError, match="holds trials of an unknown sweep"):
         Writer(run, "demo").__enter__()
@@ -451,18 +458,18 @@ def test_another_sweep_is_refused_unless_extending(run: Path):
 
 def test_no_run_folder(tmp_path: Path):
     with pytest.raises(StoreError, match=f"there is no folder {tmp_path}/absent"):
-        store.load(tmp_path / "absent")
+        load(tmp_path / "absent")
     with pytest.raises(StoreError, match=f"{tmp_path} is empty"):
-        store.status(tmp_path)
+        status(tmp_path)
     with Writer(tmp_path, "demo"):
         pass
-    assert store.status(tmp_path)["finished"] == 0
+    assert status(tmp_path).finished == 0
     with pytest.raises(StoreError, match=f"no trial in {tmp_path} is finished yet"):
-        store.load(tmp_path).restore("aa")
+        load(tmp_path).restore("aa")
 
 
 def test_abbreviated_unknown_and_ambiguous_ids(run: Path):
-    loaded = store.load(run)
+    loaded = load(run)
     assert same(loaded.restore("bb"), weights(3, seed=4), 2)
     with pytest.raises(StoreError, match=f"2 trials in .* begin with 'aa': {', '.join(FIRST[:2])}$"):
         loaded.restore("aa")
@@ -470,11 +477,11 @@ def test_abbreviated_unknown_and_ambiguous_ids(run: Path):
         loaded.restore("aa22bb22aa22")
     with pytest.raises(StoreError, match="begins with ''; the nearest: "):
         loaded.restore("")
-    assert store.find_id("ab", ["abc", "ab"], run) == "ab"
+    assert find_id("ab", ["abc", "ab"], run) == "ab"
 
 
 def test_steps_and_snapshots_that_are_not_there(run: Path):
-    loaded = store.load(run)
+    loaded = load(run)
     with pytest.raises(StoreError, match=f"{FIRST[0]} .* no snapshot at step 3; there are: 2, 4$"):
         loaded.restore(FIRST[0], step=3)
     with pytest.raises(StoreError, match=f"trial {SECOND[0]} in {run} was run without snapshots"):
@@ -487,7 +494,7 @@ def test_steps_and_snapshots_that_are_not_there(run: Path):
 
 def test_damaged_snapshot_gives_its_name_or_the_right_weights(run: Path):
     folder = run / "checkpoints" / ONE / "4"
-    loaded, outcomes = store.load(run), []
+    loaded, outcomes = load(run), []
     for path in [path for path in sorted(folder.rglob("*")) if path.is_file()]:
         content = path.read_bytes()
         for damaged in (None, b"", content[: len(content) // 2]):
@@ -562,7 +569,13 @@ def test_manifest_is_plain_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise AssertionError(f"{text} is not JSON")
 
     lines = [{"stage1": np.float32(0.5), "stage2": float("nan"), "bayes": np.inf}]
-    given = {"limit_lines": lines, "shape": (1, 2), "steps": np.arange(2), "out": Path("results")}
+    given = {
+        "sweep": "demo",
+        "limit_lines": lines,
+        "shape": (1, 2),
+        "steps": np.arange(2),
+        "out": Path("results"),
+    }
     with Writer(tmp_path, "demo") as writer:
         writer.write_manifest(given)
         text = (tmp_path / "manifest.json").read_text()
@@ -576,49 +589,113 @@ def test_manifest_is_plain_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert text.count("\n") > 5
         fail_at(monkeypatch, 1, errno.ENOSPC)
         with pytest.raises(StoreError, match=f"cannot write {tmp_path}/manifest.json: the disk is"):
-            writer.write_manifest({"trials_planned": 9})
+            writer.write_manifest(EMPTY)
     assert (tmp_path / "manifest.json").read_text() == text
 
 
 def test_chunk_name_depends_on_the_trials():
-    assert len({ONE, TWO, store.chunk_name(FIRST[:2]), store.chunk_name(FIRST[::-1])}) == 4
-    assert store.chunk_name(tuple(FIRST)) == ONE
+    assert len({ONE, TWO, ids_name(FIRST[:2]), ids_name(FIRST[::-1])}) == 4
+    assert ids_name(tuple(FIRST)) == ONE
     assert len(ONE) == 12 and int(ONE, 16) >= 0
 
 
 def test_status_of_a_run(run: Path):
-    expected = dict(sweep="demo", planned=7, finished=5, ok=4, diverged=1, running=None)
-    assert store.status(run) == expected
+    plans = (PlanStatus("demo", 7, 5),)
+    expected = Status("demo", finished=5, ok=4, diverged=1, planned=7, beyond=0, plans=plans, running=None)
+    assert status(run) == expected
+    assert load(run).missing == ("5 of 7 trials are finished",)
+
+
+def test_status_says_what_each_plan_of_a_folder_asked_for(run: Path):
+    with Writer(run, "demo") as writer:
+        runs = [*writer.manifest["runs"]]
+        runs.append(dict(sweep="demo", overrides=["--set alpha=0.5"], plan=writer.write_plan(FIRST[:1])))
+        runs.append(runs[0] | {"left": 2})  # the first plan again, resumed
+        writer.write_manifest(writer.manifest | {"runs": runs})
+    found = status(run)
+    assert found.plans == (PlanStatus("demo", 7, 5), PlanStatus("demo --set alpha=0.5", 1, 1))
+    assert (found.planned, found.finished, found.beyond) == (7, 5, 0)
+    with Writer(run, "demo") as writer:
+        writer.write_manifest(writer.manifest | {"runs": runs[1:2]})
+    assert (status(run).planned, status(run).beyond) == (1, 4)
+
+
+def as_format_1(run: Path) -> None:
+    """Make a folder what topicjax 0.1 wrote: no plans, one description for all runs."""
+    shutil.rmtree(run / "plans")
+    old = dict(sweep="demo", description="A demo.", trials_planned=7, base={"steps": 4}, axes={})
+    old |= dict(versions={"jax": "0.9"}, devices=["cpu"], runs=[{"trials": 5}], limit_lines=[])
+    (run / "manifest.json").write_text(json.dumps(old))
+
+
+def test_folder_of_an_older_version_is_read_and_not_added_to(run: Path):
+    as_format_1(run)
+    loaded = load(run)
+    assert len(loaded.trials) == 5 and same(loaded.restore("bb"), weights(3, seed=4), 2)
+    (entry,) = loaded.manifest["runs"]
+    assert (entry["trials"], entry["planned"], entry["versions"]) == (5, 7, {"jax": "0.9"})
+    assert (status(run).planned, loaded.missing) == (7, ("5 of 7 trials are finished",))
+    before = {*run.rglob("*")}
+    with pytest.raises(StoreError, match=rf"{run} was written by an older .*another folder \(--out\)$"):
+        Writer(run, "demo").__enter__()
+    assert {*run.rglob("*")} == before
+
+
+def test_folder_of_a_newer_version_is_refused(run: Path):
+    (run / "manifest.json").write_text(json.dumps(EMPTY | {"format": 3}))
+    for attempt in (lambda: status(run), lambda: load(run).missing, lambda: Writer(run, "demo").__enter__()):
+        with pytest.raises(StoreError, match=r"manifest.json has format 3, of a newer topicjax"):
+            attempt()
+
+
+def test_parts_of_one_folder_share_one_schema(run: Path):
+    """Plain pandas would drop a column that the first part lacks."""
+    third = "0" * 12
+    trials, records = tables(["e" * 12], third)
+    with Writer(run, "demo") as writer:
+        with pytest.raises(StoreError, match=f"parts of {run}/trials have other columns .*new_setting"):
+            writer.commit(third, trials.assign(new_setting=1), records)
+        with pytest.raises(StoreError, match=f"parts of {run}/trajectories have other columns .*loss"):
+            writer.commit(third, trials, records.drop(columns="loss"))
+        writer.commit(third, trials, records)
+    assert len(pd.read_parquet(run / "trials")) == 6
+
+
+def test_parts_with_other_columns_are_read_as_one_table(run: Path):
+    part = part_path(run / "trials", TWO)
+    pd.read_parquet(part).assign(late_column=7).to_parquet(part, index=False)
+    found = load(run).trials.set_index("trial_id")["late_column"]
+    assert found[SECOND].tolist() == [7, 7] and found[FIRST].isna().all()
 
 
 TIMED = """
 import sys, time
-from topicjax import store
+from topicjax.store.reader import status
 times = []
 for _ in range(3):
     start = time.perf_counter()
-    found = store.status(sys.argv[1])
+    found = status(sys.argv[1])
     times.append(time.perf_counter() - start)
 assert not {"jax", "orbax", "tensorstore"} & sys.modules.keys()
-assert (found["finished"], found["diverged"]) == (100_000, 200), found
+assert (found.finished, found.diverged) == (100_000, 200), found
 print(min(times))
 """
 
 
 def test_status_of_100000_trials_takes_less_than_a_second(tmp_path: Path):
     with Writer(tmp_path, "demo") as writer:
-        writer.write_manifest({})
+        writer.write_manifest(EMPTY)
     rng = np.random.default_rng(0)
     columns: dict[str, Any] = {f"final_{number}": rng.normal(size=500) for number in range(60)}
     columns["status"] = ["ok"] * 499 + ["diverged"]
     for part in range(200):
         columns["trial_id"] = [f"{part:04x}{row:08x}" for row in range(500)]
-        path = store.part_path(tmp_path / "trials", f"{part:012x}")
+        path = part_path(tmp_path / "trials", f"{part:012x}")
         pq.write_table(pa.table(columns), path)
     command = [sys.executable, "-c", TIMED, str(tmp_path)]
     seconds = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert seconds < 1
     with Writer(tmp_path, "demo") as writer:
         start = time.perf_counter()
-        assert len(writer.committed()) == 100_000
+        assert len(committed(writer.folder)) == 100_000
         assert time.perf_counter() - start < 3

@@ -6,25 +6,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import small_models
+from small_models import SMALL, one_hot_weights
+from synthetic_runs import TWO_STAGE, case, make_run, ramp, scored
+from topicjax.analysis.report import tables
+from topicjax.analysis.report.tables import distances, table3, to_csv, to_markdown, uniform_attention
 
-from analysis import tables
-from analysis.frames import Run
-from analysis.tables import distances, table3, to_csv, to_markdown, uniform_attention
-from topicjax.config import DEFAULTS, IDENTITY
-from topicjax.theory import DataModel, uniform_attention_optimum
+from topicjax.errors import UserError
+from topicjax.theory.documents import DataModel
+from topicjax.theory.uniform_attention import uniform_attention_optimum
 
-SMALL = dict(topics=3, words_per_topic=4, length_min=20, length_max=30)
+NO_SCORES = pd.DataFrame()  # tables of the trials need none
 
 
 def trial(trial_id: str, attention=(0.02, 0.02, 0.01), **changed: Any) -> dict[str, Any]:
-    settings = {name: DEFAULTS[name] for name in IDENTITY} | SMALL | changed
     measured = dict(zip((f"final_{name}" for name in tables.KINDS), attention, strict=True))
-    row = dict(trial_id=trial_id, status="ok", snapshot_steps="10", final_theorem2_distance=0.5)
-    return row | measured | settings
-
-
-def make_run(*rows: dict[str, Any]) -> Run:
-    return Run(Path("nowhere"), pd.DataFrame(rows), pd.DataFrame(), {}, ())
+    return small_models.trial(trial_id, **changed) | measured | dict(final_theorem2_distance=0.5)
 
 
 def seeds() -> list[dict[str, Any]]:
@@ -38,7 +35,7 @@ def seeds() -> list[dict[str, Any]]:
 
 
 def test_table3_by_hand():
-    table = table3(make_run(*seeds()))
+    table = table3(make_run(pd.DataFrame(seeds())), NO_SCORES)
     assert table.columns.tolist()[:5] == ["objective", "optimizer", "key_visibility", "n", "diverged"]
     adam, sgd = table.to_dict("records")
     assert (sgd["optimizer"], sgd["key_visibility"], sgd["n"], sgd["diverged"]) == ("sgd", "all", 3, 1)
@@ -53,7 +50,7 @@ def test_table3_by_hand():
 
 def test_a_setting_without_a_finite_trial_stays_in_the_table():
     rows = [trial("a", seed=seed) | dict(status="diverged") for seed in range(2)]
-    table = table3(make_run(*rows))
+    table = table3(make_run(pd.DataFrame(rows)), NO_SCORES)
     assert (table["n"].tolist(), table["diverged"].tolist()) == ([0], [2])
     assert table["ratio"].isna().all()
     assert "| 0 | 2 | - | - | - | - |" in to_markdown(table)
@@ -87,24 +84,14 @@ def test_distances_by_hand():
         trial("d", objective="cross_entropy"),
     ]
 
-    def restore(name: str) -> dict[str, np.ndarray]:
-        return dict(W_K=np.zeros((13, 13)), W_Q=np.zeros((13, 13)), W_V=values[name], b_pred=np.zeros(13))
-
-    entropy, squared = distances(make_run(*rows), restore).to_dict("records")
+    weights = {name: one_hot_weights(value) for name, value in values.items()}
+    run = make_run(pd.DataFrame(rows), restore=weights.__getitem__)
+    entropy, squared = distances(run, NO_SCORES).to_dict("records")
     assert squared["theorem2_distance"] == pytest.approx(0.6)
     assert squared["theorem2_distance_se"] == pytest.approx(0.1 / np.sqrt(3))
     assert squared["optimum_distance"] == pytest.approx(0.5)
     assert squared["optimum_distance_se"] == pytest.approx(0.25)
     assert np.isnan(entropy["optimum_distance"])
-    assert "optimum_distance" not in distances(make_run(*rows))
-
-
-def test_a_mask_that_is_never_a_key_is_no_error():
-    row = trial("a", objective="squared", key_visibility="unmasked")
-    value = 1.5 * uniform_attention_optimum(DataModel(**SMALL, key_visibility="unmasked"))
-    value[:, 0] = 7.0
-    assert tables.optimum_error(value, row) == pytest.approx(0.5)
-    assert tables.optimum_error(value, row | dict(key_visibility="all")) > 1
 
 
 def test_markdown_by_hand():
@@ -128,12 +115,27 @@ def test_markdown_by_hand():
 
 
 def test_csv_keeps_every_digit(tmp_path: Path):
-    table = table3(make_run(*seeds()))
+    table = table3(make_run(pd.DataFrame(seeds())), NO_SCORES)
     again = pd.read_csv(to_csv(table, tmp_path / "new" / "table3.csv"))
     pd.testing.assert_frame_equal(again, table, check_dtype=False, rtol=1e-14)
 
 
 def test_an_older_folder_without_the_columns_is_refused():
     row = {name: value for name, value in trial("a").items() if name != "final_attn_same_word"}
-    with pytest.raises(ValueError, match="the trials have no column final_attn_same_word"):
-        table3(make_run(row))
+    with pytest.raises(UserError, match="the trials have no column final_attn_same_word"):
+        table3(make_run(pd.DataFrame([row])), NO_SCORES)
+
+
+def test_the_classes_that_occur_are_counted_in_every_view():
+    run, scores = scored(
+        case(*TWO_STAGE), case(*TWO_STAGE, seed=1), case(ramp(0, 100), 0, norm_k=ramp(400, 900))
+    )
+    table = tables.classes(run, scores).set_index("class")
+    assert table.index.tolist() == ["V-only", "two-stage"]
+    assert table[["loss", "order", "norm"]].to_numpy().tolist() == [[1, 1, 0], [2, 2, 3]]
+    assert table["topical"].tolist() == [0, 2]
+    assert table.loc["two-stage", "median_theta"] == pytest.approx(1)
+
+
+def test_the_cuts_of_theta_are_a_table():
+    assert len(tables.sensitivity(*scored(case(*TWO_STAGE)))) == 9

@@ -7,26 +7,17 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from topicjax.theory import (
-    DataModel,
-    attention_landscape,
-    lemma1_member,
-    lemma1_residual,
-    limit_optimal_average,
-    onset_rate,
-    onset_time,
-    optimal_attention,
+from topicjax.theory.documents import DataModel
+from topicjax.theory.landscape import attention_landscape, optimal_attention
+from topicjax.theory.onset import onset_rate
+from topicjax.theory.theorems import theorem1_bias, theorem2_entries, theorem2_matrix, theorem3_interval
+from topicjax.theory.uniform_attention import (
     ridge_path,
-    theorem1_bias,
-    theorem1_member,
-    theorem1_residual,
-    theorem2_entries,
-    theorem2_matrix,
-    theorem3_interval,
     uniform_attention_loss,
     uniform_attention_moments,
     uniform_attention_optimum,
 )
+from topicjax.trial import DEFAULTS, make_trial, settings_of
 
 SMALL = DataModel(
     topics=4,
@@ -110,13 +101,25 @@ def test_moments_match_enumerated_documents_with_any_topic_word():
     np.testing.assert_allclose(lda.second_moment_words(), moment, rtol=0.015)
 
 
+def lemma1_member(data, constants, free):
+    """A minimiser W of Lemma 1 from its constants u_0..u_Tv and any direction that keeps the topics' sums."""
+    a, words = data.survival, data.words_per_topic
+    shown_as_mask = data.p_mask * (1 - data.p_keep - data.p_random)
+    together = np.kron(np.eye(data.topics), np.ones((words, words)))
+    member = np.repeat(constants[:, None], data.num_words + 1, axis=1)
+    member[1:, 1:] += together / (a * words)
+    member[:, 0] = (1 - 1 / shown_as_mask) * constants
+    member[1:, 0] -= data.p_mask * data.p_random / (a * shown_as_mask * data.num_words)
+    member[:, 1:] += free[:, 1:] - free[:, 1:] @ together / words
+    return member
+
+
 def test_lemma1_members_are_optimal_and_others_are_not():
     rng = np.random.default_rng(1)
     constants, free = rng.normal(size=13), rng.normal(size=(13, 13))
     best = enumerated_loss(SMALL, theorem2_matrix(*SMALL.sizes_and_masking))
     assert best == pytest.approx(1 - 1 / 6, abs=1e-12)
     member = lemma1_member(SMALL, constants, free)
-    assert lemma1_residual(SMALL, member) < 1e-12
     assert enumerated_loss(SMALL, member) == pytest.approx(best, abs=1e-12)
     assert uniform_attention_loss(SMALL, member) == pytest.approx(best, abs=1e-12)
     changes = [
@@ -133,7 +136,6 @@ def test_lemma1_members_are_optimal_and_others_are_not():
         perturbed[first] += 0.1
         for entry in second:
             perturbed[entry] -= 0.1
-        assert lemma1_residual(SMALL, perturbed) > 0.01
         assert enumerated_loss(SMALL, perturbed) > best + 1e-6
 
 
@@ -141,19 +143,15 @@ def test_lemma1_constants_of_theorem2():
     theorem = theorem2_matrix(*SMALL.sizes_and_masking)
     constants = np.full(13, theorem2_entries(*SMALL.sizes_and_masking)[1])
     constants[0] = 0
-    np.testing.assert_allclose(lemma1_member(SMALL, constants), theorem, atol=1e-14)
+    np.testing.assert_allclose(lemma1_member(SMALL, constants, np.zeros((13, 13))), theorem, atol=1e-14)
 
 
-def test_theorem1_members_are_optimal_with_its_bias_only():
-    rng = np.random.default_rng(2)
-    bias = theorem1_bias(*SMALL.sizes_and_masking)
-    member = theorem1_member(SMALL, rng.normal(size=13), rng.normal(size=(13, 13)))
-    assert theorem1_residual(SMALL, member) < 1e-12
-    assert enumerated_loss(SMALL, member, bias) == pytest.approx(1 - 1 / 6, abs=1e-12)
-    assert enumerated_loss(SMALL, member) > 1 - 1 / 6 + 1e-5
-    simplest = np.diag([0.0] + [1 / SMALL.survival] * 12)  # Appendix B's W^E = I / sqrt(a)
-    assert theorem1_residual(SMALL, simplest) < 1e-12
-    assert lemma1_residual(SMALL, simplest) > 1e-3
+def test_appendix_b_is_optimal_with_the_bias_of_theorem1_only():
+    simplest = np.diag([0.0] + [1 / SMALL.survival] * 12)  # W^E = I / sqrt(a)
+    assert enumerated_loss(SMALL, simplest, theorem1_bias(*SMALL.sizes_and_masking)) == pytest.approx(
+        1 - 1 / 6, abs=1e-12
+    )
+    assert enumerated_loss(SMALL, simplest) > 1 - 1 / 6 + 1e-5
 
 
 def test_ridge_path_is_the_regularised_regression():
@@ -400,11 +398,11 @@ def test_theorem3_interval_values():
     assert theorem3_interval(data) == pytest.approx((0.88 * 1.135 / 1.73 * 10, 100 * 88 / 1.5 * 100))
 
 
-def test_optimum_approaches_its_limit():
+def test_optimum_approaches_tau_over_the_share_of_words_lost():
     ratios = []
     for topics, tau in [(10**3, 10), (10**5, 100), (10**7, 1000), (10**9, 10_000)]:
         data = DataModel(topics, 10, "tau", True, topics_per_document=tau)
-        ratios.append(optimal_attention(data)[0] / limit_optimal_average(data))
+        ratios.append(optimal_attention(data)[0] * (1 - data.p_keep) * data.p_mask / tau)
     assert np.all(np.diff(np.abs(np.array(ratios) - 1)) < 0)
     assert ratios[-1] == pytest.approx(1, abs=2e-4)
 
@@ -427,23 +425,36 @@ def test_onset_rate_is_the_gradient_on_topic_differences(tau):
     assert np.abs(slope[:, 0]).max() < 1e-8  # [MASK] queries feel no force at Theorem 2
 
 
-def test_onset_time_solves_the_clock():
-    rate = onset_rate(10, 10, 2, 0.15, 0.1, 0.1, 101)
-    time = onset_time(rate, 1e-3, c0=2.0)
-    assert 1e-3 * np.exp(rate * time) == pytest.approx(np.exp(2.0))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"documents": "tua"}, "unknown documents 'tua'"),
-        ({"key_visibility": "none"}, "unknown key_visibility 'none'"),
-        ({"documents": "tau", "topics_per_document": 11}, "topics_per_document is 11"),
-        ({"length_min": 200}, "lengths 200..150"),
-        ({"p_keep": 0.6, "p_random": 0.5}, "sum at most 1"),
+        ({"documents": "tua"}, "documents is tua; allowed: lda, tau"),
+        ({"key_visibility": "none"}, "key_visibility is none; allowed: all, unmasked"),
+        ({"alpha": 0}, "alpha is 0; allowed: above 0"),
+        ({"topics": 0}, "topics is 0; allowed: 1 or more"),
+        (
+            {"documents": "tau", "topics_per_document": 11},
+            "topics_per_document is 11; allowed: at most topics",
+        ),
+        ({"length_min": 200}, "length_min is 200; allowed: at most length_max = 150"),
+        ({"p_keep": 0.6, "p_random": 0.5}, "allowed: a sum of at most 1"),
+        ({"p_keep": -0.1}, r"p_keep is -0\.1; allowed: 0 to 1"),
+        ({"p_mask": 0}, "p_mask is 0; allowed: above 0, at most 1"),
+        ({"p_mask": 1}, "p_mask is 1; allowed in theory: below 1"),
         ({"topic_word": np.ones((2, 3))}, r"shape \(2, 3\); allowed: \(10, 100\)"),
     ],
 )
 def test_bad_settings_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         DataModel(**change)
+
+
+def test_documents_of_a_trial_have_its_settings():
+    changed = dict(
+        topics=3, words_per_topic=4, documents="tau", alpha=0.7, p_keep=0.2, key_visibility="unmasked"
+    )
+    settings = settings_of(make_trial(changed | dict(word_distribution="zipf", zipf_exponent=2)))
+    words = np.full((3, 12), 1 / 12)
+    data = DataModel.of(settings, words)
+    assert data == replace(DataModel(**changed), topic_word=words)
+    assert DataModel.of(DEFAULTS) == DataModel()

@@ -9,8 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from topicjax import bag, lda, limits, measure, model, theory, train
-from topicjax.config import Hypers, Spec, Stream, numbers
+from topicjax.experiments.one_layer import kernel, lda, model, records, train
+from topicjax.theory import limits
+from topicjax.theory.documents import DataModel
+from topicjax.theory.theorems import theorem2_matrix
+from topicjax.trial import Hypers, Spec, Stream, traced
 
 TINY = Spec(
     topics=3,
@@ -22,7 +25,7 @@ TINY = Spec(
     optimizer="sgd",
     steps=40,
     record_every=4,
-    row_probability=1.0,
+    word_query_probability=1.0,
 )
 
 
@@ -41,7 +44,7 @@ def programs(spec: Spec, num_records: int):
 
 def run(spec: Spec, stream: Stream = PLAIN, hypers: Hypers = USUAL, num_records: int = 6):
     """Return the state and records after num_records windows."""
-    stream, hypers = numbers(stream), numbers(hypers)
+    stream, hypers = traced(stream), traced(hypers)
     init, advance, _ = programs(spec, num_records)
     return advance(stream, hypers, init(stream, hypers))
 
@@ -57,8 +60,8 @@ def documents_of(spec: Spec, stream: Stream, step: int) -> lda.Documents:
 def test_training_is_the_token_model_under_optax(optimizer):
     """Six steps of the engine's program against six optax steps of the token-space model."""
     spec = replace(TINY, optimizer=optimizer, record_every=6, steps=6)
-    stream = numbers(Stream(seed=5, key_visibility="unmasked"))
-    hypers = numbers(Hypers(learning_rate=0.1, init_scale=0.3, l2=0.02, weight_decay=0.1, epsilon=1e-3))
+    stream = traced(Stream(seed=5, key_visibility="unmasked"))
+    hypers = traced(Hypers(learning_rate=0.1, init_scale=0.3, l2=0.02, weight_decay=0.1, epsilon=1e-3))
     tx = {
         "sgd": optax.sgd(0.1),
         "momentum": optax.sgd(0.1, momentum=0.9),
@@ -83,7 +86,7 @@ def test_training_is_the_token_model_under_optax(optimizer):
         trained, opt_state = token_step(trained, opt_state, step)
     init, advance, _ = programs(spec, 1)
     state, records = advance(stream, hypers, init(stream, hypers))
-    for name, leaf in bag.unpad(spec, state.params).items():
+    for name, leaf in kernel.unpad(spec, state.params).items():
         np.testing.assert_allclose(leaf, (params | trained)[name], rtol=1e-3, atol=2e-5)
     if optimizer == "sgd":  # the recorded loss leaves the penalty out
         first = model.token_loss(spec, stream, hypers.objective, params, documents_of(spec, stream, 0))
@@ -94,7 +97,7 @@ def test_l2_adds_the_gradient_of_its_penalty():
     """Whether steps use it: test_training_is_the_token_model_under_optax, whose objective has the penalty."""
     params = {"W_V": jnp.array([[1.0, -2.0], [0.0, 3.0]]), "frozen": jnp.ones(2)}
     penalty = jax.grad(lambda W_V: 0.25 * (W_V**2).sum())(params["W_V"])
-    found = train.add_l2(numbers(Hypers(l2=0.25)), params, {"W_V": jnp.full((2, 2), 7.0)})
+    found = train.add_l2(traced(Hypers(l2=0.25)), params, {"W_V": jnp.full((2, 2), 7.0)})
     assert list(found) == ["W_V"]
     np.testing.assert_allclose(found["W_V"], 7.0 + penalty, rtol=1e-6)
 
@@ -112,7 +115,7 @@ def test_frozen_parts_are_bit_identical_after_training(settings, frozen):
     spec = replace(TINY, optimizer="adamw", **settings)
     hypers = Hypers(l2=0.1, weight_decay=0.1, init_scale=0.3)
     state, _ = run(spec, hypers=hypers, num_records=2)
-    start = programs(spec, 2)[0](numbers(Stream()), numbers(hypers)).params
+    start = programs(spec, 2)[0](traced(Stream()), traced(hypers)).params
     for name, leaf in state.params.items():
         same = (np.asarray(leaf) == np.asarray(start[name])).all()
         assert same == (name in frozen or name == "b_pred"), name
@@ -120,11 +123,9 @@ def test_frozen_parts_are_bit_identical_after_training(settings, frozen):
 
 def test_frozen_constants_are_the_theorems():
     spec = replace(TINY, value="blocks", output_bias="theorem1")
-    stream = numbers(Stream(p_mask=0.3, p_keep=0.2, p_random=0.05))
-    params = model.init(spec, stream, numbers(Hypers()), jax.random.key(0))
-    np.testing.assert_allclose(
-        params["W_V"], theory.theorem2_matrix(3, 2, 0.3, 0.2, 0.05), rtol=1e-5, atol=1e-7
-    )
+    stream = traced(Stream(p_mask=0.3, p_keep=0.2, p_random=0.05))
+    params = model.init(spec, stream, traced(Hypers()), jax.random.key(0))
+    np.testing.assert_allclose(params["W_V"], theorem2_matrix(3, 2, 0.3, 0.2, 0.05), rtol=1e-5, atol=1e-7)
     assert params["b_pred"][0] == 0
     np.testing.assert_allclose(params["b_pred"][1:], -0.3 * 0.05 / ((1 - 0.8 * 0.3) * 6), rtol=1e-5)
 
@@ -132,8 +133,8 @@ def test_frozen_constants_are_the_theorems():
 @pytest.mark.parametrize("init", ("normal", "uniform", "default"))
 def test_initial_weights_follow_their_law(init):
     spec = replace(TINY, topics=10, words_per_topic=10, attention_biases="trained")
-    hypers = numbers(Hypers(init=init, init_scale=0.5))
-    params = model.init(spec, numbers(Stream()), hypers, jax.random.key(0))
+    hypers = traced(Hypers(init=init, init_scale=0.5))
+    params = model.init(spec, traced(Stream()), hypers, jax.random.key(0))
     W_K = np.asarray(params["W_K"])
     mean, deviation = {
         "normal": (0, 0.5),
@@ -145,7 +146,7 @@ def test_initial_weights_follow_their_law(init):
     assert (np.asarray(params["b_K"]) == 0).all() == (init != "default")
     assert not np.allclose(W_K, params["W_Q"])
     smaller = model.init(
-        spec, numbers(Stream()), hypers._replace(init_scale=np.float32(0.005)), jax.random.key(0)
+        spec, traced(Stream()), hypers._replace(init_scale=np.float32(0.005)), jax.random.key(0)
     )
     np.testing.assert_allclose(smaller["W_K"] * 100, W_K, rtol=1e-5)  # the same direction
 
@@ -159,30 +160,30 @@ def test_seeds_differ_in_documents_and_weights_and_only_they_do():
     assert not np.allclose(first.params["W_K"], other.params["W_K"])
     assert not np.allclose(records.loss[1:], records_other.loss[1:], rtol=1e-3)
     for seed in (1, 2):
-        batch = documents_of(TINY, numbers(Stream(seed=seed)), 0).word_BxN
-        assert (batch == documents_of(TINY, numbers(Stream(seed=1)), 0).word_BxN).all() == (seed == 1)
+        batch = documents_of(TINY, traced(Stream(seed=seed)), 0).word_BxN
+        assert (batch == documents_of(TINY, traced(Stream(seed=1)), 0).word_BxN).all() == (seed == 1)
 
 
 def many(spec: Spec, num_records: int):
-    """Return the program for many Hypers that share one Stream, and how often it was traced."""
-    traced = []
+    """Return the programs for many Hypers that share one Stream, and a list with an item per tracing."""
+    tracings = []
 
     def advance(stream, hypers, state):
-        traced.append(1)
+        tracings.append(1)
         return train.advance(spec, stream, hypers, state, num_records)
 
-    axes = train.STATE_AXES
+    axes = train.TrainState(*(0 if per is train.Per.TRIAL else None for per in train.STATE_PER))
     start = jax.jit(jax.vmap(functools.partial(train.init, spec), in_axes=(None, 0), out_axes=axes))
-    return start, jax.jit(jax.vmap(advance, (None, 0, axes), (axes, 0))), traced
+    return start, jax.jit(jax.vmap(advance, (None, 0, axes), (axes, 0))), tracings
 
 
 def stack(*hypers: Hypers) -> Hypers:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(numbers, hypers))
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(traced, hypers))
 
 
 def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane():
-    start, program, traced = many(TINY, 3)
-    stream = numbers(Stream())
+    start, program, tracings = many(TINY, 3)
+    stream = traced(Stream())
 
     def result(rates, scale=0.1):
         hypers = stack(*(Hypers(learning_rate=rate, init_scale=scale) for rate in rates))
@@ -191,7 +192,7 @@ def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane():
     state, records = result([0.5, 0.2, 0.1])
     sick, sick_records = result([0.5, float("nan"), 0.1])
     result([0.7, 0.3, 0.2], scale=0.3)
-    assert len(traced) == 1 and program._cache_size() == 1
+    assert len(tracings) == 1 and program._cache_size() == 1
     assert not np.isfinite(sick.params["W_V"][1]).all() and np.isfinite(state.params["W_V"]).all()
     for lane in (0, 2):
         assert (sick.params["W_V"][lane] == state.params["W_V"][lane]).all()
@@ -201,7 +202,7 @@ def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane():
 def test_documents_are_drawn_once_for_all_lanes():
     """Under vmap over Hypers no random number has a lane axis."""
     start, program, _ = many(TINY, 1)
-    stream, hypers = numbers(Stream()), stack(*(Hypers() for _ in range(17)))
+    stream, hypers = traced(Stream()), stack(*(Hypers() for _ in range(17)))
     text = program.lower(stream, hypers, start(stream, hypers)).as_text()
     draws = [line for line in text.splitlines() if "threefry" in line and "call" in line]
     assert draws and not any("tensor<17" in line for line in draws)
@@ -222,7 +223,7 @@ def test_any_record_interval_trains_the_same(record_every):
 
 def test_rotation_is_the_cosine_distance_to_ten_steps_before():
     spec = replace(TINY, record_every=1, steps=24)
-    stream, hypers = numbers(Stream()), numbers(Hypers(learning_rate=0.5, init_scale=0.1))
+    stream, hypers = traced(Stream()), traced(Hypers(learning_rate=0.5, init_scale=0.1))
     init, advance, _ = programs(spec, 1)
     state, values, rotations = init(stream, hypers), [], []
     for _ in range(14):
@@ -237,7 +238,7 @@ def test_rotation_is_the_cosine_distance_to_ten_steps_before():
 
 
 def test_segments_continue_and_the_last_record_is_of_the_final_state():
-    stream, hypers = numbers(Stream(seed=3)), numbers(Hypers(learning_rate=0.5, init_scale=0.1))
+    stream, hypers = traced(Stream(seed=3)), traced(Hypers(learning_rate=0.5, init_scale=0.1))
     whole, records = run(TINY, Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1), 6)
     half, _ = run(TINY, Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1), 3)
     final = programs(TINY, 6)[2](stream, hypers, half)
@@ -248,17 +249,15 @@ def test_segments_continue_and_the_last_record_is_of_the_final_state():
     np.testing.assert_allclose(joined.params["W_V"], whole.params["W_V"], rtol=1e-5)
 
 
-def test_too_few_rows_are_reported():
-    state, _ = run(replace(TINY, row_probability=0.0), num_records=1)
-    with pytest.raises(RuntimeError, match="more kept and random words than rows"):
-        train.check_rows(state)
-    fitted = train.fit_rows(TINY, [Stream(), Stream(p_mask=0.5, p_random=0.3)])
-    assert fitted.row_probability == pytest.approx(0.2)
-    train.check_rows(run(TINY)[0])
+def test_too_few_queries_are_reported():
+    state, _ = run(replace(TINY, word_query_probability=0.0), num_records=1)
+    with pytest.raises(RuntimeError, match="more kept and random words than the kernel has room for"):
+        train.check_queries(state)
+    train.check_queries(run(TINY)[0])
 
 
 def test_record_columns_are_the_contract():
-    assert " ".join(measure.Record._fields) == (
+    assert " ".join(records.Record._fields) == (
         "step loss eval_loss eval_loss_uniform norm_k norm_q norm_v norm_e grad_norm_k grad_norm_q "
         "grad_norm_v rotation_v v_block v_diag e_block a_topic a_self a_mask a_key attn_same_word "
         "attn_same_topic attn_diff_topic theorem2_distance"
@@ -282,8 +281,8 @@ def test_gradient_descent_reaches_theorem_2(topics_per_document):
     stream = Stream(topics_per_document=topics_per_document)
     hypers = Hypers(learning_rate=4.0, init_scale=0.0, objective="squared")
     state, _ = run(spec, stream, hypers, 30)
-    W_V = bag.unpad(spec, state.params)["W_V"]
-    optimum = theory.theorem2_matrix(5, 4, 0.15, 0.1, 0.1)
+    W_V = kernel.unpad(spec, state.params)["W_V"]
+    optimum = theorem2_matrix(5, 4, 0.15, 0.1, 0.1)
     assert np.linalg.norm(W_V - optimum) < 1e-3 * np.linalg.norm(optimum)
 
 
@@ -293,9 +292,9 @@ def test_the_one_run_on_record_is_reproduced():
     stream = Stream(key_visibility="unmasked")
     hypers = Hypers(learning_rate=0.01, objective="cross_entropy")
     state, first = run(spec, stream, hypers, 1)
-    final = programs(spec, 1)[2](numbers(stream), numbers(hypers), state)
+    final = programs(spec, 1)[2](traced(stream), traced(hypers), state)
     assert first.eval_loss[0] == pytest.approx(np.log(101), abs=0.01)
     assert final.eval_loss == pytest.approx(3.395, abs=0.03)
-    data = theory.DataModel(key_visibility="unmasked")
+    data = DataModel(key_visibility="unmasked")
     lines = limits.limit_lines(data, "cross_entropy")
     assert lines["bayes"] < lines["stage2"] < lines["stage1"] - 0.01 < final.eval_loss

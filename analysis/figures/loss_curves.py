@@ -1,0 +1,159 @@
+"""What the loss says: held-out losses of all trials against the limit lines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from topicjax.store.reader import Run
+from topicjax.trial import DATA_SETTINGS
+
+from ..frames import LINES, MAIN_SETTINGS, bands, column, prepared, varying
+from ..pictures import CLASS_COLOURS, Picture, counted, described, label, sentences, style
+from ..scoring.stages import classes_of
+from .map_layouts import combinations, having
+from .step_panels import MOST_POINTS, panel_grid, step_axis, thinned, title_lines
+
+LIMITS: dict[str, tuple[str, Any]] = {  # name: label and line
+    "uniform": ("uniform over words", (0, (1, 1.5))),
+    "stage1": ("stage 1", (0, (5, 1.5))),
+    "stage2": ("stage 2", (0, (4, 1.5, 1, 1.5))),
+    "bayes": ("Bayes", "-"),
+}
+DASHES = (0, (2, 1.5))  # the loss with attention forced uniform
+LOSSES = ("eval_loss", "eval_loss_uniform")
+LOSS_ROWS = {"held-out loss": 1.35, "enlarged": 1.35}  # of panels: label, height in inches
+MOST_PANELS, MOST_LINES, FEW_LINES = 16, 60, 12  # FEW_LINES: dashes of each trial, not their median
+COLOURS = CLASS_COLOURS | {"unfinished": "#BBBBBB", "unscored": "#888888"}  # on white
+
+
+def loss_curves(run: Run, scores: pd.DataFrame) -> Picture:
+    """Return held-out losses against the step with the limit lines, enlarged below.
+
+    One panel per objective, optimizer and data setting that varies: the lines depend on these.
+    """
+    run = prepared(run)
+    names = [*varying(run.trials, DATA_SETTINGS), *MAIN_SETTINGS]
+    groups = [having(run.trials, settings) for settings in combinations(run.trials, names)]
+    places = np.linspace(0, len(groups) - 1, min(len(groups), MOST_PANELS)).astype(int)
+    shown = [groups[place] for place in places]
+    kinds = len(run.trials[[*MAIN_SETTINGS]].drop_duplicates())
+    table = thinned(run.trajectories, LOSSES)
+    table["class"] = classes_of(scores, table["trial_id"].tolist())
+    with style():
+        is_full = 1 < kinds <= 4 and len(shown) % kinds == 0
+        across = kinds if is_full else -(-len(shown) // -(-len(shown) // 4))
+        firsts = [", ".join(described(trials.iloc[0], MAIN_SETTINGS)) for trials in shown]
+        others = [title_lines(described(trials.iloc[0], names[:-2]), across) for trials in shown]
+        titles = [[first, *other] for first, other in zip(firsts, others, strict=True)]
+        figure, columns = panel_grid(titles, across, LOSS_ROWS)
+        tables = [table[table["trial_id"].isin(trials["trial_id"])] for trials in shown]
+        clipped = sum(map(loss_panels, tables, shown, columns))
+        loss_legend(figure, set(table["class"]))
+    return Picture(
+        figure,
+        "Held-out loss and limit lines",
+        loss_caption(run, len(groups), len(shown), clipped),
+        f"Held-out loss against the step, {counted(len(shown), 'panel')} by {', '.join(map(label, names))};"
+        " horizontal lines mark the losses of uniform prediction, stage 1, stage 2 and Bayes.",
+    )
+
+
+def loss_panels(frame: Any, trials: Any, axes: Sequence[Axes]) -> int:
+    """Draw the losses of one panel in full and enlarged; return how many trials leave the full range."""
+    loss = column(frame, "eval_loss")
+    finite, lines = np.isfinite(loss), line_ranges(trials)
+    start, least = loss[finite & (frame["step"] == 0)], loss[finite].min(initial=np.inf)
+    ends = np.array(
+        [*(value for value, _, _ in lines.values()), *np.sort(start)[len(start) // 2 :][:1], least]
+    )
+    ends = ends[np.isfinite(ends)] if np.isfinite(ends).any() else np.array([0.0, 1.0])
+    margin = 0.04 * np.ptp(ends) or 0.5
+    full = (ends.min() - margin, ends.max() + margin)
+    for name, records in frame.groupby("class"):
+        draw_losses(records, axes, COLOURS[str(name)], len(trials))
+    for ax, limits in zip(axes, (full, enlarged(lines, least, full)), strict=True):
+        for name, (value, low, high) in lines.items():
+            ax.axhline(value, color="black", linestyle=LIMITS[name][1], linewidth=0.8, zorder=3)
+            ax.axhspan(low, high, color="black", alpha=0.15, linewidth=0, zorder=1)
+        ax.set_ylim(*limits)
+        step_axis(ax, frame["step"])
+    return len(frame["trial_id"][~(loss <= full[1])].unique())
+
+
+def line_ranges(trials: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
+    """Return per limit its mean over the trials, low and high: two standard errors and the spread."""
+    lines = {}
+    for name in LINES:
+        value, error = column(trials, f"line_{name}"), 2 * np.nan_to_num(column(trials, f"line_{name}_se"))
+        if np.isfinite(value).any():
+            lines[name] = (np.nanmean(value), np.nanmin(value - error), np.nanmax(value + error))
+    return lines
+
+
+def enlarged(lines: Mapping[str, Sequence[float]], least: float, full: tuple) -> tuple[float, float]:
+    """Return the range around both stages and what trials reached not far below; full without lines."""
+    stage1, stage2 = (lines.get(name, [np.nan])[0] for name in ("stage1", "stage2"))
+    low = max(min(stage2, least), stage1 - 4 * (stage1 - stage2))
+    span = stage1 - low
+    return (low - 0.15 * span, stage1 + 0.75 * span) if 0 < span < np.inf else full
+
+
+def draw_losses(frame: Any, axes: Sequence[Axes], colour: str, trials: int) -> None:
+    """Draw the trials of one class, in a panel of so many, as lines or as median and quartiles."""
+    starts = np.flatnonzero(frame["trial_id"].to_numpy()[1:] != frame["trial_id"].to_numpy()[:-1]) + 1
+    for name, line, width, most in zip(
+        LOSSES, ("-", DASHES), (0.8, 0.5), (MOST_LINES, FEW_LINES), strict=True
+    ):
+        if trials <= most or len(starts) < 3:
+            tables = np.split(frame[["step", name]].to_numpy(float), starts)
+            segments = [table[np.isfinite(table).all(axis=1)] for table in tables]
+            look: dict[str, Any] = dict(colors=colour, linewidths=width, linestyles=[line], alpha=0.75)
+            for ax in axes:
+                ax.add_collection(LineCollection(segments, **look), autolim=False)
+            continue
+        band = bands(frame, name)
+        for ax in axes:
+            ax.plot(band["step"], band["q50"], color=colour, linestyle=line, linewidth=1.4 * width)
+            if line == "-":
+                ax.fill_between(band["step"], band["q25"], band["q75"], color=colour, alpha=0.25, linewidth=0)
+
+
+def loss_legend(figure: Figure, classes: set[str]) -> None:
+    """Explain colours and lines below the panels."""
+    named = [name for name in COLOURS if name in classes]
+    handles = [Line2D([], [], color=COLOURS[name], label=name) for name in named]
+    others = {"uniform attention": ("#666666", DASHES)}
+    others |= {f"limit: {text}": ("black", line) for text, line in LIMITS.values()}
+    for text, (colour, line) in others.items():
+        handles.append(Line2D([], [], color=colour, linewidth=0.8, linestyle=line, label=text))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+
+
+def loss_caption(run: Run, panels: int, shown: int, clipped: int) -> str:
+    """Return what is drawn and what is not."""
+    trials, without = len(run.trials), np.isnan(column(run.trials, "line_stage1")).sum()
+    diverged = (run.trials["status"] == "diverged").to_numpy().sum()
+    parts = {
+        f"Held-out loss of {counted(trials, 'trial')} (cross-entropy in nats, squared loss summed over"
+        " words); the lower row enlarges the range of both stages.": True,
+        f"{shown} of {panels} settings are drawn, evenly spaced.": shown < panels,
+        "Black: limits of the data, namely uniform over words, stage 1 (best loss with uniform attention),"
+        " stage 2 (best topical attention on top, W^V kept: training both can go lower) and Bayes; grey:"
+        " two standard errors and any spread over trials.": without < trials,
+        f"Thin lines: trials; where a panel has more than {MOST_LINES}, median and quartiles of each class."
+        " Dashed: the same weights with attention forced uniform, a median where there are more than"
+        f" {FEW_LINES}.": True,
+        f"More than {MOST_POINTS} records are drawn as medians over bins of steps.": (
+            len(run.trajectories["step"].unique()) > MOST_POINTS
+        ),
+        f"Trials that leave the range upwards or stop being finite: {clipped}.": clipped,
+        f"Diverged, not finite at the end: {diverged}.": diverged,
+        f"Trials without limit lines: {without}.": without,
+    }
+    return sentences(parts)

@@ -1,0 +1,98 @@
+"""Columns of panels that share an axis of steps: their layout, titles and legend."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, NullLocator
+
+from ..frames import column
+from ..pictures import WIDTH
+
+MOST_POINTS = 250  # of a line; more records are drawn as medians over bins of steps
+INTERVALS = 15  # more record intervals than this: steps on a logarithmic axis
+TITLE_SIZE, TITLE_LINE = 6.5, 0.115  # points, and inches per line
+TITLE_WIDTH = 112  # characters over the whole figure
+Columns = list[list[Axes]]
+
+
+def panel_grid(
+    titles: Sequence[Sequence[str]], across: int, rows: Mapping[str, float]
+) -> tuple[Figure, Columns]:
+    """Return a figure with a column of panels under each title; a row of panels has a label and a height."""
+    across = min(across, len(titles))
+    lines, heights = -(-len(titles) // across), list(rows.values())
+    height = sum(heights) + 0.4 + TITLE_LINE * max(map(len, titles))
+    figure = Figure(figsize=(WIDTH if len(titles) > 1 else 0.7 * WIDTH, lines * height + 0.9))
+    grid = figure.subplots(lines * len(rows), across, squeeze=False, height_ratios=heights * lines)
+    columns = [list(part) for line in np.split(grid, lines) for part in line.T]
+    for ax in (ax for axes in columns[len(titles) :] for ax in axes):
+        ax.remove()
+    for index, (title, axes) in enumerate(zip(titles, columns, strict=False)):
+        for ax, name in zip(axes, rows, strict=True):
+            ax.set_ylabel("" if index % across else name)
+            ax.tick_params(labelbottom=ax is axes[-1])
+        axes[0].set_title("\n".join(title), fontsize=TITLE_SIZE)
+        axes[-1].set_xlabel("step")
+    figure.align_ylabels(grid[:, 0])
+    return figure, columns[: len(titles)]
+
+
+def title_lines(texts: Sequence[str], across: int) -> list[str]:
+    """Return the texts with commas, as many on a line as fit with so many panels across."""
+    lines: list[str] = []
+    for text in texts:
+        if lines and len(lines[-1]) + 2 + len(text) <= TITLE_WIDTH // min(across, 4):
+            lines[-1] += f", {text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def step_axis(ax: Axes, step: Any) -> Axes:
+    """Scale an axis of steps: logarithmic from the first record on if there are many records."""
+    steps = np.unique(np.asarray(step, float))
+    first, last = steps[steps > 0].min(initial=np.inf), steps.max()
+    ax.set_xlim(0, max(last, 1))
+    if last > INTERVALS * first:
+        ax.set_xscale("symlog", linthresh=first, linscale=0.4)
+        ax.set_xlim(0, last)
+        decades = 10.0 ** np.arange(np.ceil(np.log10(1.5 * first)), np.log10(last) + 1e-9)
+        ax.set_xticks([0, *decades])
+        ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    return ax
+
+
+def thinned(frame: Any, names: Sequence[str]) -> pd.DataFrame:
+    """Return these columns with at most MOST_POINTS records per trial: medians over bins of log step."""
+    step = column(frame, "step")
+    if len(np.unique(step)) > MOST_POINTS:
+        first, last = step[step > 0].min(), step.max()
+        place = np.log(np.maximum(step, first) / first) / np.log(last / first)
+        bins = np.where(step > 0, 1 + np.floor((MOST_POINTS - 2) * place), 0)
+        groups = frame.assign(bin=bins).groupby(["trial_id", "bin"], sort=False)
+        frame = groups[["step", *names]].median().reset_index()
+    return frame[["trial_id", "step", *names]].copy()
+
+
+def shared_legend(figure: Figure, columns: Sequence[Sequence[Axes]], order: Iterable[str] = ()) -> None:
+    """Explain every line once, below the panels: one column of the legend per row of panels."""
+    rank = {text: place for place, text in enumerate(order)}
+    parts: list[dict[str, Any]] = [{} for _ in columns[0]]
+    for part, row in zip(parts, zip(*columns, strict=True), strict=True):
+        found = [entry for ax in row for entry in zip(*ax.get_legend_handles_labels(), strict=True)]
+        part |= {
+            text: handle for handle, text in sorted(found, key=lambda entry: rank.get(entry[1], len(rank)))
+        }
+    for part in parts[:-1]:
+        for text in set(part) & set(parts[-1]):
+            del part[text]
+    longest = max(map(len, parts))
+    filled = [[*part.items(), *[("", Line2D([], [], alpha=0))] * (longest - len(part))] for part in parts]
+    texts, handles = zip(*(entry for part in filled for entry in part), strict=True)
+    figure.legend(handles, texts, loc="outside lower center", ncols=len(parts))

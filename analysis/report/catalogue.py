@@ -1,0 +1,137 @@
+"""The figures and tables of a report, each with a test of whether it fits a run.
+
+Everything here is a function of (run, scores), so a sweep of one's own has its page too, and a new figure
+is one more entry.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from topicjax.store.reader import Run
+
+from ..figures.landscape import landscapes
+from ..figures.loss_curves import loss_curves
+from ..figures.onset import onset_by_init_scale
+from ..figures.phase_maps import log_lag_map, norm_phase_map, phase_map, theta_map, view_disagreement
+from ..figures.trajectories import figure4, norm_bands
+from ..figures.weight_matrices import figure1, figure2
+from ..scoring.cells import count_cells
+from ..scoring.trained_parts import trains_attention, trains_both, trains_value
+from ..trained_models import with_weights
+from . import tables
+
+FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure (or several) or a table: the name of its file, whether it fits a run, and what makes it."""
+
+    name: str
+    fits: Callable[[Run, pd.DataFrame], bool]
+    make: Callable[[Run, pd.DataFrame], Any]
+    title: str = ""
+
+
+def any_run(run: Run, scores: pd.DataFrame) -> bool:
+    """Return True."""
+    return True
+
+
+def some_train_both(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some trial trains both V and attention."""
+    return bool(trains_both(scores).any())
+
+
+def is_map(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether there is a map to draw: both parts trained, in more than one cell."""
+    return some_train_both(run, scores) and count_cells(scores) > 1
+
+
+def some_train_attention(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some trial trains attention."""
+    return bool(trains_attention(scores).any())
+
+
+def has_seeds(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether there are several seeds."""
+    return len(set(scores["seed"])) > 1
+
+
+def has_weights(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some finite trial has stored weights."""
+    return len(with_weights(run.trials)) > 0
+
+
+def has_embeddings(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether there are trained embeddings among the stored weights."""
+    return has_weights(run, scores) and bool((scores["embedding"] == "trained").any())
+
+
+def has_values(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether there are trained value matrices among the stored weights."""
+    return has_weights(run, scores) and bool(trains_value(scores).any())
+
+
+def has_few_matrices(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether weights are stored of so few cells that single matrices stand for the run."""
+    return count_cells(scores) <= FEW_CELLS and has_weights(run, scores)
+
+
+def shows_onset(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether the run can tell how the onset depends on the init scale."""
+    return some_train_attention(run, scores) and len(set(scores["init_scale"])) >= 3
+
+
+LEAD = Entry("phase_map", is_map, phase_map)
+FIGURES: dict[str, list[Entry]] = {  # by the section they are in
+    "Maps": [Entry("theta", is_map, theta_map), Entry("log_lag", is_map, log_lag_map)],
+    "Norms against loss": [
+        Entry("views", is_map, view_disagreement),
+        Entry("phase_map_norm", is_map, norm_phase_map),
+    ],
+    "Trajectories": [
+        Entry("figure4", any_run, figure4),
+        Entry("bands", has_seeds, norm_bands),
+        Entry("loss", any_run, loss_curves),
+    ],
+    "Inside the models": [
+        Entry("figure1", has_embeddings, figure1),
+        Entry("figure2", has_values, figure2),
+    ],
+    "Theory": [
+        Entry("landscape", some_train_attention, landscapes),
+        Entry("onset", shows_onset, onset_by_init_scale),
+    ],
+}
+TABLES = [
+    Entry("classes", any_run, tables.classes, "Trials per class, in the three views"),
+    Entry(
+        "table3",
+        some_train_attention,
+        tables.table3,
+        "Table 3: mean attention between positions that show the same word, words of the same topic, of "
+        "different topics; mean and standard error over seeds, at the end",
+    ),
+    Entry(
+        "distances",
+        has_few_matrices,
+        tables.distances,
+        "Relative distance of the value matrix to Theorem 2 and to the stage-1 optimum of its documents",
+    ),
+    Entry(
+        "onset",
+        shows_onset,
+        tables.onsets,
+        "Onset: measured and predicted slope of learning rate x onset step over ln(1 / init scale)",
+    ),
+    Entry(
+        "sensitivity",
+        some_train_both,
+        tables.sensitivity,
+        "Share of trials and of cells that change class with the cut of Theta",
+    ),
+]

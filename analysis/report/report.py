@@ -1,0 +1,161 @@
+"""report.html of a run: the answer first, then figures, tables, settings and where it came from.
+
+`catalogue` says which figures and tables there are.  All files go into the run folder, report.html last.
+"""
+
+import functools
+import html
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from topicjax.errors import UserError
+from topicjax.store.files import StoreError, explained, write_whole
+from topicjax.store.manifest import last_run
+from topicjax.store.reader import Run, load, status
+
+from ..frames import prepared
+from ..pictures import Picture, counted
+from ..scoring.cells import score_cells
+from ..scoring.stages import CUTS, score_trials, write_stages
+from . import page, tables
+from .catalogue import FIGURES, LEAD, TABLES, Entry
+from .findings import findings
+from .provenance import (
+    CELLS,
+    FIGURES_FOLDER,
+    REPORT,
+    TABLES_FOLDER,
+    files,
+    plans_sentence,
+    provenance,
+    settings_tables,
+)
+
+MOST_ROWS = 40  # of a table on the page; its file has all
+KEPT_WEIGHTS = 256  # trials whose weights stay in memory while a report is made
+CLASS_WORDS = (
+    f"two-stage: Θ at least {CUTS.two_stage:g}, V is learned before attention helps",
+    "reversed: the same with the roles swapped, attention helps before V is learned",
+    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; overlapping: all between",
+    "V-only: V is learned, attention has not moved in the steps given",
+    "compensated: the loss gets there, but not with uniform attention",
+    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
+    f"less than {CUTS.no_learning:.0%}",
+    "diverged: not finite, or the loss ended above where it began",
+    f"topical: the attention score of same-topic pairs rose by {CUTS.topical:g} or more above other pairs; "
+    "+copy: in the end a word counts for itself more than for its topic",
+)
+ABSENT = {"figure": "Not drawn", "table": "No table"}
+Say = Callable[[str], object]
+Show = Callable[[Entry, Any, Path], str]
+logger = logging.getLogger(__name__)
+
+
+def nothing(message: str) -> None:
+    """Take a message and do nothing."""
+
+
+def write(folder: str | Path, say: Say = nothing) -> Path:
+    """Write report.html with its figures and tables into a run folder; return its path.
+
+    `say` is called with a line of text before each piece of work.
+    """
+    say("reading the run ...")
+    run = prepared(load(folder))
+    run = run.replace(restore=functools.lru_cache(KEPT_WEIGHTS)(run.restore))
+    say(f"scoring {counted(len(run.trials), 'trial')} ...")
+    scores = score_trials(run)
+    cells = score_cells(scores)
+    write_stages(scores, run.folder)
+    write_whole(run.folder / CELLS, lambda file: cells.to_parquet(file, index=False))
+    content = render(run, scores, cells, say)
+    write_whole(run.folder / REPORT, lambda file: file.write(content.encode()))
+    return run.folder / REPORT
+
+
+def render(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, say: Say = nothing) -> str:
+    """Return the page; figures and tables are written on the way."""
+    plans = plans_sentence(status(run.folder))
+    lead = f"<p>{html.escape(plans)}</p>\n" if plans else ""
+    lead += page.items(findings(scores, cells, run.missing), "answer")
+    lead += draw(LEAD, run, scores, say)
+    sections = [
+        (head, "".join(draw(entry, run, scores, say) for entry in entries))
+        for head, entries in FIGURES.items()
+    ]
+    sections.append(("Tables", "".join(tabulate(entry, run, scores, say) for entry in TABLES)))
+    sections.append(("Words", words()))
+    sections.append(("Settings", settings_tables(run)))
+    sections.append(("Provenance", provenance(run)))
+    sections.append(("Files", files(run.folder)))
+    question = str(last_run(run.manifest).get("description", "")).split("\n")[0]
+    counts = f"{counted(len(run.trials), 'trial')} in {counted(len(cells), 'cell')}."
+    subtitle = f"{question} {counts}".strip()
+    return page.page(f"topicjax: {run.name}", subtitle, lead, [part for part in sections if part[1]])
+
+
+def draw(entry: Entry, run: Run, scores: pd.DataFrame, say: Say = nothing) -> str:
+    """Return the figures of an entry, or why there are none; nothing if they do not fit the run."""
+    return attempt("figure", entry, figures, run, scores, say)
+
+
+def tabulate(entry: Entry, run: Run, scores: pd.DataFrame, say: Say = nothing) -> str:
+    """Return the table of an entry, or why there is none; nothing if it does not fit the run."""
+    return attempt("table", entry, table, run, scores, say)
+
+
+def attempt(kind: str, entry: Entry, show: Show, run: Run, scores: pd.DataFrame, say: Say) -> str:
+    """Return what an entry makes, as `show` writes it, or a paragraph with the reason why it cannot."""
+    try:
+        if not entry.fits(run, scores):
+            return ""
+        say(f"{kind} {entry.name} ...")
+        return show(entry, entry.make(run, scores), run.folder)
+    except Exception as error:
+        return f"<p>{ABSENT[kind]} ({html.escape(entry.name)}): {html.escape(reason(entry, error))}.</p>\n"
+
+
+def reason(entry: Entry, error: Exception) -> str:
+    """Return why an entry is not on the page; a defect of topicjax is logged with its traceback."""
+    if isinstance(error, UserError | StoreError):
+        return str(error)
+    logger.error("%s could not be made", entry.name, exc_info=error)
+    return f"this is a defect of topicjax, please report it: {type(error).__name__}: {error}"
+
+
+def figures(entry: Entry, made: Picture | list[Picture], folder: Path) -> str:
+    """Write the pictures of an entry and return them for the page."""
+    pictures = made if isinstance(made, list) else [made]
+    names = [entry.name, *(f"{entry.name}_{place}" for place in range(2, len(pictures) + 1))]
+    pairs = zip(names, pictures, strict=True)
+    return "".join(
+        page.figure(each, each.save(folder / FIGURES_FOLDER / name), folder) for name, each in pairs
+    )
+
+
+def table(entry: Entry, frame: Any, folder: Path) -> str:
+    """Write the table of an entry and return it for the page, its first rows if it is long."""
+    path = tables.to_csv(frame, folder / TABLES_FOLDER / f"{entry.name}.csv")
+    markdown = path.with_suffix(".md")
+    with explained("write", markdown):
+        markdown.write_text(tables.to_markdown(frame), encoding="utf-8")
+    more = f" (the first {MOST_ROWS} of {len(frame)} rows)" if len(frame) > MOST_ROWS else ""
+    links = " · ".join(page.link(file, folder, file.suffix[1:]) for file in (path, markdown))
+    return page.table(tables.to_text(frame.head(MOST_ROWS)), entry.title + more + ".", links)
+
+
+def words() -> str:
+    """Return how the classes are to be read."""
+    text = (
+        "Three views of a trial. Loss: how much of the way to the best uniform-attention loss (stage 1) W^V "
+        "has gone when attention is forced uniform, and what attention adds in units of stage 1 - stage 2. "
+        "Order parameters: same-topic minus other-topic entries of the value matrix and of the attention "
+        "scores. Norms: as in the paper's Figure 4. Θ is the largest, over the steps, of the smaller of "
+        "progress of V and 1 - progress of attention: 1 if V was done before attention began; log lag is by "
+        "how many e-foldings of the step V is ahead."
+    )
+    return f"<p>{html.escape(text)}</p>\n" + page.items(CLASS_WORDS)

@@ -1,0 +1,175 @@
+"""The tables of a report: classes, Table 3 of the paper, distances to theory, onsets, sensitivity.
+
+Each is a function of (run, scores).  Means and standard errors are over seeds, at the end of training.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topicjax.errors import UserError
+from topicjax.store.files import explained
+from topicjax.store.reader import Run
+
+from ..frames import MAIN_SETTINGS, SETTINGS, varying
+from ..optima import optimum, optimum_error
+from ..pictures import label, written
+from ..scoring import cells
+from ..scoring.onset_times import onset_fit, onset_times
+from ..scoring.stages import class_counts
+from ..trained_models import Array, Frame, effective_model, with_weights
+
+KINDS = ("attn_same_word", "attn_same_topic", "attn_diff_topic")
+HEADERS = {  # a column as a reader says it
+    "attn_same_word": "same word",
+    "attn_same_topic": "same topic",
+    "attn_diff_topic": "different topic",
+    "ratio": "same / different topic",
+    "uniform": "uniform attention",
+    "theorem2_distance": "distance to Theorem 2",
+    "optimum_distance": "distance to the optimum",
+}
+ERROR = "_se"  # the standard error of column x is in column x_se
+
+
+def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the classes that occur with their counts and their median Theta in the loss view."""
+    counts = class_counts(scores)
+    counts = counts[counts.sum(axis=1) > 0]
+    theta = scores.groupby("class")["theta"].median()
+    topical = scores["suffix"].str.startswith("topical").groupby(scores["class"]).sum()
+    medians = theta.reindex(counts.index).to_numpy()
+    hits = topical.reindex(counts.index).fillna(0).astype(int).to_numpy()
+    return counts.assign(median_theta=medians, topical=hits).reset_index()
+
+
+def table3(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the attention between two positions by kind of word pair, one row per setting (Table 3).
+
+    Of each kind the mean over seeds and its standard error; ratio = same topic / different topic,
+    its mean over seeds; uniform = what uniform attention would pay; n = seeds, without the
+    diverged ones.  Infinite documents: relative to uniform.
+    """
+    trials = run.trials
+    columns = {name: final(trials, name) for name in KINDS}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns["ratio"] = columns["attn_same_topic"] / columns["attn_diff_topic"]
+    columns["uniform"] = np.array([uniform_attention(row) for row in trials.to_dict("records")])
+    table = over_seeds(trials, columns)
+    return table.assign(**{"uniform" + ERROR: np.nan})  # known, not measured
+
+
+def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the relative distance of the value matrix to theory, one row per setting.
+
+    To Theorem 2, and to the optimum of uniform attention for the trial's own documents, keys and L2
+    where that is known, for squared loss without biases, and where weights are stored.
+    """
+    columns = {"theorem2_distance": final(run.trials, "theorem2_distance")}
+    stored = set(with_weights(run.trials)["trial_id"])
+    columns["optimum_distance"] = np.array(
+        [
+            optimum_error(effective_model(run.restore(row["trial_id"]), row).U, row)
+            if row["trial_id"] in stored and optimum(row) is not None
+            else np.nan
+            for row in run.trials.to_dict("records")
+        ]
+    )
+    return over_seeds(run.trials, columns)
+
+
+def onsets(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return measured and predicted slopes of the onset of attention, one row per fit."""
+    return onset_fit(onset_times(run))
+
+
+def sensitivity(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of trials and of cells that change class with the cut of Theta."""
+    return cells.sensitivity(scores)
+
+
+def uniform_attention(settings: Mapping[Any, Any]) -> float:
+    """Return the mean attention over pairs of positions that both show words, if it is uniform.
+
+    A document with K keys has K (K - 1) pairs of weight 1/K.  Hiding or masking takes positions out
+    at random with chance 1 - q, so E[K (K - 1)] = q^2 E[N (N - 1)]; 1 for infinite documents.
+    """
+    if settings["infinite_documents"]:
+        return 1.0
+    length = np.arange(settings["length_min"], settings["length_max"] + 1)
+    pairs = np.mean(length * (length - 1.0))
+    if settings["key_visibility"] == "all":  # weight 1/N, whatever the positions show
+        return float(np.mean(length - 1.0) / pairs)
+    seen = 1 - settings["p_mask"]
+    others = np.mean(seen * length - 1 + (1 - seen) ** length)  # E[max(K - 1, 0)]
+    return float(others / (seen**2 * pairs))
+
+
+def final(trials: Frame, name: str) -> Array:
+    """Return a column at the end of training; NaN for diverged trials."""
+    if f"final_{name}" not in trials:
+        raise UserError(f"the trials have no column final_{name}")
+    values = trials[f"final_{name}"].to_numpy(float)
+    return np.where((trials["status"] == "ok") & np.isfinite(values), values, np.nan)
+
+
+def over_seeds(trials: Frame, columns: Mapping[str, Array]) -> pd.DataFrame:
+    """Return one row per setting: mean and standard error of each column, n and diverged."""
+    keys = [
+        *MAIN_SETTINGS,
+        *varying(trials, (name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS))),
+    ]
+    cell = trials.groupby(keys, dropna=False, sort=True).ngroup().to_numpy()
+    table = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
+    first = next(iter(columns.values()))
+    table["n"] = np.bincount(cell, np.isfinite(first)).astype(int)
+    table["diverged"] = np.bincount(cell, trials["status"] == "diverged").astype(int)
+    for name, values in columns.items():
+        groups: Frame = pd.Series(values).groupby(cell)
+        table[name] = groups.mean().to_numpy()
+        table[name + ERROR] = groups.sem().to_numpy()  # NaN for a single seed
+    return table
+
+
+def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
+    """Write the table with all its digits; return the path."""
+    path = Path(path)
+    with explained("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(path, index=False)
+    return path
+
+
+def to_text(table: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
+    """Return the table as it is read: "mean ± standard error", means to so many significant digits."""
+    errors = {name for name in table if str(name).endswith(ERROR)}
+    names = [str(name) for name in table if name not in errors]
+    rows = [
+        [entry_text(row[name], row.get(name + ERROR), digits) for name in names]
+        for row in table.to_dict("records")
+    ]
+    return pd.DataFrame(rows, columns=[HEADERS.get(name, label(name)) for name in names], dtype=object)
+
+
+def to_markdown(table: pd.DataFrame, digits: int = 3) -> str:
+    """Return the table of `to_text` in Markdown."""
+    read = to_text(table, digits)
+    lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def entry_text(value: Any, error: float | None, digits: int) -> str:
+    """Return a mean with its error, both to the decimals of the mean, or a setting or count as it is."""
+    if error is None:
+        return written(value, 4)
+    if not np.isfinite(value):
+        return "-"
+    decimals = 0 if value == 0 else max(0, digits - 1 - int(np.floor(np.log10(abs(value)))))
+    text = f"{value:.{decimals}f}"
+    if not np.isfinite(error):
+        return text
+    is_tiny = error > 0 and round(error, decimals) == 0
+    return f"{text} ± <{10**-decimals:.{decimals}f}" if is_tiny else f"{text} ± {error:.{decimals}f}"

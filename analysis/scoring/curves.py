@@ -1,0 +1,228 @@
+"""Progress of V and of attention in three views, and what it adds up to: Theta, log lag, onsets.
+
+All trials lie end to end in flat arrays, one value per record, so trials may differ in their number
+of records and nothing loops over trials.  F_V and F_A are monotone, in [0, 1] and 0 at step 0.
+Loss split: L = eval_loss, L_u = eval_loss_uniform, L1* and L2* the limit lines of stages 1 and 2;
+P = (L(0) - L_u) / (L(0) - L1*), Q = (L_u - L) / (L1* - L2*), R = (L(0) - L) / (L(0) - L1*).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import isotonic_regression
+
+from ..frames import column
+from .trained_parts import trains_value
+
+Array = np.ndarray
+Progress = tuple[Array, Array]  # of V and of attention, one value per record
+TENTHS = 10
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Every threshold of classes, suffixes and flags; Theta and log lag have none inside."""
+
+    diverged: float = 0.05  # the loss ends above L(0) by more than this share of L(0) - L1*
+    no_learning: float = 0.1  # max R below: no-learning
+    finished: float = 0.8  # max R below: unfinished; max P below: compensated
+    attention: float = 0.1  # max Q and a_topic below: V-only; smaller a_topic and a_self are none
+    two_stage: float = 0.9  # Theta of two-stage, Theta reversed of reversed
+    simultaneous: float = 0.7  # both below
+    topical: float = 0.5  # a_topic at its maximum
+    onset: float = 0.5  # of F_V or F_A
+    last: float = 0.1  # share of the steps that is the end of a trial: an onset there is censored
+    at_start: float = 0.05  # |Q| at step 0 above: attention was not uniform
+    recedes: float = 0.1  # progress ends this far below its best: the isotonic fit lies between
+    line_errors: float = 2.0  # L1* - L2* within this many standard errors is no gap
+    least_gain: float = 0.02  # of L(0) - L1*: least unit of Q where L1* - L2* is no gap
+    v_block: float = 0.1  # of Theorem 2's block: smaller v_block and v_diag are none
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where each trial lies in the flat arrays, and the steps of its records."""
+
+    step: Array  # per record, increasing within a trial
+    start: Array  # per trial: its first record
+    end: Array  # per trial: its last record
+    owner: Array  # per record: its trial
+
+    @classmethod
+    def of(cls, step: Array) -> "Records":
+        """Return the layout of records sorted by trial and step, each trial beginning at step 0."""
+        start = np.flatnonzero(step == 0)
+        end = np.append(start[1:], len(step)) - 1
+        return cls(step.astype(float), start, end, np.repeat(np.arange(len(start)), end - start + 1))
+
+    @property
+    def before(self) -> Array:
+        """The record before each one in its trial; the first has itself."""
+        return np.maximum(np.arange(len(self.step)) - 1, self.spread(self.start))
+
+    def spread(self, per_trial: Array) -> Array:
+        """Return a value per trial at each of its records."""
+        return per_trial[self.owner]
+
+    def mean(self, values: Array, mask: Array) -> Array:
+        """Return the mean of each trial over the records in the mask."""
+        total = np.add.reduceat(np.where(mask, values, 0), self.start)
+        return total / np.add.reduceat(mask.astype(float), self.start)
+
+    def last(self, share: float) -> Array:
+        """Return the mask of the records in the last share of each trial's steps."""
+        last_step = self.spread(self.step[self.end])
+        return (self.step > (1 - share) * last_step) | (self.step == last_step)
+
+
+def steady_maximum(records: Records, values: Array) -> Array:
+    """Return the maximum of each trial over medians of three records: one outlier cannot set it.
+
+    The first and the last record count as they are, so the maximum of a monotone curve is exact.
+    """
+    after = np.minimum(np.arange(len(values)) + 1, records.spread(records.end))
+    before, after = values[records.before], values[after]
+    medians = np.clip(values, np.minimum(before, after), np.maximum(before, after))
+    return np.maximum.reduceat(medians, records.start)
+
+
+def monotone(records: Records, progress: Array) -> Array:
+    """Return the isotonic fit of each trial's progress clipped to [0, 1], less its start.
+
+    Clipped before the fit: below 0 counts 0, and a spike cannot pull its neighbours far.  One fit
+    serves all trials: lifted by 2 each, values of different trials never have to be pooled.
+    A trial with a non-finite value has NaN throughout.
+    """
+    is_bad = records.spread(np.logical_or.reduceat(~np.isfinite(progress), records.start))
+    lift = 2.0 * records.owner
+    fit = isotonic_regression(np.clip(np.where(is_bad, 0, progress), 0, 1) + lift).x - lift
+    fit = np.clip(fit - records.spread(fit[records.start]), 0, 1)
+    return np.where(is_bad, np.nan, fit)
+
+
+def theta(records: Records, first: Array, second: Array) -> Array:
+    """Return max over t of min(F_first, 1 - F_second), the curves being linear between records.
+
+    Both sides are monotone, so the maximum is where they cross, F_first + F_second = 1, or at the
+    end if they never do.  At a crossing the score with the roles swapped is 1 minus this one.
+    """
+    total, before = first + second - 1, records.before
+    right = np.flatnonzero((total >= 0) & (total[before] < 0))
+    left = before[right]
+    weight = total[left] / (total[left] - total[right])
+    score = first[records.end]
+    score[records.owner[right]] = first[left] + weight * (first[right] - first[left])
+    return score
+
+
+def log_lag(records: Records, first: Array, second: Array) -> Array:
+    """Return the integral of (F_first - F_second) d ln t from the first record after step 0.
+
+    For two jumps it is ln(t_second / t_first).  NaN with fewer than two records after step 0.
+    """
+    ahead, before = first - second, records.before
+    log_step = np.log(np.where(records.step > 0, records.step, 1))
+    counts = records.step[before] > 0
+    area = (ahead + ahead[before]) / 2 * (log_step - log_step[before])
+    total = np.add.reduceat(np.where(counts, area, 0), records.start)
+    return np.where(np.logical_or.reduceat(counts, records.start), total, np.nan)
+
+
+def onset(records: Records, curve: Array, level: float) -> Array:
+    """Return the step where the curve first reaches the level, linear between records, or NaN."""
+    above = np.where(curve >= level, np.arange(len(curve)), len(curve))
+    reached = np.minimum.reduceat(above, records.start)
+    right = np.minimum(reached, len(curve) - 1)
+    left = records.before[right]
+    share = (level - curve[left]) / np.where(right > left, curve[right] - curve[left], 1)
+    step = records.step[left] + share * (records.step[right] - records.step[left])
+    return np.where(reached < len(curve), step, np.nan)
+
+
+def recession(records: Records, progress: Array) -> Array:
+    """Return how far progress ends below its best, by means over tenths of a trial's records."""
+    position = np.arange(len(progress)) - records.spread(records.start)
+    length = records.spread(records.end - records.start + 1)
+    tenth = TENTHS * records.owner + TENTHS * position // length
+    size = TENTHS * len(records.start)
+    count = np.bincount(tenth, minlength=size)
+    total = np.bincount(tenth, np.clip(progress, 0, 1), size)
+    mean = np.where(count > 0, total / np.maximum(count, 1), -1)
+    return mean.reshape(-1, TENTHS).max(axis=1) - mean[tenth[records.end]]
+
+
+@dataclass(frozen=True)
+class LossSplit:
+    """The loss view, and what all views share."""
+
+    value: Array  # P, per record; NaN without a stage-1 line below L(0)
+    attention: Array  # Q, per record
+    columns: dict[str, Array]  # per trial: excess of the final loss over L(0), maximum of R
+    flags: dict[str, Array]  # per trial
+
+
+def loss_split(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> LossSplit:
+    """Return P, Q, the maximum of R, and by how much the loss ends above L(0) (inf: not finite).
+
+    Without a gap between L1* and L2* the unit of Q is the gain that the trial attains, at least
+    cuts.least_gain of L(0) - L1*, and the trial has the flag gain_attained.
+    """
+    loss, uniform = column(frame, "eval_loss"), column(frame, "eval_loss_uniform")
+    stage1, stage2 = column(trials, "line_stage1"), column(trials, "line_stage2")
+    errors = [np.nan_to_num(column(trials, f"line_{name}_se")) for name in ("stage1", "stage2")]
+    initial = loss[records.start]
+    drop = np.where(initial > stage1, initial - stage1, np.nan)
+    has_gap = stage1 - stage2 > cuts.line_errors * np.hypot(*errors)
+    attained = np.fmax(steady_maximum(records, uniform - loss), cuts.least_gain * drop)
+    gain = np.where(has_gap, stage1 - stage2, attained)
+    gain = np.where(gain > 0, gain, np.inf)  # attained nothing: Q is 0
+    Q = (uniform - loss) / records.spread(gain)
+    R = (records.spread(initial) - loss) / records.spread(drop)
+    is_bad = np.logical_or.reduceat(~np.isfinite(loss + uniform), records.start)
+    is_bad |= (trials["status"] == "diverged").to_numpy()
+    unit = np.where(trains_value(trials), drop, np.fmax(drop, gain))  # W^V frozen: L(0) may be L1*
+    excess = (records.mean(loss, records.last(cuts.last)) - initial) / unit
+    return LossSplit(
+        value=(records.spread(initial) - uniform) / records.spread(drop),
+        attention=Q,
+        columns=dict(
+            excess=np.where(is_bad, np.inf, excess),
+            max_total=np.where(is_bad, np.nan, steady_maximum(records, R)),
+        ),
+        flags=dict(
+            no_stage1_drop=np.isnan(drop),
+            gain_attained=~has_gap,
+            attention_at_start=np.abs(Q[records.start]) > cuts.at_start,
+        ),
+    )
+
+
+def order_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Progress:
+    """Return the rise of v_block and of a_topic; a rise too small to mean anything is none."""
+    value = rise(records, column(frame, "v_block"), cuts.v_block * theorem2_block(trials))
+    return value, rise(records, column(frame, "a_topic"), cuts.attention)
+
+
+def norm_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame) -> Progress:
+    """Return the rise of |W^V|, or |W^E| if only that is trained, and of (|W^K| + |W^Q|) / 2."""
+    value = column(frame, "norm_v")
+    if "norm_e" in frame:
+        is_frozen = (trials["value"] != "trained") & (trials["embedding"] == "trained")
+        value = np.where(records.spread(is_frozen.to_numpy()), column(frame, "norm_e"), value)
+    attention = (column(frame, "norm_k") + column(frame, "norm_q")) / 2
+    return rise(records, value, 0.0), rise(records, attention, 0.0)
+
+
+def rise(records: Records, values: Array, least: Array | float) -> Array:
+    """Return (x(t) - x(0)) / (max - x(0)); 0 where max - x(0) is not above `least`."""
+    initial = values[records.start]
+    height = steady_maximum(records, values) - initial
+    height = np.where(height <= least, np.inf, height)
+    return (values - records.spread(initial)) / records.spread(height)
+
+
+def theorem2_block(trials: pd.DataFrame) -> Array:
+    """Return W_same - W_diff = c3 / v of Theorem 2: the natural unit of v_block."""
+    a = 1 - (1 - column(trials, "p_keep")) * column(trials, "p_mask")
+    return 1 / (a * column(trials, "words_per_topic"))

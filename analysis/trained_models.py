@@ -1,0 +1,144 @@
+"""What a trained model does between token types, and how far it is topical.
+
+Computed in double precision from the restored weights, independently of the engine's code.  Tokens are
+[MASK] = 0 and the words 1..Tv; word i belongs to topic (i - 1) // v.  Letters: V = Tv + 1 tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from topicjax.errors import UserError
+from topicjax.theory.documents import DataModel
+from topicjax.theory.theorems import theorem2_matrix
+
+Array = np.ndarray
+Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
+
+
+@dataclass(frozen=True)
+class EffectiveModel:
+    """All that a model does, as matrices between token types: V x V, [MASK] first."""
+
+    U: Array  # value matrix E^T W^V E: row = predicted token, column = key token
+    S: Array  # attention scores of eq. (5), with biases and 1/sqrt(d_a): row = key, column = query
+    E: Array | None  # dot products of the embeddings W^E^T W^E; None: one-hot
+    bias: Array  # of the output, V numbers: b^pred + E^T b^V
+
+
+def effective_model(weights: Mapping[str, Array], settings: Mapping[str, Any]) -> EffectiveModel:
+    """Return the effective matrices of a trial; snapshots hold its frozen arrays too."""
+    given = {name: np.asarray(array, np.float64) for name, array in weights.items()}
+    needed = ["W_K", "W_Q", "W_V", "b_pred", *([] if settings["embedding"] == "one_hot" else ["W_E"])]
+    absent = [name for name in needed if name not in given]
+    if absent:
+        raise UserError(f"the weights have no {', '.join(absent)}; they have {', '.join(sorted(given))}")
+    tokens = int(settings["topics"]) * int(settings["words_per_topic"]) + 1
+    W_E = given.get("W_E", np.eye(tokens))
+    if W_E.shape[1] != tokens or given["W_V"].shape != (len(W_E), len(W_E)):
+        shapes = f"W_V {given['W_V'].shape} and W_E {W_E.shape}"
+        raise UserError(f"the shapes of {shapes} do not belong to {tokens} tokens")
+    S = np.zeros((tokens, tokens))
+    if settings["attention"] == "trained":
+        keys = given["W_K"] @ W_E + given.get("b_K", np.zeros(1))[:, None]
+        queries = given["W_Q"] @ W_E + given.get("b_Q", np.zeros(1))[:, None]
+        S = keys.T @ queries / np.sqrt(len(keys))  # eq. (5)
+    return EffectiveModel(
+        U=W_E.T @ given["W_V"] @ W_E,
+        S=S,
+        E=W_E.T @ W_E if "W_E" in given else None,
+        bias=given["b_pred"] + W_E.T @ given.get("b_V", np.zeros(len(W_E))),
+    )
+
+
+def attention(S: Array, keys: Sequence[int] | Array, queries: Sequence[int] | Array) -> Array:
+    """Return the attention of a document: row = position that is seen, column = one that attends.
+
+    `keys` are the tokens of the visible positions, `queries` those of the attending ones; each
+    column sums to 1.  Without visible positions there are no rows.
+    """
+    score = S[np.ix_(np.asarray(keys, int), np.asarray(queries, int))]
+    weight = np.exp(score - score.max(axis=0, initial=-np.inf, keepdims=True))
+    return weight / weight.sum(axis=0, keepdims=True) if len(weight) else weight
+
+
+def sizes_and_masking(settings: Mapping[str, Any]) -> tuple[int, int, float, float, float]:
+    """Return (T, v, p_m, p_c, p_r) of a trial."""
+    masking = float(settings["p_mask"]), float(settings["p_keep"]), float(settings["p_random"])
+    return int(settings["topics"]), int(settings["words_per_topic"]), *masking
+
+
+def data_model(settings: Mapping[str, Any]) -> DataModel | None:
+    """Return a trial's documents as theory takes them; None unless topics are disjoint and uniform."""
+    if settings["word_distribution"] != "uniform" or settings["overlap"] != 0:
+        return None
+    return DataModel.of(settings)
+
+
+def pair_kinds(num_words: int, words_per_topic: int) -> tuple[Array, Array, Array]:
+    """Return which pairs are the same word; other words of one topic; words of different topics."""
+    topic = np.arange(num_words) // words_per_topic
+    own, together = np.eye(num_words, dtype=bool), topic[:, None] == topic[None, :]
+    return own, together & ~own, ~together
+
+
+def pair_means(matrix: Array, words_per_topic: int) -> tuple[float, float, float]:
+    """Return the mean entry of each kind of word pair; NaN where there is no such pair."""
+    words = matrix[1:, 1:]
+    kinds = pair_kinds(len(words), words_per_topic)
+    own, same, other = (float(words[kind].mean()) if kind.any() else np.nan for kind in kinds)
+    return own, same, other
+
+
+def block_share(matrix: Array, words_per_topic: int) -> float:
+    """Return the share of the variance over pairs of different words that sharing a topic explains."""
+    words = matrix[1:, 1:]
+    _, same, other = pair_kinds(len(words), words_per_topic)
+    total = words[same | other].var() * (same | other).sum()
+    within = sum(words[kind].var() * kind.sum() for kind in (same, other) if kind.any())
+    return float(1 - within / total) if total > 0 else np.nan
+
+
+def colour_limit(matrices: Sequence[tuple[Array, int]]) -> float:
+    """Return 1.5 times the median over matrices of the 99th percentile of |entries| off diagonal and [MASK].
+
+    The larger of two percentiles, of one topic and of different topics: pairs of one topic are few.
+    """
+    limits = []
+    for matrix, words_per_topic in matrices:
+        _, same, other = pair_kinds(len(matrix) - 1, words_per_topic)
+        sizes = np.abs(matrix[1:, 1:])
+        limits.append(
+            max((np.quantile(sizes[kind], 0.99) for kind in (same, other) if kind.any()), default=0)
+        )
+    return 1.5 * float(np.median(limits)) or 1.0
+
+
+def relative_error(matrix: Array, predicted: Array) -> float:
+    """Return |matrix - predicted| / |predicted|, Frobenius norms."""
+    return float(np.linalg.norm(matrix - predicted) / np.linalg.norm(predicted))
+
+
+def order_parameters(model: EffectiveModel, settings: Mapping[str, Any]) -> dict[str, float]:
+    """Return the order parameters of a model, under the names of their records."""
+    words = int(settings["words_per_topic"])
+    value, score = pair_means(model.U, words), pair_means(model.S, words)
+    embedding = (np.nan,) * 3 if model.E is None else pair_means(model.E, words)
+    return {
+        "v_block": value[1] - value[2],
+        "v_diag": value[0] - value[1],
+        "e_block": embedding[1] - embedding[2],
+        "a_topic": score[1] - score[2],
+        "a_self": score[0] - score[1],
+        "a_mask": float(model.S[1:, 0].mean() - model.S[0, 0]),
+        "a_key": float(model.S.mean(axis=1).std()),
+        "theorem2_distance": relative_error(model.U, theorem2_matrix(*sizes_and_masking(settings))),
+    }
+
+
+def with_weights(trials: Frame) -> Frame:
+    """Return the trials that did not diverge and whose weights were kept."""
+    kept = trials["snapshot_steps"].astype("string").fillna("").str.strip() != ""
+    return trials[kept.to_numpy(bool) & (trials["status"] == "ok").to_numpy()]

@@ -1,0 +1,113 @@
+"""Runs made by hand: folders with a few trials, and trials whose progress in all views is given."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from topicjax.analysis.frames import LINE_COLUMNS, NEEDED_TRAJECTORIES, join_settings
+from topicjax.analysis.scoring.stages import score_trials
+
+from topicjax.store.reader import Run
+from topicjax.trial import DATA_SETTINGS, DEFAULTS
+
+LINES = dict(uniform=4.6, stage1=3.4, stage2=3.3, bayes=2.9)
+ERRORS = dict(uniform_se=0.0, stage1_se=0.001, stage2_se=0.002, bayes_se=0.003)
+STEP = np.arange(0, 1001, 10)
+INITIAL, STAGE1, STAGE2 = 4.6, 3.4, 3.2  # L(0), L1*, L2*: attention gains a sixth of what V gains
+Case = tuple[dict[str, Any], pd.DataFrame]
+
+
+def trial(trial_id: str, **changed: Any) -> dict[str, Any]:
+    return dict(trial_id=trial_id, status="ok", diverged_step=None) | DEFAULTS | changed
+
+
+def records(trial_id: str, steps: int = 3, **columns: Any) -> pd.DataFrame:
+    measured = dict.fromkeys(NEEDED_TRAJECTORIES[2:], 1.0) | columns
+    return pd.DataFrame(dict(trial_id=trial_id, step=10 * np.arange(steps)) | measured)
+
+
+def line_entry(objective: str = "cross_entropy", **changed: Any) -> dict[str, Any]:
+    settings = {name: DEFAULTS[name] for name in DATA_SETTINGS} | changed
+    return dict(settings=settings, objective=objective, **LINES, **ERRORS)
+
+
+def write_run(
+    folder: Path,
+    trials: list[dict[str, Any]],
+    trajectories: list[pd.DataFrame] | None = None,
+    **manifest: Any,
+) -> Path:
+    """Write a run folder with one part per trial; trajectories default to three records per trial."""
+    if trajectories is None:
+        trajectories = [records(row["trial_id"]) for row in trials]
+    tables = {"trials": [pd.DataFrame([row]) for row in trials], "trajectories": trajectories}
+    for name, parts in tables.items():
+        (folder / name).mkdir(parents=True)
+        for number, part in enumerate(parts):
+            part.to_parquet(folder / name / f"part-{number:05d}.parquet", index=False)
+    defaults = dict(sweep="tiny", trials_planned=len(trials), limit_lines=[line_entry()])
+    (folder / "manifest.json").write_text(json.dumps(defaults | manifest))
+    return folder
+
+
+def ramp(begin: float, end: float, step: np.ndarray = STEP) -> np.ndarray:
+    return np.clip((step - begin) / (end - begin), 0, 1)
+
+
+def saturating(delay: float, tau: float, step: np.ndarray = STEP) -> np.ndarray:
+    return 1 - np.exp(-np.maximum(step - delay, 0) / tau)
+
+
+def lag_for(score: float) -> float:
+    """Delay in units of tau at which two equal exponential rises have this Theta."""
+    return float(np.log(score / (1 - score)))
+
+
+TWO_STAGE = (ramp(0, 100), ramp(400, 600))  # progress of V, of attention
+
+
+def case(P: Any, Q: Any, step: np.ndarray = STEP, lines: Any = (), **changed: Any) -> Case:
+    """Return a trial with this progress in all three views, columns and settings changed."""
+    P, Q = np.broadcast_to(P, step.shape), np.broadcast_to(Q, step.shape)
+    uniform = INITIAL - (INITIAL - STAGE1) * P
+    columns = dict(
+        eval_loss=uniform - (STAGE1 - STAGE2) * Q,
+        eval_loss_uniform=uniform,
+        **dict(norm_k=0.1 + 30 * Q, norm_q=0.1 + 30 * Q, norm_v=0.1 + 150 * P, norm_e=np.nan),
+        **dict(v_block=5 * P, v_diag=0.0, a_topic=1.5 * Q, a_self=0.0),
+    )
+    columns |= {name: changed.pop(name) for name in list(changed) if name in columns}
+    settings = trial("", **changed) | dict.fromkeys(LINE_COLUMNS, np.nan)
+    settings |= dict(line_stage1=STAGE1, line_stage2=STAGE2, line_stage1_se=0.0, line_stage2_se=0.0)
+    return settings | dict(lines), pd.DataFrame(dict(step=step) | columns)
+
+
+def make_run(trials: pd.DataFrame, trajectories: pd.DataFrame | None = None, **more: Any) -> Run:
+    """Return a run without a folder."""
+    tables = dict(trials=trials, trajectories=pd.DataFrame() if trajectories is None else trajectories)
+    return Run(Path("run")).replace(**tables, manifest={}, missing=(), **more)
+
+
+def run_of(*cases: Case) -> Run:
+    """Return the run of these trials, prepared, with ids 000, 001, ..."""
+    names = [f"{number:03d}" for number in range(len(cases))]
+    rows = [row | dict(trial_id=name) for name, (row, _) in zip(names, cases, strict=True)]
+    tables = [frame.assign(trial_id=name) for name, (_, frame) in zip(names, cases, strict=True)]
+    trials = pd.DataFrame(rows)
+    return make_run(trials, join_settings(pd.concat(tables), trials))
+
+
+def score(*cases: Case) -> pd.DataFrame:
+    return score_trials(run_of(*cases))
+
+
+def score_one(*arguments: Any, **changed: Any) -> Any:
+    return score(case(*arguments, **changed)).iloc[0]
+
+
+def scored(*cases: Case) -> tuple[Run, pd.DataFrame]:
+    """Return the run of these trials, and its scores: the arguments of every figure."""
+    run = run_of(*cases)
+    return run, score_trials(run)

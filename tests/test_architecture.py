@@ -1,0 +1,194 @@
+"""Which module may import which: the arrows of CONTRIBUTING, read from the code."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = (  # from the ground up; a room may import from its own floor only itself, and from all floors below
+    ("errors", "version"),
+    ("settings",),
+    ("trial",),
+    ("sweep", "sweep_files", "overrides", "theory"),
+    ("experiments", "store"),
+    ("engine", "analysis", "export"),
+    ("bench",),
+    ("cli",),
+    ("__main__",),
+)
+FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+ANALYSIS_MAY_SEE = {"errors", "settings", "trial", "store", "theory", "analysis"}
+WITHOUT_JAX = (
+    "topicjax",
+    "topicjax.cli",
+    "topicjax.engine.plan",
+    "topicjax.store.reader",
+    "topicjax.overrides",
+)
+FLOORS_OF_ANALYSIS = (
+    ("frames", "pictures"),
+    ("trained_models", "optima", "scoring"),
+    ("figures",),
+    ("report",),
+)
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of the package by its name once installed."""
+    found = {}
+    for folder, package in (("topicjax", "topicjax"), ("analysis", "topicjax.analysis")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            name = ".".join((package, *parts)).removesuffix(".__init__")
+            found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str) -> set[str]:
+    """Return the modules of the package that a module imports anywhere in it, also inside functions."""
+    path, found = MODULES[name], set()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return {known for module in found if (known := nearest(module))} - {name}
+
+
+def nearest(module: str) -> str:
+    """Return the module that an imported name is, or is in; empty if it is not ours."""
+    while module and module not in MODULES:
+        module = module.rpartition(".")[0]
+    return module
+
+
+def room(module: str) -> str:
+    """Return the room of a module: the first word after topicjax."""
+    return (module.split(".") + [""])[1]
+
+
+def test_every_room_has_a_floor():
+    assert {room(name) for name in MODULES} - {""} == set(FLOOR)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_down_only(name: str):
+    for other in imports(name) - {"topicjax", "topicjax.version"}:
+        here, there = room(name), room(other)
+        if here and here != there:
+            is_beside = {here, there} <= {"sweep", "sweep_files", "overrides"}
+            assert FLOOR[there] < FLOOR[here] or is_beside, f"{name} imports {other}"
+
+
+def test_the_sweep_modules_go_down_among_themselves():
+    assert not {"topicjax.sweep_files", "topicjax.overrides"} & imports("topicjax.sweep")
+    assert "topicjax.overrides" not in imports("topicjax.sweep_files")
+
+
+def test_nothing_imports_the_command_line():
+    users = {name for name in MODULES if any(room(other) == "cli" for other in imports(name))}
+    assert {room(name) for name in users} == {"cli", "__main__"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if room(name) == "analysis"])
+def test_analysis_sees_settings_store_and_theory_only(name: str):
+    assert {room(other) for other in imports(name)} <= ANALYSIS_MAY_SEE
+    assert "topicjax.store.writer" not in imports(name)
+    text = MODULES[name].read_text()
+    assert "import jax" not in text and "from jax" not in text
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if room(name) == "analysis"])
+def test_imports_within_analysis_go_down_only(name: str):
+    floors = {part: floor for floor, parts in enumerate(FLOORS_OF_ANALYSIS) for part in parts}
+    here = (name.split(".") + [""])[2]
+    for other in imports(name):
+        there = (other.split(".") + ["", ""])[2]
+        if room(other) == "analysis" and here and there and here != there:
+            assert floors[there] <= floors[here], f"{name} imports {other}"
+            assert floors[there] < floors[here] or floors[here] < 2, f"{name} imports {other}"
+
+
+def test_there_is_no_circle():
+    """Imports inside functions may hide one from Python, not from a reader."""
+    graph = {name: imports(name) - {"topicjax"} for name in MODULES if name != "topicjax"}
+    while graph:
+        ready = {name for name, needs in graph.items() if not needs & graph.keys()}
+        assert ready, f"these import each other: {sorted(graph)}"
+        graph = {name: needs for name, needs in graph.items() if name not in ready}
+
+
+@pytest.mark.parametrize("name", WITHOUT_JAX)
+def test_planning_and_reading_import_without_jax(name: str):
+    check = f"import sys, {name}; sys.exit(any(m in sys.modules for m in ('jax', 'orbax', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_every_package_is_installed():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    assert set(listed) == packages | {"topicjax.sweeps"}
+
+
+def tree() -> str:
+    """Return every module with the first line of its docstring, by room."""
+    lines, shown = [], set()
+    for path in sorted(MODULES.values(), key=lambda path: (path.parts[len(ROOT.parts)] != "topicjax", path)):
+        docstring = ast.get_docstring(ast.parse(path.read_text()))
+        if not docstring:
+            continue  # a package that only holds its modules
+        parts = path.relative_to(ROOT).parts
+        for depth in range(1, len(parts)):
+            if parts[:depth] not in shown:
+                shown.add(parts[:depth])
+                lines.append(f"{'  ' * (depth - 1)}{parts[depth - 1]}/")
+        first_line = docstring.splitlines()[0].rstrip(".")
+        indent = "  " * (len(parts) - 1)
+        lines.append(f"{indent + parts[-1]:26} {first_line}")
+    return "\n".join(lines)
+
+
+def graph() -> str:
+    """Return which room imports which, as a Mermaid graph."""
+    pairs = {(room(name), room(other)) for name in MODULES for other in imports(name)}
+    arrows = sorted(
+        (here, there)
+        for here, there in pairs
+        if here != there and here and there and there not in ("errors", "version")
+    )
+    return "\n".join(["graph TD", *(f"  {here} --> {there}" for here, there in arrows)])
+
+
+DRAWN = {"tree": tree, "graph": graph}
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+
+def redrawn(text: str) -> str:
+    """Return the text of CONTRIBUTING.md with both drawings as the code is now."""
+    for name, draw in DRAWN.items():
+        fence = "mermaid" if name == "graph" else "text"
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        head, rest = text.split(begin)
+        text = f"{head}{begin}```{fence}\n{draw()}\n```\n{end}{rest.split(end)[1]}"
+    return text
+
+
+def test_contributing_shows_the_tree_and_the_graph_as_they_are():
+    text = CONTRIBUTING.read_text()
+    assert redrawn(text) == text, "to draw them again: .venv/bin/python tests/test_architecture.py"
+
+
+if __name__ == "__main__":
+    CONTRIBUTING.write_text(redrawn(CONTRIBUTING.read_text()))

@@ -1,0 +1,134 @@
+"""Trials: defaults, impossible settings, identity, and every setting declared with what it needs."""
+
+from dataclasses import replace
+
+import pytest
+
+from topicjax.settings import Choice, Role
+from topicjax.trial import (
+    DATA_SETTINGS,
+    DEFAULTS,
+    DOCUMENT_SETTINGS,
+    SETTINGS,
+    Hypers,
+    Spec,
+    Stream,
+    Trial,
+    code,
+    convert,
+    make_trial,
+    settings_of,
+    traced,
+    trial_id,
+)
+
+
+def test_defaults_are_the_papers():
+    spec, stream, _ = make_trial({})
+    assert (spec.topics, spec.words_per_topic, spec.vocabulary, spec.batch_size) == (10, 10, 101, 40)
+    assert (stream.alpha, stream.p_mask, stream.p_keep, stream.p_random) == (0.1, 0.15, 0.1, 0.1)
+
+
+def test_identity_depends_on_every_setting_and_on_nothing_else():
+    changed = {
+        "topics": 9,
+        "documents": "tau",
+        "infinite_documents": True,
+        "seed": 1,
+        "key_visibility": "unmasked",
+        "learning_rate": 0.02,
+        "objective": "squared",
+        "record_every": 10,
+    }
+    ids = {trial_id(make_trial({name: value})) for name, value in changed.items()}
+    assert len(ids | {trial_id(make_trial({}))}) == len(changed) + 1
+    trial = make_trial({"learning_rate": 1})
+    assert trial_id(trial) == trial_id(make_trial(settings_of(make_trial({"learning_rate": 1.0}))))
+    other_capacity = trial._replace(spec=replace(trial.spec, word_query_probability=0.5))
+    assert trial_id(other_capacity) == trial_id(trial)
+
+
+def test_identity_is_stable_across_releases():
+    assert trial_id(Trial(Spec(), Stream(), Hypers())) == trial_id(make_trial({}))
+    assert trial_id(make_trial({})) == "023aea1b0430"
+    assert trial_id(make_trial({"optimizer": "sgd", "seed": 7, "l2": 0.5})) == "f0783626b55c"
+
+
+def test_every_setting_is_known_everywhere():
+    every = settings_of(make_trial({}))
+    assert every == DEFAULTS and list(every) == list(SETTINGS)
+    assert "word_query_probability" not in SETTINGS  # how a program is laid out, not what a trial is
+    for name, setting in SETTINGS.items():
+        assert convert(name, setting.default) == setting.default, name
+        setting.check(setting.default)
+        assert setting.help and setting.kind.allowed, name
+
+
+def test_limit_lines_depend_on_the_data_settings_alone():
+    assert " ".join(DATA_SETTINGS) == (
+        "topics words_per_topic documents infinite_documents word_distribution length_min length_max alpha "
+        "topics_per_document overlap zipf_exponent word_concentration p_mask p_keep p_random key_visibility"
+    )
+    words = {name for name in DATA_SETTINGS if SETTINGS[name].role is Role.TOPIC_WORDS}
+    assert set(DOCUMENT_SETTINGS) == set(DATA_SETTINGS) - words
+    assert words == {"word_distribution", "overlap", "zipf_exponent", "word_concentration"}
+
+
+IMPOSSIBLE = [
+    (
+        {"p_keep": 0.6, "p_random": 0.5},
+        r"p_keep \+ p_random is 0.6 \+ 0.5; allowed: a sum of at most 1",
+    ),
+    ({"length_min": 9, "length_max": 5}, "length_min is 9; allowed: at most length_max = 5"),
+    ({"alpha": 0}, "alpha is 0.0; allowed: above 0"),
+    (
+        {"documents": "tau", "topics_per_document": 11},
+        "topics_per_document is 11; allowed: at most",
+    ),
+    ({"topics_per_document": 0}, "topics_per_document is 0; allowed: 1 or more"),
+    ({"p_mask": 0}, "p_mask is 0.0; allowed: above 0, at most 1"),
+    ({"p_mask": 1.1}, "p_mask is 1.1; allowed: above 0, at most 1"),
+    ({"overlap": 1.5}, "overlap is 1.5; allowed: 0 to 1"),
+    ({"overlap": 0.5, "topics": 1}, "overlap is 0.5; allowed: 0 when there is one topic"),
+    ({"zipf_exponent": -1}, "zipf_exponent is -1.0; allowed: 0 or more"),
+    ({"word_concentration": 0}, "word_concentration is 0.0; allowed: above 0"),
+    ({"learning_rate": float("nan")}, "learning_rate is nan; allowed: 0 or more"),
+    ({"learning_rate": float("inf")}, "learning_rate is inf; allowed: 0 or more"),
+    ({"beta2": 1}, "beta2 is 1.0; allowed: 0 or more, below 1"),
+    ({"seed": -1}, "seed is -1; allowed: 0 to 2147483647"),
+    ({"topics": 0}, "topics is 0; allowed: 1 or more"),
+    ({"embedding_dim": -1, "embedding": "trained"}, "embedding_dim is -1; allowed: 0"),
+    ({"embedding_dim": 5}, "embedding_dim is 5; allowed: 0 when embedding is 'one_hot'"),
+    ({"steps": 30, "record_every": 20}, "steps is 30; allowed: a multiple of record_every = 20"),
+    ({"value": "blocks", "embedding": "random"}, "value is 'blocks'; allowed: only when embedding"),
+    ({"value": "blocks", "p_keep": 0.5, "p_random": 0.5}, "value is 'blocks'; allowed: only with"),
+    ({"objective": "hinge"}, "objective is 'hinge'; allowed: cross_entropy, squared"),
+    ({"lerning_rate": 1}, "unknown setting 'lerning_rate'; did you mean 'learning_rate'"),
+    ({"steps": 1.5}, "steps is 1.5; allowed: a whole number"),
+    ({"steps": True}, "steps is True; allowed: a whole number"),
+    ({"alpha": "big"}, "alpha is 'big'; allowed: a number"),
+    ({"infinite_documents": 1}, "infinite_documents is 1; allowed: true or false"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), IMPOSSIBLE, ids=lambda x: str(x)[:40])
+def test_impossible_settings_are_one_sentence(settings, sentence):
+    with pytest.raises(ValueError, match=sentence) as error:
+        make_trial(settings)
+    assert "\n" not in str(error.value)
+
+
+def test_choices_become_numbers():
+    assert traced(Stream(key_visibility="unmasked")).key_visibility == 1 == code("key_visibility", "unmasked")
+    assert traced(Hypers(objective="squared", init="default"))[1:3] == (1, 2)
+    for name, setting in SETTINGS.items():
+        if isinstance(setting.kind, Choice):
+            assert [code(name, value) for value in setting.kind.names] == list(range(len(setting.kind.names)))
+    with pytest.raises(TypeError, match="alpha is not a choice of names"):
+        code("alpha", "large")
+
+
+def test_programs_take_32_bit_numbers():
+    kinds = {name: value.dtype.name for name, value in traced(Stream())._asdict().items()}
+    whole = {"seed", "topics_per_document", "key_visibility"}
+    assert kinds == {name: "int32" if name in whole else "float32" for name in Stream._fields}

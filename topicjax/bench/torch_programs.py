@@ -1,0 +1,111 @@
+"""Equation 7 in plain eager PyTorch, one trial at a time: what people would write without an engine.
+
+One-hot embeddings, no biases, every position a key.  Written to be fast in its own way: all documents of a
+batch at once, padded to the longest; rows of the weights are looked up, not multiplied by one-hot vectors;
+documents are drawn and padded before the clock starts.  Equation 7 has an output for every position, and so
+does a plain program; a tuned one lets only masked positions attend, the others have no loss.
+Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, A head.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+
+from topicjax.experiments.one_layer.lda import Documents
+
+lookup, cross_entropy = torch.nn.functional.embedding, torch.nn.functional.cross_entropy
+
+
+class Batch(NamedTuple):
+    """Documents as the program takes them."""
+
+    shown_BxN: Any
+    is_key_BxN: Any
+    query_BxM: Any  # what the attending positions show
+    target_BxM: Any
+    weight_BxM: Any  # the loss is the weighted sum; padding and positions without a mask have weight zero
+
+
+def batch(documents: Documents, only_masked: bool = False) -> Batch:
+    """Return documents padded to the longest of them; every position attends, or the masked ones only."""
+    word_BxN, shown_BxN, masked_BxN, present_BxN = map(np.asarray, documents)
+    length, masked_B = present_BxN.sum(axis=1).max(), masked_BxN.sum(axis=1)
+    attending = max(masked_B.max(), 1) if only_masked else length
+    order_BxM = np.argsort(~(masked_BxN if only_masked else present_BxN), axis=1, kind="stable")[
+        :, :attending
+    ]
+
+    def of_attending(values_BxN: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(values_BxN, order_BxM, axis=1)
+
+    weight_B = 1 / (np.maximum(masked_B, 1) * max(np.count_nonzero(masked_B), 1))
+    weight_BxM = of_attending(masked_BxN) * weight_B[:, None]
+    return Batch(
+        torch.tensor(shown_BxN[:, :length], dtype=torch.int64),
+        torch.tensor(present_BxN[:, :length]),
+        torch.tensor(of_attending(shown_BxN), dtype=torch.int64),
+        torch.tensor(of_attending(word_BxN), dtype=torch.int64),
+        torch.tensor(weight_BxM, dtype=torch.float32),
+    )
+
+
+class Attention(torch.nn.Module):
+    """f = W_V X A with A the attention of eq. (5); weights are kept transposed, a row a token."""
+
+    def __init__(self, W_K: Any, W_Q: Any, W_V: Any) -> None:
+        super().__init__()
+        self.W_K, self.W_Q, self.W_V = (
+            torch.nn.Parameter(torch.tensor(np.ascontiguousarray(np.asarray(matrix).T)))
+            for matrix in (W_K, W_Q, W_V)
+        )
+
+    def forward(self, batch: Batch) -> Any:
+        """Return the outputs f_BxMxV of the attending positions."""
+        K_BxNxA = lookup(batch.shown_BxN, self.W_K)
+        Q_BxMxA = lookup(batch.query_BxM, self.W_Q)
+        score_BxMxN = torch.bmm(Q_BxMxA, K_BxNxA.transpose(1, 2)) / K_BxNxA.shape[2] ** 0.5
+        score_BxMxN = score_BxMxN.masked_fill(~batch.is_key_BxN[:, None, :], -torch.inf)
+        return torch.bmm(torch.softmax(score_BxMxN, dim=2), lookup(batch.shown_BxN, self.W_V))
+
+
+def loss(model: Attention, batch: Batch, objective: str) -> Any:
+    """Return eq. (1) with the loss (4) or (3): documents count equally, whatever they have masked."""
+    output_RxV, target_R = model(batch).flatten(0, 1), batch.target_BxM.flatten()
+    if objective == "cross_entropy":
+        loss_R = cross_entropy(output_RxV, target_R, reduction="none")
+    else:
+        target_RxV = torch.nn.functional.one_hot(target_R, output_RxV.shape[1])
+        loss_R = ((output_RxV - target_RxV) ** 2).sum(dim=1)
+    return (loss_R * batch.weight_BxM.flatten()).sum()
+
+
+class Eager:
+    """A trial that takes one Adam step a batch."""
+
+    def __init__(self, weights: dict[str, Any], batches: Sequence[Batch], learning_rate: float) -> None:
+        self.model = Attention(weights["W_K"], weights["W_Q"], weights["W_V"])
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate)
+        self.batches = batches
+
+    def train(self, steps: int) -> None:
+        """Take this many steps, going through the batches."""
+        for number in range(steps):
+            self.optimizer.zero_grad()
+            loss(self.model, self.batches[number % len(self.batches)], "cross_entropy").backward()
+            self.optimizer.step()
+
+    def use_best_threads(self, choices: Sequence[int], tries: int = 3, steps: int = 5) -> int:
+        """Set and return the number of threads with which steps are quickest."""
+        seconds = dict.fromkeys(choices, float("inf"))
+        for threads in list(seconds) * tries:
+            torch.set_num_threads(threads)
+            self.train(1)
+            start = time.monotonic()
+            self.train(steps)
+            seconds[threads] = min(seconds[threads], time.monotonic() - start)
+        best = min(seconds, key=lambda threads: seconds[threads])
+        torch.set_num_threads(best)
+        return best

@@ -1,0 +1,63 @@
+"""A plan in words: what a run of a sweep would do and cost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from topicjax.engine import costs
+from topicjax.engine.plan import Group
+from topicjax.engine.progress import duration, size
+from topicjax.engine.run import Options, describe, plan_groups
+from topicjax.store.manifest import read_manifest
+from topicjax.store.reader import committed
+from topicjax.sweep import axes_of
+from topicjax.sweep_files import NamedSweep
+from topicjax.trial import Trial, trial_id
+
+MOST_VALUES = 8  # of an axis
+
+
+def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options) -> str:
+    """Return what a run would do and cost; nothing is compiled or written."""
+    by_id = {trial_id(trial): trial for trial in trials}
+    done = committed(folder) if folder.exists() else set()
+    groups = [group.without(done) for group in plan_groups(by_id, options)]
+    groups = [group for group in groups if group.streams]
+    left = sum(group.num_trials for group in groups)
+    lines = [f"{named.name}: {len(trials):,} trials"]
+    for name, values in axes_of(named.base, named.sweep).items():
+        shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:MOST_VALUES]]
+        more = ", ..." if len(values) > MOST_VALUES else ""
+        lines.append(f"  {name:16} {len(values):4} values: {', '.join(shown)}{more}")
+    lines.append(f"{len(groups)} programs on {len(options.devices)} x {options.devices[0].device_kind}")
+    for group in groups:
+        lines.append(
+            f"  {describe(group.spec)}: {group.num_trials:,} trials in {len(group.chunks):,} chunks "
+            f"of {group.rows_per_chunk} streams x {group.lanes} trials"
+        )
+    lines += cost_lines(groups, options, folder)
+    lines.append(f"already in {folder}: {len(trials) - left:,} trials; left: {left:,}")
+    return "\n".join(lines)
+
+
+def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[str]:
+    """Return the lines on memory, disk and time."""
+    memory = disk = flops = steps = 0.0
+    for group in groups:
+        spec, count = group.spec, group.num_trials
+        memory = max(memory, group.trials_per_chunk / len(options.devices) * costs.lane_bytes(spec))
+        weights = len(group.snapshots) * costs.weight_bytes(spec)
+        disk += count * (costs.record_bytes(spec) + weights + 500)
+        steps += count * spec.steps
+        flops += count * spec.steps * costs.step_flops(spec)
+    runs = read_manifest(folder).get("runs", [])
+    rates = [run["trial_steps_per_second"] for run in runs if "trial_steps_per_second" in run]
+    if rates:
+        seconds, basis = steps / rates[-1], f"the {rates[-1]:,.0f} trial-steps/s of its last run"
+    else:
+        rate = costs.flop_rate(options.devices[0].platform)
+        seconds = flops / rate / len(options.devices)
+        basis = f"an assumed {rate / 1e9:,.0f} GFLOP/s per device; a real run tells better"
+    return [
+        f"memory: about {size(memory)} per device    disk: about {size(disk)}",
+        f"time: about {duration(seconds)} for {steps:,.0f} trial-steps, without compiling (from {basis})",
+    ]

@@ -1,0 +1,147 @@
+"""Documents of a topic model, drawn on the device: topic proportions, words, masking (the paper's section 3).
+
+Dimension letters: B documents, N positions, T topics, J words of one topic, W = T J words.
+Token 0 is [MASK]; the words are 1..W and word i belongs to topic (i - 1) // J.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.trial import Spec, Stream, code
+
+PROPOSALS = 8  # per draw from a Gamma distribution
+TINY = float(jnp.finfo(jnp.float32).tiny)
+EVAL_SEED = 20230723  # trials of one data setting share their held-out documents, whatever their seed
+
+
+class Documents(NamedTuple):
+    """A batch of masked documents, token by token."""
+
+    word_BxN: jax.Array  # the original word of each position, 1..W
+    shown_BxN: jax.Array  # what the model sees: the word, another word, or 0 for [MASK]
+    masked_BxN: jax.Array  # positions to predict (the set M of the paper)
+    present_BxN: jax.Array  # positions before the end of the document
+
+
+class Keys(NamedTuple):
+    """The independent random sources of one seed."""
+
+    words: jax.Array  # word distributions of the topics
+    weights: jax.Array  # initial weights
+    documents: jax.Array  # fold_in(documents, t) draws the batch of step t
+
+
+def stream_keys(seed: jax.Array | int) -> Keys:
+    """Return the random sources of a seed."""
+    return Keys(*jax.random.split(jax.random.key(seed), 3))
+
+
+def flat(draw: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return a draw of this shape, made as one long vector, which compiles several times faster."""
+    return draw(key, (math.prod(shape),)).reshape(shape)
+
+
+def topic_words(spec: Spec, stream: Stream) -> jax.Array:
+    """Return phi_TxW, the word distribution of each topic; disjoint topics unless overlap > 0."""
+    T, J = spec.topics, spec.words_per_topic
+    if spec.word_distribution == "uniform":
+        weight_TxJ = jnp.ones((T, J))
+    elif spec.word_distribution == "zipf":
+        weight_TxJ = jnp.broadcast_to(jnp.arange(1.0, J + 1) ** -stream.zipf_exponent, (T, J))
+    else:
+        weight_TxJ = dirichlet(stream_keys(stream.seed).words, stream.word_concentration, (T, J))
+    own_TxT = jnp.eye(T)
+    borrowed_TxT = jnp.roll(own_TxT, 1, axis=1)  # each topic also uses the next one's first words
+    shared_J = (jnp.arange(J) < jnp.round(stream.overlap * J)).astype(weight_TxJ.dtype)
+    phi_TxTxJ = own_TxT[:, :, None] * weight_TxJ[None]
+    phi_TxTxJ += borrowed_TxT[:, :, None] * (shared_J[None, :] * weight_TxJ)[None]
+    phi_TxW = phi_TxTxJ.reshape(T, T * J)
+    return phi_TxW / phi_TxW.sum(axis=1, keepdims=True)
+
+
+def topic_proportions(spec: Spec, stream: Stream, key: jax.Array, num_documents: int) -> jax.Array:
+    """Return theta_BxT: Dirichlet(alpha) for lda, tau equal topics for tau documents."""
+    if spec.documents == "lda":
+        return dirichlet(key, stream.alpha, (num_documents, spec.topics))
+    lottery_BxT = flat(jax.random.uniform, key, (num_documents, spec.topics))
+    rank_BxT = jnp.argsort(jnp.argsort(lottery_BxT, axis=1), axis=1)
+    return (rank_BxT < stream.topics_per_document) / stream.topics_per_document
+
+
+def dirichlet(key: jax.Array, concentration: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Return draws from the symmetric Dirichlet, one per row, also for tiny concentrations.
+
+    Gamma(c + 1) by Marsaglia and Tsang (2000), which accepts more than 95 % of proposals: eight proposals
+    replace the rejection loop except in one draw of 10^10.  Then Gamma(c) = Gamma(c + 1) U^(1/c), in
+    logarithms.  The sampler of jax.random is exact but takes seconds to compile.
+    """
+    normal_key, uniform_key = jax.random.split(key)
+    normal = flat(jax.random.normal, normal_key, (PROPOSALS, *shape))
+    uniform = jnp.maximum(flat(jax.random.uniform, uniform_key, (PROPOSALS + 1, *shape)), TINY)
+    d = concentration + 1 - 1 / 3
+    cubed = (1 + normal / jnp.sqrt(9 * d)) ** 3
+    safe = jnp.where(cubed > 0, cubed, 1.0)
+    log_bound = 0.5 * normal**2 + d * (1 - safe + jnp.log(safe))
+    accepted = (cubed > 0) & (jnp.log(uniform[:PROPOSALS]) < log_bound)
+    first = jnp.argmax(accepted, axis=0, keepdims=True)
+    log_gamma = jnp.log(jnp.take_along_axis(safe, first, axis=0)[0])  # d cancels in the shares
+    log_gamma += jnp.log(uniform[PROPOSALS]) / concentration
+    return jax.nn.softmax(log_gamma, axis=-1)
+
+
+def word_distributions(
+    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int
+) -> jax.Array:
+    """Return P_BxW = theta phi, the word distribution of each document."""
+    theta_BxT = topic_proportions(spec, stream, key, num_documents)
+    return jnp.matmul(theta_BxT, phi_TxW, precision="highest")
+
+
+def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
+    """Return words 1..W by inversion: the first whose cumulative probability exceeds u.
+
+    The sums come from one product with a triangular matrix, which adds in the same order for every word: the
+    cumulative probability never decreases and does not grow at a word of probability zero, which is therefore
+    never drawn.
+    """
+    W = P_BxW.shape[1]
+    cdf_BxW = jnp.matmul(P_BxW, jnp.triu(jnp.ones((W, W), P_BxW.dtype)), precision="highest")
+    scaled_BxN = uniform_BxN * cdf_BxW[:, -1:]
+
+    def pass_word(word: jax.Array, passed_BxN: jax.Array) -> jax.Array:
+        return passed_BxN + (cdf_BxW[:, word][:, None] <= scaled_BxN)
+
+    none_BxN = jnp.zeros(uniform_BxN.shape, jnp.int32)
+    passed_BxN = jax.lax.fori_loop(0, W, pass_word, none_BxN, unroll=10)  # B x W x N at once is slower
+    return 1 + jnp.minimum(passed_BxN, W - 1)
+
+
+def sample_documents(
+    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int
+) -> Documents:
+    """Return newly drawn and masked documents (the paper's sections 3.1, 3.2 and 6.1)."""
+    B, N = num_documents, spec.length_max
+    topic_key, length_key, token_key = jax.random.split(key, 3)
+    P_BxW = word_distributions(spec, stream, phi_TxW, topic_key, B)
+    length_B = jax.random.randint(length_key, (B,), spec.length_min, spec.length_max + 1)
+    present_BxN = jnp.arange(N)[None, :] < length_B[:, None]
+    u_4xBxN = flat(jax.random.uniform, token_key, (4, B, N))
+    u_word_BxN, u_mask_BxN, u_kind_BxN, u_random_BxN = u_4xBxN
+
+    word_BxN = draw_words(P_BxW, u_word_BxN)
+    masked_BxN = present_BxN & (u_mask_BxN < stream.p_mask)
+    random_BxN = 1 + jnp.floor(u_random_BxN * spec.num_words).astype(jnp.int32)
+    replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep + stream.p_random, random_BxN, 0)
+    replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep, word_BxN, replaced_BxN)
+    shown_BxN = jnp.where(masked_BxN, replaced_BxN, word_BxN)
+    return Documents(word_BxN, shown_BxN, masked_BxN, present_BxN)
+
+
+def key_positions(stream: Stream, documents: Documents) -> jax.Array:
+    """Return which positions are keys: all present ones, or only those outside M."""
+    hides_masked = stream.key_visibility == code("key_visibility", "unmasked")
+    return documents.present_BxN & ~(hides_masked & documents.masked_BxN)

@@ -1,0 +1,171 @@
+"""The one-layer transformer of eq. (5)-(7), token by token: the definition of the model.
+
+It is slow and defines what tests expect; training uses the equivalent type-space `kernel`.
+Dimension letters: B documents, N positions, V vocabulary, D embedding, A attention head.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from topicjax.experiments.one_layer.lda import Documents, flat, key_positions
+from topicjax.experiments.one_layer.losses import CROSS_ENTROPY
+from topicjax.theory.theorems import theorem1_bias, theorem2_entries
+from topicjax.trial import Hypers, Spec, Stream, code
+
+Params = dict[str, jax.Array]
+
+
+class Transformer(nn.Module):
+    """f = W_E^T (W_V Z A + b_V) + b_pred with Z = W_E X and A the attention of eq. (5).
+
+    A position without any visible key attends to nothing; its output is the biases.
+    """
+
+    spec: Spec
+    stream: Stream  # its masking probabilities define the constants of Theorems 1 and 2
+    hypers: Hypers  # its init settings define the initial weights
+
+    @nn.compact
+    def __call__(self, shown_BxN: jax.Array, is_key_BxN: jax.Array) -> jax.Array:
+        """Return the outputs f_BxNxV of every position."""
+        spec, hypers = self.spec, self.hypers
+        V, D, A = spec.vocabulary, spec.width, spec.head_width
+        near_zero = initializer(hypers)
+        score_init = near_zero if spec.attention == "trained" else nn.initializers.zeros
+        W_K = self.param("W_K", score_init, (A, D))
+        W_Q = self.param("W_Q", score_init, (A, D))
+        W_V = self.param("W_V", value_initializer(spec, self.stream, near_zero), (D, D))
+        b_pred = self.param("b_pred", output_bias_initializer(spec, self.stream), (V,))
+        W_E = jnp.eye(V, dtype=W_V.dtype)
+        if spec.embedding != "one_hot":
+            W_E = self.param("W_E", nn.initializers.normal(hypers.embedding_scale / D**0.5), (D, V))
+        b_K, b_Q, b_V = jnp.zeros(A), jnp.zeros(A), jnp.zeros(D)
+        if spec.attention_biases == "trained":
+            b_V = self.param("b_V", bias_initializer(hypers, D), (D,))
+            if spec.attention == "trained":
+                b_K = self.param("b_K", bias_initializer(hypers, D), (A,))
+                b_Q = self.param("b_Q", bias_initializer(hypers, D), (A,))
+
+        def document(shown_N: jax.Array, is_key_N: jax.Array) -> jax.Array:
+            Z_DxN = W_E[:, shown_N]
+            K_AxN = W_K @ Z_DxN + b_K[:, None]
+            Q_AxN = W_Q @ Z_DxN + b_Q[:, None]
+            score_NxN = K_AxN.T @ Q_AxN / A**0.5  # key, query
+            A_NxN = masked_softmax(score_NxN, is_key_N[:, None])  # eq. (5)
+            attended_DxN = W_V @ Z_DxN @ A_NxN + b_V[:, None]
+            return (W_E.T @ attended_DxN + b_pred[:, None]).T  # eq. (6)
+
+        return jax.vmap(document)(shown_BxN, is_key_BxN)
+
+
+def masked_softmax(score_NxN: jax.Array, is_key_Nx1: jax.Array) -> jax.Array:
+    """Return the softmax over keys, one column per query; all zeros where there is no key."""
+    weight_NxN = jax.nn.softmax(jnp.where(is_key_Nx1, score_NxN, -1e30), axis=0)
+    return jnp.where(is_key_Nx1, weight_NxN, 0.0)
+
+
+Initializer = Callable[..., jax.Array]
+
+
+def initializer(hypers: Hypers) -> Initializer:
+    """Return the distribution of the initial weight matrices; init and init_scale may be traced.
+
+    It is normal(0, s), uniform on [0, s), or s times the usual default of linear layers, which is uniform
+    between -1/sqrt(fan_in) and 1/sqrt(fan_in).
+    """
+
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        normal = flat(jax.random.normal, key, shape).astype(dtype)
+        uniform = flat(jax.random.uniform, key, shape).astype(dtype)
+        default = (2 * uniform - 1) / shape[1] ** 0.5
+        chosen = jnp.where(hypers.init == code("init", "uniform"), uniform, normal)
+        chosen = jnp.where(hypers.init == code("init", "default"), default, chosen)
+        return hypers.init_scale * chosen
+
+    return draw
+
+
+def bias_initializer(hypers: Hypers, fan_in: int) -> Initializer:
+    """Return zeros, or with init=default s times the usual default of linear layers."""
+
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        default = jax.random.uniform(key, shape, dtype, -1, 1) / fan_in**0.5
+        return jnp.where(hypers.init == code("init", "default"), hypers.init_scale * default, 0.0)
+
+    return draw
+
+
+def value_initializer(spec: Spec, stream: Stream, near_zero: Initializer) -> Initializer:
+    """Return the initial W_V: `near_zero` if it is trained, else the constant it is frozen at."""
+    if spec.value == "trained":
+        return near_zero
+    if spec.value == "identity":
+        return lambda key, shape: jnp.eye(shape[0])
+    return lambda key, shape: theorem2_blocks(spec, stream)
+
+
+def theorem2_blocks(spec: Spec, stream: Stream) -> jax.Array:
+    """Return Theorem 2's W_V for (possibly traced) masking probabilities, V x V."""
+    word_V = jnp.arange(spec.vocabulary)
+    topic_V = (word_V - 1) // spec.words_per_topic
+    same_VxV = topic_V[:, None] == topic_V[None, :]
+    from_mask, different, same = theorem2_entries(
+        spec.topics, spec.words_per_topic, stream.p_mask, stream.p_keep, stream.p_random
+    )
+    W_V = jnp.where(same_VxV, same, different)
+    W_V = jnp.where(word_V[None, :] == 0, from_mask, W_V)
+    return jnp.where(word_V[:, None] == 0, 0.0, W_V)
+
+
+def output_bias_initializer(spec: Spec, stream: Stream) -> Initializer:
+    """Return zeros, or the constant of Theorem 1 for every word."""
+    if spec.output_bias != "theorem1":
+        return nn.initializers.zeros
+    bias = theorem1_bias(spec.topics, spec.words_per_topic, stream.p_mask, stream.p_keep, stream.p_random)
+    return lambda key, shape: jnp.where(jnp.arange(shape[0]) == 0, 0.0, bias)
+
+
+def init(spec: Spec, stream: Stream, hypers: Hypers, key: jax.Array) -> Params:
+    """Return the initial parameters, frozen ones included, under the paper's names."""
+    shown_1x1, is_key_1x1 = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)
+    params = Transformer(spec, stream, hypers).init(key, shown_1x1, is_key_1x1)["params"]
+    return {name: jnp.asarray(leaf) for name, leaf in params.items()}
+
+
+def apply(spec: Spec, params: Params, shown_BxN: jax.Array, is_key_BxN: jax.Array) -> jax.Array:
+    """Return the outputs f_BxNxV of the model with these parameters."""
+    module = Transformer(spec, Stream(), Hypers(init=0))  # both matter only to init
+    return jnp.asarray(module.apply({"params": params}, shown_BxN, is_key_BxN))
+
+
+def trained_names(spec: Spec) -> tuple[str, ...]:
+    """Return the names of the parameters that training changes; all others are frozen."""
+    names: list[str] = []
+    names += ["W_K", "W_Q"] if spec.attention == "trained" else []
+    names += ["W_V"] if spec.value == "trained" else []
+    names += ["W_E"] if spec.embedding == "trained" else []
+    names += ["b_pred"] if spec.output_bias == "trained" else []
+    if spec.attention_biases == "trained":
+        names += ["b_K", "b_Q", "b_V"] if spec.attention == "trained" else ["b_V"]
+    return tuple(names)
+
+
+def token_loss(
+    spec: Spec, stream: Stream, objective: jax.Array, params: Params, documents: Documents
+) -> jax.Array:
+    """Return eq. (1): the mean over documents of the mean over their masked positions.
+
+    A document without any masked position is left out of the mean.
+    """
+    output_BxNxV = apply(spec, params, documents.shown_BxN, key_positions(stream, documents))
+    target_BxNxV = jax.nn.one_hot(documents.word_BxN, spec.vocabulary, dtype=output_BxNxV.dtype)
+    entropy_BxN = -(jax.nn.log_softmax(output_BxNxV) * target_BxNxV).sum(axis=2)  # eq. (4)
+    squared_BxN = ((output_BxNxV - target_BxNxV) ** 2).sum(axis=2)  # eq. (3)
+    loss_BxN = jnp.where(objective == CROSS_ENTROPY, entropy_BxN, squared_BxN)
+    masked_B = documents.masked_BxN.sum(axis=1)
+    mean_B = jnp.where(documents.masked_BxN, loss_BxN, 0).sum(axis=1) / jnp.maximum(masked_B, 1)
+    return mean_B.sum() / jnp.maximum((masked_B > 0).sum(), 1)

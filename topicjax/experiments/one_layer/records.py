@@ -1,0 +1,205 @@
+"""One record: what is measured of a trial at one step.
+
+The order parameters are exact functions of the weights, because everything depends on token types alone.
+Word i belongs to topic (i - 1) // v; topics that overlap use words of others besides their own.
+A column that has no meaning is NaN: `norm_e` and `e_block` with one-hot embeddings, gradient norms of frozen
+parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs.
+Dimension letters: B documents, V vocabulary (padded).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from topicjax.experiments.one_layer import kernel
+from topicjax.experiments.one_layer.kernel import Bag, Effective
+from topicjax.experiments.one_layer.model import Params, theorem2_blocks
+from topicjax.trial import Hypers, Spec, Stream
+
+ROTATION_LAG = 10  # steps between the two W_V that the paper's Figure 5 compares
+MAX_SCORE_RANGE = 80.0  # float32 can safely divide by weights down to exp(-80)
+
+
+class Record(NamedTuple):
+    """The measurements of one trial at one step; the names are the columns of the trajectory files."""
+
+    step: jax.Array
+    loss: jax.Array  # eq. (1) on the batch of this step, before its update, without L2
+    eval_loss: jax.Array  # on the held-out documents
+    eval_loss_uniform: jax.Array  # the same weights with attention forced uniform
+    norm_k: jax.Array  # Frobenius norms of W^K, W^Q, W^V, W^E
+    norm_q: jax.Array
+    norm_v: jax.Array
+    norm_e: jax.Array
+    grad_norm_k: jax.Array  # of the training objective, with L2, on the batch of this step
+    grad_norm_q: jax.Array
+    grad_norm_v: jax.Array
+    rotation_v: jax.Array  # (1 - cos) / 2 between W_V and W_V ten steps before
+    v_block: jax.Array  # value: same topic, other word - other topic
+    v_diag: jax.Array  # value: own word - same topic, other word
+    e_block: jax.Array  # W_E^T W_E: same topic, other word - other topic
+    a_topic: jax.Array  # score of word queries: same topic, other word - other topic
+    a_self: jax.Array  # score of word queries: own word - same topic, other word
+    a_mask: jax.Array  # score of [MASK] queries: mean word key - [MASK] key
+    a_key: jax.Array  # standard deviation over keys of the score averaged over queries
+    attn_same_word: jax.Array  # mean attention between two positions: the same word
+    attn_same_topic: jax.Array  # other words of one topic
+    attn_diff_topic: jax.Array  # words of different topics
+    theorem2_distance: jax.Array  # |U - W*| / |W*|, U the effective value, W* Theorem 2's
+
+
+class HeldOut(NamedTuple):
+    """The held-out documents, as the attending and the uniform model take them."""
+
+    attended: Bag
+    uniform: Bag
+
+
+def measure(
+    spec: Spec,
+    stream: Stream,
+    hypers: Hypers,
+    held_out: HeldOut,
+    params: Params,
+    earlier_value: jax.Array,
+    step: jax.Array,
+    loss: jax.Array,
+    gradients: Params,
+) -> Record:
+    """Return the record of a trial at a step, given the loss and gradients of that step's batch."""
+    model = kernel.effective(spec, params)
+    eval_loss, uniform_loss = held_out_losses(spec, hypers, held_out, model)
+    embedding = params.get("W_E")
+    has_past = step >= ROTATION_LAG
+    value_VxV = model.value_VxV.T  # output, key: the paper's W_ij predicts i from j
+    nan = jnp.full((), jnp.nan, value_VxV.dtype)
+    same_word, same_topic, other_topic = attention_pairs(spec, model, held_out)
+    return Record(
+        step=step,
+        loss=loss,
+        eval_loss=eval_loss,
+        eval_loss_uniform=uniform_loss,
+        norm_k=norm(params["W_K"]),
+        norm_q=norm(params["W_Q"]),
+        norm_v=norm(params["W_V"]),
+        norm_e=nan if embedding is None else norm(embedding),
+        grad_norm_k=norm(gradients["W_K"]) if "W_K" in gradients else nan,
+        grad_norm_q=norm(gradients["W_Q"]) if "W_Q" in gradients else nan,
+        grad_norm_v=norm(gradients["W_V"]) if "W_V" in gradients else nan,
+        rotation_v=jnp.where(has_past, rotation(params["W_V"], earlier_value), nan),
+        **block_differences(spec, value_VxV, "v_block", "v_diag"),
+        e_block=nan if embedding is None else topic_block(spec, embedding.T @ embedding),
+        **score_differences(spec, model),
+        attn_same_word=same_word,
+        attn_same_topic=same_topic,
+        attn_diff_topic=other_topic,
+        theorem2_distance=theorem2_distance(spec, stream, value_VxV),
+    )
+
+
+def held_out_losses(
+    spec: Spec, hypers: Hypers, held_out: HeldOut, model: Effective
+) -> tuple[jax.Array, jax.Array]:
+    """Return the loss on the held-out documents, and the loss with attention forced uniform."""
+    uniform_model, real_V = model._replace(score_VxV=None), kernel.real_types(spec)
+    uniform_loss = kernel.loss(uniform_model, held_out.uniform, hypers.objective, real_V)
+    if spec.attention == "uniform":
+        return uniform_loss, uniform_loss
+    loss = kernel.with_usual_queries(
+        spec,
+        lambda bag: kernel.loss(model, bag, hypers.objective, real_V),
+        held_out.attended,
+        spec.eval_documents,
+    )
+    return loss, uniform_loss
+
+
+def norm(matrix: jax.Array) -> jax.Array:
+    """Return the Frobenius norm."""
+    return jnp.sqrt(jnp.sum(jnp.square(matrix)))
+
+
+def rotation(matrix: jax.Array, earlier: jax.Array) -> jax.Array:
+    """Return the cosine distance (1 - cos) / 2 between two matrices; NaN if one of them is zero."""
+    cosine = jnp.sum(matrix * earlier) / (norm(matrix) * norm(earlier))
+    return (1 - cosine) / 2
+
+
+def pair_masks(spec: Spec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the word pairs of each kind, V x V: same word; same topic, other word; other topic."""
+    token_V = np.arange(kernel.padded(spec.vocabulary))
+    is_word_V = (token_V >= 1) & (token_V < spec.vocabulary)
+    topic_V = (token_V - 1) // spec.words_per_topic
+    word_pair = is_word_V[:, None] & is_word_V[None, :]
+    same_word = word_pair & (token_V[:, None] == token_V[None, :])
+    same_topic = word_pair & (topic_V[:, None] == topic_V[None, :])
+    return same_word, same_topic & ~same_word, word_pair & ~same_topic
+
+
+def masked_mean(matrix: jax.Array, mask: np.ndarray) -> jax.Array:
+    """Return the mean of the entries in the mask; NaN for an empty mask."""
+    if not mask.any():
+        return jnp.full((), jnp.nan, matrix.dtype)
+    return jnp.where(mask, matrix, 0).sum() / mask.sum()
+
+
+def block_differences(spec: Spec, matrix: jax.Array, block: str, diagonal: str) -> dict[str, jax.Array]:
+    """Return same topic - other topic and own word - same topic, under the two given names."""
+    own, same, other = (masked_mean(matrix, mask) for mask in pair_masks(spec))
+    return {block: same - other, diagonal: own - same}
+
+
+def topic_block(spec: Spec, matrix: jax.Array) -> jax.Array:
+    """Return the mean over pairs of one topic minus the mean over pairs of different topics."""
+    return block_differences(spec, matrix, "block", "diagonal")["block"]
+
+
+def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
+    """Return the order parameters of attention; all zero under uniform attention."""
+    if model.score_VxV is None:
+        zero = jnp.zeros((), model.value_VxV.dtype)
+        return dict(a_topic=zero, a_self=zero, a_mask=zero, a_key=zero)
+    V = spec.vocabulary
+    score_VxV = model.score_VxV[:V, :V]  # query, key
+    differences = block_differences(spec, model.score_VxV, "a_topic", "a_self")
+    a_mask = score_VxV[0, 1:].mean() - score_VxV[0, 0]
+    return dict(**differences, a_mask=a_mask, a_key=score_VxV.mean(axis=0).std())
+
+
+def attention_pairs(
+    spec: Spec, model: Effective, held_out: HeldOut
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the mean attention from one position to another, by kind of word pair (the paper's Table 3).
+
+    The mean is over all pairs of different positions of the held-out documents that show words and are keys.
+    Infinite documents have no positions: there it is the attention relative to uniform attention.
+    """
+    B = spec.eval_documents
+    count_BxV = held_out.uniform.count_RxV[:B]
+    score_VxV = model.score_VxV
+    V = count_BxV.shape[1]
+    if score_VxV is None:
+        score_VxV = jnp.zeros((V, V), count_BxV.dtype)
+    shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
+    exp_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
+    total_BxV = count_BxV @ exp_VxV.T  # of each query type in each document
+    share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
+    attention_VxV = exp_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
+    pairs_VxV = count_BxV.T @ count_BxV
+    if not spec.infinite_documents:  # a position forms no pair with itself
+        attention_VxV -= jnp.diag(jnp.diag(exp_VxV) * share_BxV.sum(axis=0))
+        pairs_VxV -= jnp.diag(count_BxV.sum(axis=0))
+
+    def mean_of(mask: np.ndarray) -> jax.Array:
+        return jnp.where(mask, attention_VxV, 0).sum() / jnp.where(mask, pairs_VxV, 0).sum()
+
+    own, same, other = (mean_of(mask) for mask in pair_masks(spec))
+    return own, same, other
+
+
+def theorem2_distance(spec: Spec, stream: Stream, value_VxV: jax.Array) -> jax.Array:
+    """Return the relative distance of the effective value matrix from that of Theorem 2."""
+    optimum = theorem2_blocks(spec, stream)
+    return norm(value_VxV[: spec.vocabulary, : spec.vocabulary] - optimum) / norm(optimum)

@@ -1,0 +1,150 @@
+"""A run for other programs: its tables as CSV files, its records as TensorBoard events.
+
+Each function takes what `topicjax.load` returns and a folder that is new or empty, and returns the paths of
+the files it wrote.  An export that fails leaves no file behind.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyarrow import csv
+
+from topicjax.errors import UserError
+from topicjax.store.files import explained
+from topicjax.store.reader import Run
+from topicjax.trial import SETTINGS
+
+UNFINISHED = ".unfinished"  # files are written into this folder, then moved out of it
+SAY_EVERY = 500  # trials
+INSTALL = ".venv/bin/pip install --constraint constraints.txt --editable '.[tensorboard]'"
+
+Say = Callable[[str], object]
+
+
+def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
+    """Write trials.csv (one row per trial) and trajectories.csv (one row per record), all columns of each.
+
+    A number is written with the fewest digits that give it back in its own type; missing values and NaN are
+    empty.  Rows become text a thousand at a time.
+    """
+    tables = {"trials.csv": run.trials, "trajectories.csv": run.trajectories}
+    with new_folder(out) as folder:
+        for name, frame in tables.items():
+            say(f"{name}: {len(frame):,} rows")
+            with open(folder / name, "wb") as file:
+                csv.write_csv(pa.Table.from_pandas(frame, preserve_index=False), file)
+    return [out / name for name in tables]
+
+
+def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
+    """Write a folder per trial, named by its id, with one event file: every record, settings and status.
+
+    Settings are those that vary in the run.  The HParams page of TensorBoard filters by them, by status and
+    by the last value of every column.
+    """
+    tools = load_tools()
+    trials = run.trials.set_index("trial_id")
+    trajectories = run.trajectories
+    settings = trials.loc[:, [*varying_settings(trials), "status"]].to_dict("index")
+    rows_of = trajectories.groupby("trial_id", sort=False).indices
+    paths = [Path(trial_id) / f"events.out.tfevents.{trial_id}" for trial_id in trials.index]
+    with new_folder(out) as folder:
+        for number, (trial_id, path) in enumerate(zip(trials.index, paths, strict=True)):
+            if number % SAY_EVERY == 0:
+                say(f"{number:,} of {len(trials):,} trials")
+            (folder / path).parent.mkdir()
+            records = trajectories.take(rows_of.get(trial_id, [])).drop(columns="trial_id")
+            write_events(tools, folder / path, records.sort_values("step"), settings[trial_id])
+    return [out / path for path in paths]
+
+
+FORMATS = {"csv": write_csv, "tensorboard": write_tensorboard}
+
+
+class Tools(NamedTuple):
+    """What tensorboardX gives: the messages of an event file, and its framing."""
+
+    Event: Any
+    Summary: Any
+    hparams: Any
+    RecordWriter: Any
+
+
+def load_tools() -> Tools:
+    """Return what is needed of tensorboardX, or raise a UserError that says how to install it."""
+    try:
+        summary = import_module("tensorboardX.summary")
+        event = import_module("tensorboardX.proto.event_pb2")
+        writer = import_module("tensorboardX.record_writer")
+    except ModuleNotFoundError:
+        raise UserError(f"tensorboardX is not installed; to install it, type: {INSTALL}") from None
+    return Tools(event.Event, summary.Summary, summary.hparams, writer.RecordWriter)
+
+
+def write_events(tools: Tools, path: Path, records: pd.DataFrame, settings: Mapping[str, Any]) -> None:
+    """Write the event file of one trial.
+
+    A column without any finite value has no meaning for the trial and is left out; elsewhere NaN and infinity
+    are kept, and TensorBoard marks them.
+    """
+    now = time.time()
+    steps = records.pop("step").tolist()
+    columns = {name: values for name, values in records.items() if np.isfinite(values).any()}
+    known = {name: value for name, value in settings.items() if not pd.isna(value)}
+    _, start, end = tools.hparams(known, {})  # TensorBoard sums up the experiment itself, and better
+    with contextlib.closing(tools.RecordWriter(str(path))) as writer:
+
+        def write(**content: Any) -> None:
+            writer.write(tools.Event(wall_time=now, **content).SerializeToString())
+
+        write(file_version="brain.Event:2")
+        write(summary=start)
+        for step, *row in zip(steps, *(values.tolist() for values in columns.values()), strict=True):
+            values = [dict(tag=name, simple_value=value) for name, value in zip(columns, row, strict=True)]
+            write(step=step, summary=tools.Summary(value=values))
+        write(summary=end)
+
+
+def varying_settings(trials: pd.DataFrame) -> list[str]:
+    """Return the settings that have several values among the trials."""
+    return [name for name in SETTINGS if name in trials and len(trials[name].unique()) > 1]
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder whose files are moved to `out` when the block ends well, and removed when it does not.
+
+    Raise a UserError unless `out` is new or empty.
+    """
+    folder = out / UNFINISHED
+    with explained("write", out):
+        check_new(out)
+        shutil.rmtree(folder, ignore_errors=True)  # of an export that was killed
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+            for path in sorted(folder.iterdir()):
+                path.rename(out / path.name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_new(out: Path) -> None:
+    """Raise a UserError unless the folder is new or empty."""
+    try:
+        names = set(os.listdir(out)) - {UNFINISHED}
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise UserError(f"{out} is not a folder; allowed: a new or empty folder (--out)") from None
+    if names:
+        raise UserError(f"{out} is not empty; allowed: a new or empty folder (--out), or delete it first")

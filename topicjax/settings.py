@@ -1,0 +1,234 @@
+"""A setting is declared once, as a field: the kind of its values, one line of help, its default.
+
+    class Spec:
+        topics: Annotated[int, Whole(1), "T: the number of topics", Role.DOCUMENTS] = 10
+
+`declared(Spec)` returns the settings of such a class.  A kind reads and converts values where they enter,
+says which are allowed, and turns them into the numbers that compiled programs take.  The kind of a `Literal`
+or `bool` field follows from its type.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from topicjax.errors import UserError
+
+MAX_WHOLE = 2**63  # no array holds larger integers
+
+
+class Role(Enum):
+    """What is special about a setting; most have no role."""
+
+    DOCUMENTS = "how documents are written, masked and seen"
+    TOPIC_WORDS = "the words of each topic: theory takes the resulting distributions, not the setting"
+    EXECUTION = "the layout of a compiled program: no part of a trial's identity"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number of at least `low` and at most `high`."""
+
+    low: int
+    high: int | None = None
+    described = "a whole number"
+
+    @property
+    def allowed(self) -> str:
+        """Return the range in words."""
+        return f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"
+
+    def read(self, text: str) -> Any:
+        """Return the number that the text means, or the text itself if it is not a number."""
+        return as_number(text)
+
+    def convert(self, value: Any) -> Any:
+        """Return the value as an int, or None if it is not a whole number."""
+        return int(value) if is_number(value) and float(value).is_integer() else None
+
+    def holds(self, value: Any) -> bool:
+        """Return whether the value is in the range."""
+        return self.low <= value and (self.high is None or value <= self.high)
+
+    def traced(self, value: Any) -> np.generic:
+        """Return the value as compiled programs take it."""
+        return np.int32(value)
+
+
+@dataclass(frozen=True)
+class Real:
+    """A finite number; the bounds `low` and `high` are allowed themselves, `above` and `below` are not."""
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    described = "a number"
+
+    @property
+    def allowed(self) -> str:
+        """Return the range in words."""
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} to {self.high:g}"
+        ends = {
+            "above {:g}": self.above,
+            "{:g} or more": self.low,
+            "below {:g}": self.below,
+            "at most {:g}": self.high,
+        }
+        return ", ".join(text.format(end) for text, end in ends.items() if end is not None) or "finite"
+
+    def read(self, text: str) -> Any:
+        """Return the number that the text means, or the text itself if it is not a number."""
+        return as_number(text)
+
+    def convert(self, value: Any) -> Any:
+        """Return the value as a float, or None if it is not a number."""
+        return float(value) + 0.0 if is_number(value) else None  # -0.0 and 0.0 are one setting
+
+    def holds(self, value: Any) -> bool:
+        """Return whether the value is finite and in the range."""
+        return math.isfinite(value) and (
+            (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def traced(self, value: Any) -> np.generic:
+        """Return the value as compiled programs take it."""
+        return np.float32(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some names; compiled programs take its position among them."""
+
+    names: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """Return the names in words."""
+        return ", ".join(self.names)
+
+    described = allowed
+
+    def read(self, text: str) -> str:
+        """Return the text itself."""
+        return text
+
+    def convert(self, value: Any) -> Any:
+        """Return the name, or None if it is not one of the names."""
+        return str(value) if isinstance(value, str) and value in self.names else None
+
+    def holds(self, value: Any) -> bool:
+        """Return whether the value is one of the names."""
+        return value in self.names
+
+    def code(self, name: str) -> int:
+        """Return the number that stands for the name in compiled programs."""
+        return self.names.index(name)
+
+    def traced(self, value: Any) -> np.generic:
+        """Return the value as compiled programs take it."""
+        return np.int32(self.code(value))
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    described = allowed = "true or false"
+
+    def read(self, text: str) -> Any:
+        """Return the truth value that the text means, or the text itself if it means neither."""
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+    def convert(self, value: Any) -> Any:
+        """Return the value as a bool, or None if it is not a truth value."""
+        return bool(value) if isinstance(value, bool | np.bool_) else None
+
+    def holds(self, value: Any) -> bool:
+        """Return True: both values are allowed."""
+        return True
+
+    def traced(self, value: Any) -> np.generic:
+        """Return the value as compiled programs take it."""
+        return np.bool_(value)
+
+
+Kind = Whole | Real | Choice | Flag
+
+
+class Setting(NamedTuple):
+    """One setting as its class declares it."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    role: Role | None
+
+    def convert(self, value: Any) -> Any:
+        """Return the value in the type of the setting, or raise a UserError that says what is allowed."""
+        converted = self.kind.convert(value)
+        if converted is None:
+            raise UserError(f"{self.name} is {value!r}; allowed: {self.kind.described}")
+        return converted
+
+    def check(self, value: Any) -> None:
+        """Raise a UserError that says what is allowed unless the value is in range."""
+        if not self.kind.holds(value):
+            raise UserError(f"{self.name} is {value}; allowed: {self.kind.allowed}")
+
+
+def declared(owner: type) -> dict[str, Setting]:
+    """Return the settings that a class declares as annotated fields with defaults, by name."""
+    defaults = getattr(owner, "_field_defaults", None) or vars(owner)
+    hints = get_type_hints(owner, include_extras=True)
+    return {name: read_field(name, hint, defaults[name]) for name, hint in hints.items()}
+
+
+def read_field(name: str, hint: Any, default: Any) -> Setting:
+    """Return the setting that a field declares by its annotation and its default."""
+    base, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    texts = [extra for extra in extras if isinstance(extra, str)]
+    roles = [extra for extra in extras if isinstance(extra, Role)]
+    kinds: list[Kind] = [extra for extra in extras if isinstance(extra, Kind)]
+    if get_origin(base) is Literal:
+        kinds.append(Choice(get_args(base)))
+    elif base is bool:
+        kinds.append(Flag())
+    if len(kinds) != 1 or len(texts) != 1 or len(roles) > 1:
+        raise TypeError(f"setting {name} needs one kind, one line of help and at most one role")
+    return Setting(name, kinds[0], default, texts[0], roles[0] if roles else None)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether the value is a number that an array can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return not isinstance(value, int) or abs(value) <= MAX_WHOLE
+
+
+def as_number(text: str) -> Any:
+    """Return the number that the text means, or the text itself if it is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def unknown_name(what: str, name: str, allowed: Iterable[str]) -> str:
+    """Return the sentence that says a name does not exist, and suggests the nearest that does."""
+    allowed = list(allowed)
+    initials = {"".join(word[0] for word in other.split("_")): other for other in allowed}
+    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    near = [initials[name]] if name in initials else near
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown {what} {name!r}; {hint}allowed: {', '.join(allowed)}"

@@ -1,0 +1,60 @@
+"""Constants of the paper's Theorems 1 and 2, and the interval of Theorem 3 (notation as in `documents`)."""
+
+from typing import Any
+
+import numpy as np
+
+from topicjax.theory.documents import Array, DataModel, same_topic
+
+
+def _constants(
+    topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any
+) -> tuple[Any, Any, Any]:
+    """Return (c1, c2, c3) of Theorem 2."""
+    c3 = 1 / (1 - (1 - p_keep) * p_mask)
+    c2 = 1 / ((1 - p_keep - p_random) * p_mask) - 1
+    c1 = p_random * c3 / ((1 - p_keep - p_random) * topics * words_per_topic)
+    return c1, c2, c3
+
+
+def theorem1_bias(topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any) -> Any:
+    """Return b^pred of every word in Theorem 1 ([MASK] has bias 0); arithmetic only, so it can be traced."""
+    return -p_mask * p_random / ((1 - (1 - p_keep) * p_mask) * topics * words_per_topic)
+
+
+def theorem2_entries(
+    topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any
+) -> tuple[Any, Any, Any]:
+    """Return (W_i0, W_diff, W_same) of Theorem 2; arithmetic only, so it can be traced.
+
+    Theorem 2 needs Assumption 1 with tau < T, disjoint uniform topics and keys at every position.
+    """
+    c1, c2, c3 = _constants(topics, words_per_topic, p_mask, p_keep, p_random)
+    num_words = topics * words_per_topic
+    different = -(c1 * c2 + c3) / (c2**2 + num_words)
+    return (
+        (c2 * c3 - c1 * num_words) / (c2**2 + num_words),
+        different,
+        different + c3 / words_per_topic,
+    )
+
+
+def theorem2_matrix(
+    topics: int, words_per_topic: int, p_mask: float, p_keep: float, p_random: float
+) -> Array:
+    """Return W^V of Theorem 2, V x V, with zeros in row 0."""
+    entries = theorem2_entries(topics, words_per_topic, p_mask, p_keep, p_random)
+    mask_column, different, same = entries
+    value = np.zeros((topics * words_per_topic + 1,) * 2)
+    value[1:, 0] = mask_column
+    value[1:, 1:] = different + (same - different) * same_topic(topics, words_per_topic)
+    return value
+
+
+def theorem3_interval(data: DataModel) -> tuple[float, float]:
+    """Return Theorem 3's bounds on alpha' = ((v - 1) alpha + beta) / v, under Assumptions 1-4."""
+    p_mask, p_keep, p_random = data.masking
+    lost = (1 - p_keep) * p_mask
+    lower = (1 - lost + p_mask * p_random) * (1 + lost) / (2 * (1 - lost))
+    upper = 100 * ((1 - lost) / (p_mask * p_random) + 1)
+    return lower * (data.topics_per_document - 1), upper * data.topics
