@@ -1,11 +1,11 @@
-"""How do weights start?  Normal, uniform on [0, s) (the released code), or a linear layer's common default.
+"""Does the initial distribution matter?  Normal, uniform on [0, s) (the released code), or a common default.
 
 Command:  make sweep SWEEP=init_law
 Size:     60 trials, 2 programs, about 2 minutes on 2 cores
-Expect:   the law hardly changes the class here, the common default included: SGD with cross-entropy is
-          two-stage and topical under all three, SGD with squared loss stays V-only.  What changes is Adam
-          with cross-entropy (how topical attention gets) and Adam with squared loss from the default start,
-          the only cell whose seeds disagree.
+Expect:   hardly, even with the common default of linear layers: SGD with cross-entropy is two-stage and
+          topical under all three, SGD with squared loss stays V-only.  Two things change: under Adam with
+          cross-entropy, how topical attention becomes; under Adam with squared loss from the default start,
+          the class, on which the seeds disagree.
 """
 
 from topicjax.sweep import chain, product

@@ -1,9 +1,9 @@
-"""Figure 10 and Table 3: W^K, W^Q and W^V trained together, all biases of the paper's experiments left out.
+"""Figure 10 and Table 3: W^K, W^Q and W^V trained together, without the biases of the paper's experiments.
 
 Command:  make sweep SWEEP=joint
 Size:     24 trials, 2 programs, about 2 minutes on 2 cores
-Expect:   blocks in W^V, and more attention to the same topic than to others where attention became topical
-          (a_topic above 0); with SGD and squared loss not within this budget.
+Expect:   blocks in W^V and, where attention becomes topical (a_topic above 0), more attention to the same
+          topic than to others; with SGD and squared loss it does not within this budget.
 """
 
 from topicjax.sweep import chain, product

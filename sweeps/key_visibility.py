@@ -1,10 +1,11 @@
-"""Which positions are keys?  All of them (eq. 5), or only the unmasked (the released code).
+"""Does it matter which positions are keys?  All of them (eq. 5), or only unmasked ones (the released code).
 
 Command:  make sweep SWEEP=key_visibility
 Size:     48 trials, 2 programs, about 2 minutes on 2 cores
-Expect:   the answer changes.  SGD, cross-entropy, learning rate 100: two-stage with unmasked keys; with all
-          keys attention moves together with W^V (simultaneous), pushing down the [MASK] key (a_mask), though
-          it too is topical in the end; at learning rate 30 neither becomes topical within the budget.
+Expect:   it does.  With SGD, cross-entropy and learning rate 100, training is two-stage with unmasked keys;
+          with all keys attention moves together with W^V (simultaneous), away from the [MASK] key (a_mask),
+          though it is topical in the end as well.  At learning rate 30 neither becomes topical within the
+          budget.
 """
 
 from topicjax.sweep import chain, product

@@ -1,8 +1,8 @@
-"""Does everything work?  Tiny vocabulary, a few steps.
+"""Does everything work?  A tiny vocabulary and a few steps.
 
 Command:  make sweep SWEEP=smoke
 Size:     16 trials, 2 programs, under a minute on 2 cores (most of it compiling, once)
-Expect:   every file of a real run; the numbers mean nothing yet.
+Expect:   every file of a real run; the numbers mean nothing.
 """
 
 from topicjax.sweep import chain, product

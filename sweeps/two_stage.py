@@ -2,9 +2,9 @@
 
 Command:  make sweep SWEEP=two_stage
 Size:     384 trials, 2 programs, about 3 minutes on 2 cores
-Expect:   W^V rises first and W^K, W^Q later in part of the map only: with SGD the class follows the learning
-          rate and which positions are keys, with Adam the loss and, for unmasked keys, the init scale.  Look
-          at a_topic beside the norms: W^K and W^Q also grow without any topical attention.
+Expect:   only in part of the map W^V grows first and W^K, W^Q later.  With SGD the class depends on the
+          learning rate and on which positions are keys, with Adam on the loss and, for unmasked keys, on the
+          init scale.  Look at a_topic beside the norms: W^K and W^Q also grow without topical attention.
 """
 
 from topicjax.sweep import chain, logspace, product

@@ -1,8 +1,8 @@
-"""The two-stage map, dense: for an accelerator, or a night on many cores.
+"""A dense two-stage map, for an accelerator or a night on many cores.
 
 Command:  make sweep SWEEP=two_stage_map
 Size:     12,480 trials, 2 programs, 50 million trial-steps; make plan SWEEP=two_stage_map says how long
-Expect:   the borders of the regions that two_stage only hints at, with the spread over ten seeds.
+Expect:   the borders of the regions that two_stage only suggests, with the spread over ten seeds.
 """
 
 from topicjax.sweep import chain, logspace, product

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from topicjax.analysis.frames import LINE_COLUMNS, NEEDED_TRAJECTORIES, join_settings
 from topicjax.analysis.scoring.stages import score_trials
-
 from topicjax.store.reader import Run
 from topicjax.trial import DATA_SETTINGS, DEFAULTS
 

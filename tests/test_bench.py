@@ -1,3 +1,5 @@
+"""Benchmarks: numbers by hand, timing in turns, and PyTorch against the token-space model."""
+
 import functools
 import json
 
@@ -6,36 +8,38 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from topicjax.analysis.figures import bench_sizes as scaling_pictures
 
-from topicjax import cli as cli
-from topicjax.bench import compare, sizes
-from topicjax.bench.sizes import Program, Size
-from topicjax.engine import plan
-from topicjax.experiments.one_layer import lda, model, train
-from topicjax.trial import Hypers, Spec, Stream, traced
+from topicjax import cli
+from topicjax.analysis.figures import bench_sizes
+from topicjax.bench import compare, engine_chunks, sizes, timing
+from topicjax.bench.sizes import Size
+from topicjax.bench.summary import summary, text
+from topicjax.bench.timing import Method
+from topicjax.engine import costs, plan
+from topicjax.experiments.one_layer import lda, model
+from topicjax.trial import Hypers, Spec, Stream, traced, trial_id
 
 MACHINE = dict(device="2 x cpu", load_before=0.1, peak_memory_bytes=900e6, record_every=20)
 
 
 def result(with_torch: bool = True, **changes):
     """Timings by hand: engine 1000 (950-1050), token 10, torch 20 trial-steps/s; GEMM 100 GFLOP/s."""
-    programs = [
-        Program("engine-adam", lambda: None, 1, 2e7, 5.0, 40e6),
-        Program("token-vmap", lambda: None, 1, 1e8, 2.0, 100e6),
+    methods = [
+        Method("engine-adam", lambda: None, 1, 2e7, 5.0, 40e6),
+        Method("token-vmap", lambda: None, 1, 1e8, 2.0, 100e6),
     ]
     rates = {"engine-adam": [950.0, 1000.0, 1050.0], "token-vmap": [10.0, 10.0, 10.0]}
     if with_torch:
-        programs.append(Program("torch-eager", lambda: None, 1, 1e8))
+        methods.append(Method("torch-eager", lambda: None, 1, 1e8))
         rates["torch-eager"] = [20.0, 19.0, 21.0]
-    return compare.summary(programs, rates, [90.0, 100.0, 110.0]) | MACHINE | changes
+    return summary(methods, rates, [90.0, 100.0, 110.0]) | MACHINE | changes
 
 
 def test_summary_against_hand_values():
     found = result()
     assert found["gemm_gflops"] == 100.0
     assert found["repeats"] == 3
-    adam, token, torch = found["programs"]
+    adam, token, torch = found["methods"]
     assert adam["trial_steps_per_second"] == 1000.0
     assert (adam["lowest"], adam["highest"]) == (950.0, 1050.0)
     assert adam["spread"] == pytest.approx(0.1)
@@ -49,13 +53,13 @@ def test_summary_against_hand_values():
 
 def test_json_is_strict_and_keeps_the_promised_names():
     read = json.loads(json.dumps(result(), allow_nan=False))
-    assert [row["program"] for row in read["programs"]] == ["engine-adam", "token-vmap", "torch-eager"]
-    assert {"trial_steps_per_second", "compile_seconds", "spread"} <= read["programs"][0].keys()
+    assert [row["method"] for row in read["methods"]] == ["engine-adam", "token-vmap", "torch-eager"]
+    assert {"trial_steps_per_second", "compile_seconds", "spread"} <= read["methods"][0].keys()
     assert read["gemm_gflops"] == 100.0
 
 
-def test_table_has_a_line_for_each_program_and_the_limit():
-    table = compare.text(result())
+def test_table_has_a_line_for_each_method_and_the_limit():
+    table = text(result())
     (adam,) = [line for line in table.splitlines() if line.startswith("engine-adam")]
     assert adam.split() == ["engine-adam", "1,000", "10%", "100", "50", "20.0", "20.0%", "5.0", "40"]
     assert "at most 5,000 trial-steps/s" in table  # 100 GFLOP/s by 20 MFLOP
@@ -65,40 +69,40 @@ def test_table_has_a_line_for_each_program_and_the_limit():
 
 
 def test_table_without_torch_says_how_to_add_it():
-    table = compare.text(result(with_torch=False))
+    table = text(result(with_torch=False))
     (adam,) = [line for line in table.splitlines() if line.startswith("engine-adam")]
     assert adam.split()[4] == "-"
     assert ".venv/bin/pip install --editable '.[bench]'" in table
 
 
 def test_a_busy_machine_is_named():
-    assert "more than 30%" in compare.text(
-        compare.summary(
-            [Program("engine-adam", lambda: None, 1, 2e7), Program("token-vmap", lambda: None, 1, 1e8)],
+    assert "more than 30%" in text(
+        summary(
+            [Method("engine-adam", lambda: None, 1, 2e7), Method("token-vmap", lambda: None, 1, 1e8)],
             {"engine-adam": [800.0, 1000.0, 1200.0], "token-vmap": [10.0] * 3},
             [100.0] * 3,
         )
         | MACHINE
     )
-    assert "1.5 processes a core" in compare.text(result(load_before=1.5))
+    assert "1.5 processes per core" in text(result(load_before=1.5))
 
 
-def test_programs_are_timed_in_turns(monkeypatch):
+def test_methods_are_timed_in_turns(monkeypatch):
     order, clock = [], iter(range(100))
     monkeypatch.setattr(compare, "gemm_gflops", lambda: order.append("gemm") or 7.0)
-    monkeypatch.setattr(compare.time, "monotonic", lambda: next(clock))
-    programs = [Program(name, lambda name=name: order.append(name), 30, 1.0) for name in "ab"]
-    rates, gemm = compare.time_in_turns(programs, 2)
+    monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))
+    methods = [Method(name, lambda name=name: order.append(name), 30, 1.0) for name in "ab"]
+    rates, gemm = compare.time_in_turns(methods, 2)
     assert order == ["gemm", "a", "b"] * 2
     assert rates == {"a": [30.0, 30.0], "b": [30.0, 30.0]}  # 30 trial-steps in one tick
     assert gemm == [7.0, 7.0]
 
 
 def test_useful_work_against_a_count_by_hand():
-    # 40 documents of 125 words on average, 15 % masked, a fifth of them shown as words: 150 rows + 40
-    # outputs, their gradient, the gradient of W_V: 3 x 2 x 190 x 101 x 101; scores the same with 101 rows
-    spec = train.fit_queries(Spec(), [Stream()])
-    assert plan.step_flops(spec) == pytest.approx(6 * 190 * 10201 + 6 * 101 * 10201)
+    # 40 documents of 125 words on average, 15 % masked, a fifth of them shown as words: 150 + 40
+    # queries: outputs, their gradient, the gradient of W_V: 3 x 2 x 190 x 101 x 101; scores the same with 101
+    spec = plan.fit_queries(Spec(), [Stream()])
+    assert costs.step_flops(spec) == pytest.approx(6 * 190 * 10201 + 6 * 101 * 10201)
 
 
 def test_token_work_against_a_count_by_hand():
@@ -144,25 +148,25 @@ def token_loss():
 @pytest.mark.parametrize("objective", ["cross_entropy", "squared"])
 def test_torch_has_the_loss_and_gradients_of_the_token_model(objective, only_masked):
     pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
-    from topicjax.bench import torch_programs
+    from topicjax.bench import torch_eager
 
     expected, gradients = token_loss()(small_weights(), traced(Hypers(objective=objective)).objective)
-    eager = torch_programs.Attention(**small_weights())
-    found = torch_programs.loss(eager, torch_programs.batch(small_documents(), only_masked), objective)
+    attention = torch_eager.Attention(**small_weights())
+    found = torch_eager.loss(attention, torch_eager.batch(small_documents(), only_masked), objective)
     found.backward()
     np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
     for name in NAMES:
-        gradient = getattr(eager, name).grad.numpy().T
+        gradient = getattr(attention, name).grad.numpy().T
         assert np.abs(gradient).max() > 1e-3
         np.testing.assert_allclose(gradient, gradients[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_torch_takes_the_first_adam_step():
     torch = pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
-    from topicjax.bench import torch_programs
+    from topicjax.bench import torch_eager
 
     weights = small_weights()
-    eager = torch_programs.Eager(weights, [torch_programs.batch(small_documents())], 0.01)
+    eager = torch_eager.EagerTrial(weights, [torch_eager.batch(small_documents())], 0.01)
     eager.train(1)
     moved = eager.model.W_V.detach().numpy().T - weights["W_V"]
     gradient = eager.model.W_V.grad.numpy().T
@@ -188,8 +192,9 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path, capsys):
 
 
 def test_sizes_become_the_chunks_they_name():
-    for size in {size for sizes in sizes.curves(2).values() for size in sizes}:
-        (group,) = plan.make_plan(sizes.trials(size, chunks=3), size.devices, size.streams * size.hypers)
+    for size in {size for curve in sizes.curves(2).values() for size in curve}:
+        trials = {trial_id(trial): trial for trial in sizes.trials(size, chunks=3)}
+        (group,) = plan.make_groups(trials, size.devices, size.streams * size.hypers)
         assert (group.lanes, group.rows_per_chunk) == (size.hypers, size.devices * size.streams)
         assert len(group.chunks) == 3
         assert group.spec.batch_size == size.batch_size
@@ -202,35 +207,35 @@ def test_curves_cover_the_devices_there_are():
     hypers = sizes.curves(2)["hypers per stream"]
     assert [size.hypers for size in hypers] == [1, 2, 4, 8, 16, 32]
     assert {size.trials for size in hypers} == {64}
-    assert tuple(sizes.curves(2)) == scaling_pictures.CURVES[:-2]
+    assert tuple(sizes.curves(2)) == bench_sizes.CURVES[:-2]
 
 
-class StubEngine:
-    """An engine whose chunks cost a tick of a clock each."""
+class StubChunks:
+    """Chunks that take half a second of a clock each."""
 
     compile_seconds, steps = 3.0, 40
 
     def __init__(self, size, clock):
         self.size, self.clock, self.trained = size, clock, []
-        self.group = plan.Group(Spec(), (), size.hypers, size.devices * size.streams)
+        self.group = plan.Group(Spec(), (), (), size.hypers, size.devices * size.streams)
 
     def advance(self, chunk=0):
         self.trained.append(chunk)
         self.clock[0] += 0.5
 
-    segments = sizes.Engine.segments
+    advance_each = engine_chunks.EngineChunks.advance_each
 
 
 @pytest.fixture
 def frame(monkeypatch):
-    """The table of an engine that needs half a second a call, whatever its size."""
+    """The table of an engine that needs half a second per call, whatever its size."""
     clock = [0.0]
-    monkeypatch.setattr(sizes, "build", lambda size, chunks=1: StubEngine(size, clock))
-    monkeypatch.setattr(sizes.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sizes, "build", lambda size, chunks=1: StubChunks(size, clock))
+    monkeypatch.setattr(timing.time, "monotonic", lambda: clock[0])
     return sizes.run(3, lambda line: None)
 
 
-def test_scaling_table_against_hand_values(frame):
+def test_table_of_sizes_against_hand_values(frame):
     devices = frame[frame.curve == "devices"]
     assert devices.devices.tolist() == [1, 2, 4]  # those of the tests
     assert devices.trial_steps_per_second.tolist() == [16 * n * 40 / 0.5 for n in (1, 2, 4)]
@@ -239,7 +244,7 @@ def test_scaling_table_against_hand_values(frame):
         assert part.seconds.tolist() == [0.5, 1.0, 1.5, 2.0]
         assert part[name].tolist() == [part[name].iloc[0] * n for n in (1, 2, 3, 4)]
         assert part[fixed].nunique() == 1
-    flop = plan.step_flops(Spec())
+    flop = costs.step_flops(Spec())
     np.testing.assert_allclose(frame.useful_gflops, frame.trial_steps_per_second * flop / 1e9)
 
 
@@ -247,19 +252,19 @@ def test_more_steps_train_one_chunk_and_more_trials_the_next(monkeypatch):
     built = {}
 
     def build(size, chunks=1):
-        return built.setdefault(size, StubEngine(size, [0.0]))
+        return built.setdefault(size, StubChunks(size, [0.0]))
 
     ticks = iter(range(10**6))
     monkeypatch.setattr(sizes, "build", build)
-    monkeypatch.setattr(sizes.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(timing.time, "monotonic", lambda: next(ticks))
     sizes.run(1, lambda line: None)
     trained = built[Size(len(jax.devices()))].trained
     assert trained == [0] + [0, 0, 0, 0, 0, 0, 0, 0, 0, 0] + [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]
     assert {tuple(engine.trained) for engine in built.values()} == {(0,), tuple(trained)}
 
 
-def test_scaling_figure_draws_the_table(frame):
-    picture = scaling_pictures.scaling_figure(frame)
+def test_figure_of_sizes_draws_the_table(frame):
+    picture = bench_sizes.scaling_figure(frame)
     names = [ax.get_xlabel() for ax in picture.figure.axes]
     assert names[:3] == ["trials per chunk", "hypers per stream", "devices"]
     assert names[3:5] == ["documents in a batch", "words in the vocabulary, T v"]
@@ -270,20 +275,29 @@ def test_scaling_figure_draws_the_table(frame):
 
 
 def test_departure_from_the_line_is_the_largest(frame):
-    seconds = [1.0, 2.0, 3.0, 6.0]  # the mean slope is 1.125 a unit
+    seconds = [1.0, 2.0, 3.0, 6.0]  # the mean slope is 1.125 per unit
     frame.loc[frame.curve == "steps", "seconds"] = seconds
-    assert scaling_pictures.departure(frame, "steps") == pytest.approx(6 / (4 * 1.125) - 1)
+    assert bench_sizes.departure(frame, "steps") == pytest.approx(6 / (4 * 1.125) - 1)
 
 
 def test_one_device_draws_too(frame):
     alone = frame[(frame.curve != "devices") | (frame.devices == 1)]
-    assert "times the work" not in scaling_pictures.scaling_figure(alone).caption
+    assert "times the work" not in bench_sizes.scaling_figure(alone).caption
 
 
 def test_a_table_of_something_else_is_refused():
     with pytest.raises(ValueError, match=r"the scaling table lacks .*devices.*allowed: a table written by"):
-        scaling_pictures.scaling_figure(pd.DataFrame({"loss": [1.0]}))
+        bench_sizes.scaling_figure(pd.DataFrame({"loss": [1.0]}))
 
 
 def test_a_size_counts_its_trials():
     assert Size(2, 3, 5).trials == 30
+
+
+def test_chunks_are_trained_by_the_engines_own_programs():
+    chunks = sizes.build(Size(1, 1, 2, batch_size=4, topics=2, words_per_topic=2), chunks=2)
+    method = chunks.method("engine-adam")
+    assert method.trial_steps == 2 * chunks.steps == 2 * 40
+    assert method.memory_bytes > 0 and method.compile_seconds > 0
+    chunks.advance_each([0, 1])
+    assert [int(state.step) for state in chunks.states] == [2 * chunks.steps, chunks.steps]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from synthetic_runs import saturating
+
 from topicjax.analysis.scoring.curves import Records, log_lag, monotone, onset, steady_maximum, theta
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+
 from topicjax.analysis.scoring.example_trials import example_trials
 
 

@@ -16,18 +16,19 @@ import topicjax
 from topicjax import export
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError
+from topicjax.store.folder import ids_name
 from topicjax.store.reader import Run
 from topicjax.store.writer import Writer
 
-CHUNKS = {"one": ["0123456789ab", "2" * 12], "two": ["12e456789012"]}  # ids that look like numbers
+CHUNKS = (["0123456789ab", "2" * 12], ["12e456789012"])  # ids that look like numbers
 DIVERGED = "12e456789012"
 STEPS = [0, 10, 20, 30]
 SETTINGS = dict(optimizer="adam", topics=4, infinite_documents=False)
 
 
-def make_tables(ids: list[str], chunk: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def make_tables(ids: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return trials and records with numbers of many digits; one trial diverges, one has no norm_e."""
-    rng = np.random.default_rng(len(chunk) + ord(chunk[0]))
+    rng = np.random.default_rng(len(ids))
     count = len(ids) * len(STEPS)
     floats = {name: np.exp(10 * rng.normal(size=count)).astype("f4") for name in ("loss", "norm_k", "norm_e")}
     keys = dict(trial_id=np.repeat(ids, len(STEPS)), step=np.tile(STEPS, len(ids)))
@@ -45,7 +46,7 @@ def make_tables(ids: list[str], chunk: str) -> tuple[pd.DataFrame, pd.DataFrame]
         | dict(status=["diverged" if lost else "ok" for lost in diverged])
         | dict(diverged_step=[20 if lost else None for lost in diverged])
         | {f"final_{name}": final[name] for name in floats}
-        | dict(chunk=chunk, row=range(len(ids)), snapshot_steps="")
+        | dict(chunk=ids_name(ids), row=range(len(ids)), snapshot_steps="")
     )
     return trials, records
 
@@ -54,9 +55,8 @@ def make_tables(ids: list[str], chunk: str) -> tuple[pd.DataFrame, pd.DataFrame]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("export") / "run"
     with Writer(folder, "demo") as writer:
-        writer.write_manifest({"format": 2, "sweep": "demo", "runs": [], "limit_lines": []})
-        for chunk, ids in CHUNKS.items():
-            writer.commit(chunk, *make_tables(ids, chunk))
+        for ids in CHUNKS:
+            writer.commit(ids_name(ids), *make_tables(ids))
     return topicjax.load(folder)
 
 
@@ -69,7 +69,7 @@ def test_csv_gives_every_number_back(run: Run, tmp_path: Path):
     for path, frame in zip(paths, (run.trials, run.trajectories), strict=True):
         types = frame.dtypes.to_dict()
         back = pd.read_csv(path, dtype=types, keep_default_na=False, na_values="")
-        back = back.fillna({"snapshot_steps": ""})
+        back = back.fillna({name: "" for name, kind in types.items() if kind == "str"})  # no text is missing
         pd.testing.assert_frame_equal(back, frame, check_exact=True)
 
 
@@ -136,6 +136,14 @@ def test_events_keep_what_is_not_finite_where_a_trial_diverges(run: Run, tmp_pat
     (path,) = export.write_tensorboard(run.select([DIVERGED]), tmp_path)
     values = [value.simple_value for event in read_events(path) for value in event.summary.value]
     assert math.inf in values and any(map(math.isnan, values))
+
+
+def test_an_id_that_leads_out_of_the_folder_is_refused(run: Run, tmp_path: Path):
+    pytest.importorskip("tensorboardX", reason="the extra 'tensorboard' is not installed")
+    foreign = run.replace(trials=run.trials.replace({"trial_id": {DIVERGED: "../../elsewhere"}}))
+    with pytest.raises(StoreError, match=r"has trial '../../elsewhere'; allowed: 12 hexadecimal digits"):
+        export.write_tensorboard(foreign, tmp_path / "deep" / "events")
+    assert os.listdir(tmp_path) == []
 
 
 def test_without_tensorboardx_one_sentence_says_what_to_type(run: Run, tmp_path: Path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+
 from topicjax.analysis.report.findings import findings
 from topicjax.analysis.scoring.stages import VIEWS, classify, suffixes
 

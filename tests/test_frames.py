@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_runs import line_entry, records, trial, write_run
-from topicjax.analysis import frames
-from topicjax.analysis.frames import FIRST, SETTINGS, bands, prepared, settings_in, varying
 
 import topicjax
 from topicjax import trial as trials
+from topicjax.analysis import frames
+from topicjax.analysis.frames import FIRST, SETTINGS, bands, prepared, settings_in, varying
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run, load
 

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_runs import make_run
+
 from topicjax.analysis.figures import landscape
 from topicjax.analysis.figures.landscape import axis_range, landscapes, points, stand_in, theorem3
-
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel

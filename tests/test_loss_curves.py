@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 from synthetic_runs import INITIAL, STAGE1, STAGE2, STEP, case, ramp, run_of, scored
+
 from topicjax.analysis.figures.loss_curves import line_ranges, loss_curves
 
 FOUR = dict(line_uniform=4.7, line_bayes=2.9, line_uniform_se=0.0, line_bayes_se=0.01)

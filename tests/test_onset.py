@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_runs import run_of, trial
+
 from topicjax.analysis.figures.onset import onset_by_init_scale
 from topicjax.analysis.frames import LINE_COLUMNS
 from topicjax.analysis.scoring.onset_times import LEVEL, onset_fit, onset_times
-
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import theorem2_matrix

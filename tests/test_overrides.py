@@ -133,6 +133,15 @@ def test_every_selection_says_how_many_trials_remain() -> None:
     assert notes == ["--set seed=0 keeps 5 of 10 trials", "--set optimizer=sgd keeps 2 of 5 trials"]
 
 
+def test_the_order_of_options_does_not_matter() -> None:
+    sweep = chain(product(optimizer="sgd", steps=40), product(optimizer="adam", seed=[0, 1]))
+    for sets in itertools.permutations(("optimizer=adam", "steps=1000", "seed=1")):
+        assert settings(changed(sweep, sets)[0], "optimizer", "steps", "seed") == [("adam", 1000, 1)]
+    for sets in itertools.permutations(("optimizer=adam", "steps=40")):
+        with pytest.raises(UserError, match="leaves no trial"):  # only the branch of SGD has 40 steps
+            changed(sweep, sets)
+
+
 def test_setting_what_the_sweep_leaves_open_changes_all_trials() -> None:
     found, notes = changed(CHAINED, ("steps=40", "l2=0.5"), l2=0.1)
     assert settings(found, "steps", "l2") == [(40, 0.5)] * 10

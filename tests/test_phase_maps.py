@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+
 from topicjax.analysis.figures.map_panels import AGREE, phase_panel
 from topicjax.analysis.figures.phase_maps import (
     log_lag_map,
@@ -22,7 +23,6 @@ from topicjax.analysis.figures.phase_maps import (
 from topicjax.analysis.pictures import CLASS_COLOURS, Picture
 from topicjax.analysis.scoring.cells import score_cells
 from topicjax.analysis.scoring.stages import VIEWS
-
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 

@@ -1,6 +1,7 @@
 """Values, settings and counts as a reader writes them."""
 
 import numpy as np
+
 from topicjax.analysis.pictures import counted, described, distinct_texts, written
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_runs import TWO_STAGE, case, make_run, scored
+
+import topicjax
+from topicjax import cli
 from topicjax.analysis.frames import prepared
 from topicjax.analysis.report import provenance, report, trial_page
 from topicjax.analysis.report.catalogue import FIGURES, LEAD, TABLES, Entry, any_run
 from topicjax.analysis.scoring.stages import score_trials
-
-import topicjax
-from topicjax import cli
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.files import StoreError

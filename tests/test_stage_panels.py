@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from synthetic_runs import STEP, case, ramp, saturating, scored
+
 from topicjax.analysis.figures.stage_panels import boundary, mark, stages_of
 from topicjax.analysis.figures.step_panels import step_axis, thinned
 

@@ -24,9 +24,9 @@ from synthetic_runs import (
     trial,
     write_run,
 )
+
 from topicjax.analysis.scoring.curves import Cuts, Records, monotone
 from topicjax.analysis.scoring.stages import CLASSES, class_counts, classes_of, score_trials, write_stages
-
 from topicjax.errors import UserError
 from topicjax.store.reader import load
 

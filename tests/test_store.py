@@ -23,8 +23,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from topicjax.store import checkpoints, lock
-from topicjax.store.files import TEMPORARY, StoreError
+from topicjax.store import writer as writer_module
+from topicjax.store.files import TEMPORARY, StoreError, plain
 from topicjax.store.folder import ids_name, part_path
+from topicjax.store.journal import FileMark
+from topicjax.store.manifest import digest
 from topicjax.store.reader import PlanStatus, Status, committed, find_id, load, status
 from topicjax.store.writer import Writer
 
@@ -76,8 +79,23 @@ def run(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "run"))
 
 
+@contextlib.contextmanager
+def crashing_at(writer: Writer, name: str) -> Iterator[None]:
+    """The disk fills up when a part of this folder is written."""
+
+    def write_table(path: Path, table: pa.Table) -> FileMark:
+        if path.parent.name == name:
+            raise StoreError("the disk is full")
+        return whole(path, table)
+
+    whole = writer_module.write_table
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer_module, "write_table", write_table)
+        yield
+
+
 def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {"lock.json"}
 
 
 def same(found: dict[str, np.ndarray], given: dict[str, np.ndarray], row: int) -> bool:
@@ -126,7 +144,7 @@ def test_restore_reads_the_bytes_of_one_trial(tmp_path: Path):
     params = weights(64, size=60)
     checkpoints.save(tmp_path / "run" / "chunk" / "4", params)
     before = bytes_read()
-    found = checkpoints.read_trial(tmp_path / "run" / "chunk" / "4", 37)
+    found = checkpoints.read_trials(tmp_path / "run" / "chunk" / "4", 37)
     own, every = (sum(array.nbytes for array in group.values()) for group in (found, params))
     assert same(found, params, 37)
     assert 0.8 * own < bytes_read() - before < 2 * own < every / 30
@@ -145,7 +163,7 @@ def test_zero_and_not_finite_weights_come_back(tmp_path: Path):
     params = {"W_K": np.zeros((2, 3), "f4"), "W_V": np.array([[np.nan, np.inf], [0, -np.inf]])}
     checkpoints.save(tmp_path / "run" / "chunk" / "0", params)
     for row in range(2):
-        found = checkpoints.read_trial(tmp_path / "run" / "chunk" / "0", row)
+        found = checkpoints.read_trials(tmp_path / "run" / "chunk" / "0", row)
         np.testing.assert_array_equal(found["W_K"], params["W_K"][row])
         np.testing.assert_array_equal(found["W_V"], params["W_V"][row])
 
@@ -159,29 +177,34 @@ def test_writes_from_a_thread(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 
 def test_what_is_not_committed_is_invisible_and_removed(run: Path):
+    third = ids_name(["e" * 12])
     whole = files(run)
-    part_path(run / "trials", ONE).unlink()
-    (run / "checkpoints" / TWO / "3.orbax-checkpoint-tmp").mkdir(parents=True)
-    (run / "trials" / f"{TEMPORARY}part-x.parquet").write_bytes(b"half")
+    with Writer(run, "demo") as writer, pytest.raises(StoreError), crashing_at(writer, "trials"):
+        writer.save_snapshot(third, 2, weights(1))
+        writer.commit(third, *tables(["e" * 12], third, snapshot_steps="2"))
+    (run / "checkpoints" / third / "3.orbax-checkpoint-tmp").mkdir(parents=True)
+    (run / "trials" / f"{TEMPORARY}part-{third}.parquet").write_bytes(b"half")
     loaded = load(run)
-    assert loaded.trials["trial_id"].tolist() == SECOND
-    assert set(loaded.trajectories["trial_id"]) == set(SECOND)
+    assert set(loaded.trials["trial_id"]) == set(loaded.trajectories["trial_id"]) == {*FIRST, *SECOND}
     with Writer(run, "demo") as writer:
-        assert committed(writer.folder) == set(SECOND)
-    assert files(run) == {name for name in whole if ONE not in name}
-    assert not (run / "checkpoints" / ONE).exists()
+        assert committed(writer.folder) == {*FIRST, *SECOND}
+    assert files(run) == whole
+    assert not (run / "checkpoints" / third).exists()
 
 
 def test_snapshots_of_a_chunk_with_a_partial_state_are_kept(run: Path):
+    third, ids = ids_name(["e" * 12]), ["e" * 12]
     with Writer(run, "demo") as writer:
-        writer.save_partial(ONE, {}, {})
-    part_path(run / "trials", ONE).unlink()
-    (run / "checkpoints" / ONE / "6.orbax-checkpoint-tmp").mkdir()
+        writer.save_partial(third, {}, {})
+        for step in (2, 4):
+            writer.save_snapshot(third, step, weights(1, seed=step))
+    (run / "checkpoints" / third / "6.orbax-checkpoint-tmp").mkdir()
     with Writer(run, "demo") as writer:
-        assert sorted(os.listdir(run / "checkpoints" / ONE)) == ["2", "4"]
-        writer.save_snapshot(ONE, 4, weights(3, seed=9))  # again, after resuming before it
-        writer.commit(ONE, *tables(FIRST, ONE, snapshot_steps="2 4"))
-    assert same(load(run).restore(FIRST[1]), weights(3, seed=9), 1)
+        assert sorted(os.listdir(run / "checkpoints" / third)) == ["2", "4"]
+        writer.save_snapshot(third, 4, weights(1, seed=9))  # again, after resuming before it
+        writer.save_snapshot(third, 2, weights(1, seed=2))
+        writer.commit(third, *tables(ids, third, snapshot_steps="2 4"))
+    assert same(load(run).restore(ids[0]), weights(1, seed=9), 0)
     assert not list((run / "partial").iterdir())
 
 
@@ -278,7 +301,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> Callable
     return lambda: calls
 
 
-@pytest.mark.parametrize("number", range(6))  # two parts: file, rename, folder
+@pytest.mark.parametrize("number", range(8))  # journal; two parts: file, rename, folder; journal
 def test_disk_full_while_committing_leaves_nothing_that_passes_for_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ):
@@ -287,54 +310,58 @@ def test_disk_full_while_committing_leaves_nothing_that_passes_for_whole(
         writer.write_manifest(EMPTY)
         writer.commit(TWO, *tables(SECOND, TWO))
         fail_at(patch, number, errno.ENOSPC)
-        part = f"{'trials' if number > 2 else 'trajectories'}/part-{ONE}.parquet"
+        part = f"{'trials' if number > 3 else 'trajectories'}/part-{ONE}.parquet"
+        part = "journal.log" if number in (0, 7) else part
         with pytest.raises(StoreError, match=f"cannot write {folder}/{part}: the disk is full"):
             writer.commit(ONE, *tables(FIRST, ONE))
         assert not list(folder.rglob(f"{TEMPORARY}*"))
-    whole = set(SECOND) | (set(FIRST) if number == 5 else set())  # 5: the file is there, whole
+    whole = set(SECOND) | (set(FIRST) if number > 5 else set())  # the file is there, whole
     loaded = load(folder)
     assert set(loaded.trials["trial_id"]) == set(loaded.trajectories["trial_id"]) == whole
     with Writer(folder, "demo") as writer:
-        writer.commit(ONE, *tables(FIRST, ONE))
+        if number <= 5:
+            writer.commit(ONE, *tables(FIRST, ONE))
         assert committed(writer.folder) == {*FIRST, *SECOND}
+    assert status(folder).problems == ()
 
 
 def test_every_moment_of_a_commit_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Writer(tmp_path / "run", "demo") as writer, monkeypatch.context() as patch:
         count = fail_at(patch, 99, errno.ENOSPC)
         writer.commit(ONE, *tables(FIRST, ONE))
-        assert count() == 6
+        assert count() == 8
 
 
 def test_disk_full_while_writing_the_bytes(run: Path, monkeypatch: pytest.MonkeyPatch):
-    def write_table(table: pa.Table, file: Any, **_: Any) -> None:
-        file.write(b"PAR1")
+    def fsync(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = files(run)
-    monkeypatch.setattr(pq, "write_table", write_table)
-    with Writer(run, "demo") as writer, pytest.raises(StoreError, match="the disk is full"):
-        writer.commit("0" * 12, *tables(["e" * 12], "0" * 12))
-    assert files(run) == before
+    with Writer(run, "demo") as writer, monkeypatch.context() as patch:
+        writer.save_partial("0" * 12, {}, {})  # begun
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(StoreError, match="the disk is full"):
+            writer.commit("0" * 12, *tables(["e" * 12], "0" * 12))
+    assert files(run) == {*before, f"partial/{'0' * 12}.npz"}
 
 
 def test_disk_full_before_and_during_a_snapshot(run: Path, monkeypatch: pytest.MonkeyPatch):
-    before = files(run)
-    path = run / "checkpoints" / TWO / "4"
+    before, third = files(run), "0" * 12
+    path = run / "checkpoints" / third / "4"
     with Writer(run, "demo") as writer:
         with monkeypatch.context() as patch:
             usage = shutil.disk_usage(run)._replace(free=100)
             patch.setattr(shutil, "disk_usage", lambda _: usage)
             with pytest.raises(StoreError, match=f"cannot write {path}: the disk is full"):
-                writer.save_snapshot(TWO, 4, weights(2))
-        assert files(run) - {"lock.json"} == before
+                writer.save_snapshot(third, 4, weights(2))
+        assert files(run) == before
 
         def save(*_: Any) -> None:
             raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [...]")
 
         monkeypatch.setattr(checkpoints, "save", save)
         with pytest.raises(StoreError, match=f"cannot write {path}: the disk is full"):
-            writer.save_snapshot(TWO, 4, weights(2))
+            writer.save_snapshot(third, 4, weights(2))
 
 
 def test_snapshot_that_fails_midway_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -391,12 +418,10 @@ def test_damaged_part_is_named(run: Path, content: bytes):
     whole = part.read_bytes()
     for damaged in (content, whole[:-9], whole[len(whole) // 2 :]):
         part.write_bytes(damaged)
-        sentence = f"{part} is damaged: .*; delete trials/{part.name} to compute its trials again"
-        with Writer(run, "demo") as writer, pytest.raises(StoreError, match=sentence):
-            committed(writer.folder)
-        with pytest.raises(StoreError, match=sentence):
-            status(run)
-        with pytest.raises(StoreError, match=sentence):
+        with pytest.raises(StoreError, match=f"{part} has .* bytes instead of .*topicjax repair {run}"):
+            Writer(run, "demo").__enter__()
+        assert len(status(run).problems) == 1 and str(part) in status(run).problems[0]
+        with pytest.raises(StoreError, match=f"{part} is damaged: .*; `topicjax repair`"):
             _ = load(run).trials
 
 
@@ -406,7 +431,7 @@ def test_damaged_and_missing_trajectories_are_named(run: Path):
     with pytest.raises(StoreError, match=f"{part} is damaged"):
         _ = load(run).trajectories
     part.unlink()
-    with pytest.raises(StoreError, match=f"{part} is missing, though its trials are finished"):
+    with pytest.raises(StoreError, match=f"{part} is missing; `topicjax repair`"):
         _ = load(run).trajectories
 
 
@@ -429,12 +454,11 @@ def test_damaged_or_foreign_manifest_is_named(run: Path, text: str):
 
 def test_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path):
     (tmp_path / "thesis.tex").touch()
-    (tmp_path / "trials").mkdir()
-    for attempt in (lambda: Writer(tmp_path, "demo").__enter__(), lambda: load(tmp_path)):
-        with pytest.raises(
-            StoreError, match=r"not a run folder, it has no manifest.json; it holds thesis.tex, trials$"
-        ):
-            attempt()
+    with pytest.raises(StoreError, match=r"not a run folder, it has no manifest.json; it holds thesis.tex$"):
+        load(tmp_path)
+    (tmp_path / "trials").mkdir()  # a folder of that name may be anyone's
+    with pytest.raises(StoreError, match=r"not a run folder, .*; it holds thesis.tex, trials$"):
+        Writer(tmp_path, "demo").__enter__()
     assert sorted(os.listdir(tmp_path)) == ["thesis.tex", "trials"]
 
 
@@ -452,8 +476,9 @@ def test_another_sweep_is_refused_unless_extending(run: Path):
     with Writer(run, "other", extend=True) as writer:
         assert committed(writer.folder) == {*FIRST, *SECOND}
     (run / "manifest.json").unlink()
-    with pytest.raises(StoreError, match="holds trials of an unknown sweep"):
+    with pytest.raises(StoreError, match="is not a run folder, it has no manifest"):
         Writer(run, "demo").__enter__()
+    assert len(load(run).trials) == 5  # reading needs none
 
 
 def test_no_run_folder(tmp_path: Path):
@@ -581,6 +606,7 @@ def test_manifest_is_plain_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         text = (tmp_path / "manifest.json").read_text()
         assert json.loads(text, parse_constant=refuse) == {
             "sweep": "demo",
+            "digest": digest({**plain(given)}),
             "limit_lines": [{"stage1": 0.5, "stage2": None, "bayes": None}],
             "shape": [1, 2],
             "steps": [0, 1],
@@ -601,7 +627,18 @@ def test_chunk_name_depends_on_the_trials():
 
 def test_status_of_a_run(run: Path):
     plans = (PlanStatus("demo", 7, 5),)
-    expected = Status("demo", finished=5, ok=4, diverged=1, planned=7, beyond=0, plans=plans, running=None)
+    expected = Status(
+        "demo",
+        finished=5,
+        ok=4,
+        diverged=1,
+        planned=7,
+        beyond=0,
+        plans=plans,
+        problems=(),
+        versions=(),
+        running=None,
+    )
     assert status(run) == expected
     assert load(run).missing == ("5 of 7 trials are finished",)
 
@@ -664,6 +701,7 @@ def test_parts_of_one_folder_share_one_schema(run: Path):
 def test_parts_with_other_columns_are_read_as_one_table(run: Path):
     part = part_path(run / "trials", TWO)
     pd.read_parquet(part).assign(late_column=7).to_parquet(part, index=False)
+    (run / "journal.log").unlink()  # it would call the changed part damaged
     found = load(run).trials.set_index("trial_id")["late_column"]
     assert found[SECOND].tolist() == [7, 7] and found[FIRST].isna().all()
 

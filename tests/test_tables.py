@@ -9,9 +9,9 @@ import pytest
 import small_models
 from small_models import SMALL, one_hot_weights
 from synthetic_runs import TWO_STAGE, case, make_run, ramp, scored
+
 from topicjax.analysis.report import tables
 from topicjax.analysis.report.tables import distances, table3, to_csv, to_markdown, uniform_attention
-
 from topicjax.errors import UserError
 from topicjax.theory.documents import DataModel
 from topicjax.theory.uniform_attention import uniform_attention_optimum

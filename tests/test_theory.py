@@ -10,7 +10,16 @@ import pytest
 from topicjax.theory.documents import DataModel
 from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.onset import onset_rate
-from topicjax.theory.theorems import theorem1_bias, theorem2_entries, theorem2_matrix, theorem3_interval
+from topicjax.theory.theorems import (
+    lemma1_member,
+    lemma1_residual,
+    theorem1_bias,
+    theorem1_member,
+    theorem1_residual,
+    theorem2_entries,
+    theorem2_matrix,
+    theorem3_interval,
+)
 from topicjax.theory.uniform_attention import (
     ridge_path,
     uniform_attention_loss,
@@ -43,7 +52,7 @@ def all_documents(data):
 
 
 def shown_tokens(data, words):
-    """Token distribution of a masked document, straight from section 3.2."""
+    """Token distribution of a masked document, straight from the paper's section 3.2."""
     shown = np.zeros(data.num_words + 1)
     for word, chance in enumerate(words, start=1):
         shown[word] += chance * (1 - data.p_mask)
@@ -101,25 +110,13 @@ def test_moments_match_enumerated_documents_with_any_topic_word():
     np.testing.assert_allclose(lda.second_moment_words(), moment, rtol=0.015)
 
 
-def lemma1_member(data, constants, free):
-    """A minimiser W of Lemma 1 from its constants u_0..u_Tv and any direction that keeps the topics' sums."""
-    a, words = data.survival, data.words_per_topic
-    shown_as_mask = data.p_mask * (1 - data.p_keep - data.p_random)
-    together = np.kron(np.eye(data.topics), np.ones((words, words)))
-    member = np.repeat(constants[:, None], data.num_words + 1, axis=1)
-    member[1:, 1:] += together / (a * words)
-    member[:, 0] = (1 - 1 / shown_as_mask) * constants
-    member[1:, 0] -= data.p_mask * data.p_random / (a * shown_as_mask * data.num_words)
-    member[:, 1:] += free[:, 1:] - free[:, 1:] @ together / words
-    return member
-
-
 def test_lemma1_members_are_optimal_and_others_are_not():
     rng = np.random.default_rng(1)
     constants, free = rng.normal(size=13), rng.normal(size=(13, 13))
     best = enumerated_loss(SMALL, theorem2_matrix(*SMALL.sizes_and_masking))
     assert best == pytest.approx(1 - 1 / 6, abs=1e-12)
     member = lemma1_member(SMALL, constants, free)
+    assert lemma1_residual(SMALL, member) < 1e-12
     assert enumerated_loss(SMALL, member) == pytest.approx(best, abs=1e-12)
     assert uniform_attention_loss(SMALL, member) == pytest.approx(best, abs=1e-12)
     changes = [
@@ -136,6 +133,7 @@ def test_lemma1_members_are_optimal_and_others_are_not():
         perturbed[first] += 0.1
         for entry in second:
             perturbed[entry] -= 0.1
+        assert lemma1_residual(SMALL, perturbed) > 0.01
         assert enumerated_loss(SMALL, perturbed) > best + 1e-6
 
 
@@ -143,15 +141,19 @@ def test_lemma1_constants_of_theorem2():
     theorem = theorem2_matrix(*SMALL.sizes_and_masking)
     constants = np.full(13, theorem2_entries(*SMALL.sizes_and_masking)[1])
     constants[0] = 0
-    np.testing.assert_allclose(lemma1_member(SMALL, constants, np.zeros((13, 13))), theorem, atol=1e-14)
+    np.testing.assert_allclose(lemma1_member(SMALL, constants), theorem, atol=1e-14)
 
 
-def test_appendix_b_is_optimal_with_the_bias_of_theorem1_only():
-    simplest = np.diag([0.0] + [1 / SMALL.survival] * 12)  # W^E = I / sqrt(a)
-    assert enumerated_loss(SMALL, simplest, theorem1_bias(*SMALL.sizes_and_masking)) == pytest.approx(
-        1 - 1 / 6, abs=1e-12
-    )
-    assert enumerated_loss(SMALL, simplest) > 1 - 1 / 6 + 1e-5
+def test_theorem1_members_are_optimal_with_its_bias_only():
+    rng = np.random.default_rng(2)
+    bias = theorem1_bias(*SMALL.sizes_and_masking)
+    member = theorem1_member(SMALL, rng.normal(size=13), rng.normal(size=(13, 13)))
+    assert theorem1_residual(SMALL, member) < 1e-12
+    assert enumerated_loss(SMALL, member, bias) == pytest.approx(1 - 1 / 6, abs=1e-12)
+    assert enumerated_loss(SMALL, member) > 1 - 1 / 6 + 1e-5
+    simplest = np.diag([0.0] + [1 / SMALL.survival] * 12)  # Appendix B's W^E = I / sqrt(a)
+    assert theorem1_residual(SMALL, simplest) < 1e-12
+    assert lemma1_residual(SMALL, simplest) > 1e-3
 
 
 def test_ridge_path_is_the_regularised_regression():

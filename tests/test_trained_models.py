@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from small_models import TOKENS, blocks, one_hot_weights, random_weights, settings
+
 from topicjax.analysis.trained_models import (
     EffectiveModel,
     attention,
@@ -11,7 +12,6 @@ from topicjax.analysis.trained_models import (
     effective_model,
     order_parameters,
 )
-
 from topicjax.errors import UserError
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from synthetic_runs import STEP, case, ramp, run_of, scored
+
 from topicjax.analysis.figures.norm_panels import drawable
 from topicjax.analysis.figures.trajectories import figure4, norm_bands, trajectory_panels
-
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError
 from topicjax.theory.theorems import theorem2_entries

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from small_models import SMALL, TOKENS, blocks, one_hot_weights, random_weights, trial
 from synthetic_runs import make_run
+
 from topicjax.analysis.figures import weight_matrices
 from topicjax.analysis.figures.matrix_cells import choose_cells
 from topicjax.analysis.trained_models import block_share
-
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from topicjax.errors import UserError
-from topicjax.store.files import explained
+from topicjax.store.files import StoreError, explained, is_hex_name
 from topicjax.store.reader import Run
 from topicjax.trial import SETTINGS
 
@@ -52,8 +52,10 @@ def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list
     by the last value of every column.
     """
     tools = load_tools()
-    trials = run.trials.set_index("trial_id")
-    trajectories = run.trajectories
+    trials, trajectories = run.trials.set_index("trial_id"), run.trajectories
+    for trial_id in trials.index:
+        if not is_hex_name(trial_id):  # it will be the name of a folder, which must not lead elsewhere
+            raise StoreError(f"{run.folder} has trial {trial_id!r}; allowed: 12 hexadecimal digits")
     settings = trials.loc[:, [*varying_settings(trials), "status"]].to_dict("index")
     rows_of = trajectories.groupby("trial_id", sort=False).indices
     paths = [Path(trial_id) / f"events.out.tfevents.{trial_id}" for trial_id in trials.index]

@@ -25,6 +25,8 @@ def override(named: NamedSweep, sets: Iterable[str], axes: Iterable[str]) -> tup
         raise UserError(given_twice(both[0]))
     kept, notes = named.sweep.settings, []
     for name, value in fixed.items():
+        if name not in named.sweep.names:
+            continue
         before = len(distinct(named.base, kept))
         kept = select(name, value, kept, DEFAULTS | named.base)
         if (left := len(distinct(named.base, kept))) < before:
@@ -35,9 +37,7 @@ def override(named: NamedSweep, sets: Iterable[str], axes: Iterable[str]) -> tup
 
 
 def select(name: str, value: Any, candidates: Sequence[Settings], default: Settings) -> tuple[Settings, ...]:
-    """Return the settings with this value; all of them if none names the setting."""
-    if not any(name in settings for settings in candidates):
-        return tuple(candidates)
+    """Return the settings that have this value; a UserError lists the values there are if none has it."""
     found = [settings.get(name, default[name]) for settings in candidates]
     if value not in found:
         values = list(dict.fromkeys(found))

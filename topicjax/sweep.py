@@ -29,11 +29,12 @@ class Sweep:
     settings: tuple[Settings, ...]
 
     @property
-    def _names(self) -> set[str]:
+    def names(self) -> set[str]:
+        """Return the names of all settings that the sweep sets."""
         return set().union(*self.settings)
 
     def __post_init__(self) -> None:
-        for name in self._names - set(SETTINGS):
+        for name in self.names - set(SETTINGS):
             raise UserError(unknown_name("setting", name, SETTINGS))
 
     def __len__(self) -> int:
@@ -44,7 +45,7 @@ class Sweep:
 
     def __mul__(self, other: "Sweep") -> "Sweep":
         """Return all combinations of the settings of both sweeps; those of the right one vary faster."""
-        if both := ", ".join(sorted(self._names & other._names)):
+        if both := ", ".join(sorted(self.names & other.names)):
             raise UserError(f"both sides of * set {both}; allowed: each setting on one side only")
         return Sweep(tuple(a | b for a, b in itertools.product(self.settings, other.settings)))
 

@@ -1,5 +1,4 @@
-"""A trial is one training run: static settings (Spec), numbers that fix its documents (Stream), and numbers
-that act on it given its documents (Hypers).
+"""Trials: settings that are static (Spec), that fix the documents (Stream), that act on the weights (Hypers).
 
 A trial is fully described by these settings, and its identity is a short hash of them.  Each distinct Spec is
 compiled once; Streams and Hypers are traced numbers, so a new learning rate never recompiles.  A new setting

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +13,10 @@ from topicjax.cli import advice
 from topicjax.errors import UserError
 from topicjax.overrides import override
 from topicjax.store import reader
-from topicjax.store.files import explained
+from topicjax.store.files import explained, write_whole
 from topicjax.store.lock import who
+from topicjax.store.repair import repair
+from topicjax.store.verify import verify
 from topicjax.sweep import trials as expand_trials
 from topicjax.sweep_files import NamedSweep, load_sweep, sweep_names
 from topicjax.trial import SETTINGS, Trial, make_trial
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from topicjax.engine.run import Options, Outcome
 
 RESULTS = Path("results")
+SAY_SECONDS = 2.0
+MOST_PROBLEMS = 5  # of a status
 
 
 def list_sweeps(options: argparse.Namespace) -> int:
@@ -140,6 +146,13 @@ def show_status(options: argparse.Namespace) -> int:
         f"{state.sweep}: {state.finished:,}{of} trials finished, "
         f"{state.ok:,} ok, {state.diverged:,} diverged; {running}"
     )
+    for problem in state.problems[:MOST_PROBLEMS]:
+        print(f"{problem}, though its trials are finished")
+    if state.problems:
+        more = f"{len(state.problems):,} such files; " if len(state.problems) > 1 else ""
+        print(f"{more}to set them aside: {advice.command('repair', options.folder)}")
+    if state.versions:
+        print(f"trained by {len(state.versions)} versions of the code: {'; '.join(state.versions)}")
     if len(state.plans) > 1:
         print("the folder holds trials of several plans:")
         for plan in state.plans:
@@ -149,17 +162,65 @@ def show_status(options: argparse.Namespace) -> int:
     return 0
 
 
+def verify_folder(options: argparse.Namespace) -> int:
+    """Check a run folder; exit code 1 with a list if something is not as it was written."""
+    started = time.monotonic()
+    verdict = verify(options.folder, verifying())
+    seconds = time.monotonic() - started
+    for problem in verdict.problems:
+        print(problem.sentence)
+    rate = verdict.bytes_read / 1e6 / max(seconds, 1e-9)
+    print(
+        f"{options.folder}: {verdict.trials:,} trials in {verdict.chunks:,} chunks, "
+        f"{verdict.bytes_read / 1e6:,.1f} MB read in {seconds:.1f} s ({rate:,.0f} MB/s)"
+    )
+    if not verdict.problems:
+        print("everything is as it was written")
+        return 0
+    print(
+        f"{len(verdict.problems):,} problems; to set them aside: {advice.command('repair', options.folder)}"
+    )
+    return 1
+
+
+def repair_folder(options: argparse.Namespace) -> int:
+    """Set aside what is damaged; nothing is deleted."""
+    reader.load(options.folder)
+    verdict, moved = repair(options.folder, verifying())
+    for problem in verdict.problems:
+        print(problem.sentence)
+    for path in moved:
+        print(f"moved to {path}")
+    if not verdict.problems:
+        print("everything is as it was written: nothing to repair")
+    else:
+        print("the same `topicjax run` as before computes again what is missing")
+    return 0
+
+
+def verifying() -> Callable[[int, int], None]:
+    """Return a function that says how far a check is, every few seconds."""
+    last = time.monotonic()
+
+    def say(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > SAY_SECONDS:
+            last = time.monotonic()
+            print(f"checked {done:,} of {total:,} chunks ...", file=sys.stderr, flush=True)
+
+    return say
+
+
 def restore_weights(options: argparse.Namespace) -> int:
     """Write one trial's weights to an .npz file."""
     import numpy as np
 
     if options.out.suffix != ".npz":
         raise UserError(f"--out is {str(options.out)!r}; allowed: a name that ends in .npz")
+    if options.out.exists() and not options.force:
+        raise UserError(f"{options.out} is there already; allowed: another --out, or --force")
     weights = reader.load(options.folder).restore(options.trial_id, options.step)
-    try:
-        np.savez(options.out, allow_pickle=False, **weights)
-    except OSError as error:
-        raise UserError(f"{options.out} cannot be written: {error.strerror}") from None
+    write_whole(options.out, lambda file: np.savez(file, allow_pickle=False, **weights))
     shapes = ", ".join(f"{name} {'x'.join(map(str, w.shape))}" for name, w in weights.items())
     print(f"{options.out}: {shapes}")
     return 0

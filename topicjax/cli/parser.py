@@ -40,9 +40,15 @@ def make_parser() -> argparse.ArgumentParser:
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
     add_folder(add("status", commands.show_status, "say how far a run is and what its folder holds"))
 
+    add_folder(add("verify", commands.verify_folder, "check every file of a run folder against its checksum"))
+    add_folder(
+        add("repair", commands.repair_folder, "set damaged files aside: the next run computes them again")
+    )
+
     restore = add("restore", commands.restore_weights, "write the weights of one trial to a file")
     add_trial(restore)
     restore.add_argument("--out", type=Path, default=Path("weights.npz"), help="default: weights.npz")
+    restore.add_argument("--force", action="store_true", help="write over a file that is there")
 
     inspect = add("inspect", commands.inspect_trial, "draw one trained model: weights, attention, trajectory")
     add_trial(inspect)

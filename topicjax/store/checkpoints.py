@@ -11,6 +11,8 @@ import json
 import logging
 import os
 import shutil
+import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import numpy as np
 
 from topicjax.store.files import first_line, plain, sync, write_whole
 
+SUCCESS = "commit_success.txt"
 METADATA = "_METADATA"  # orbax: the names of the arrays
 INDEX_BYTES = 100_000_000  # room for the list of pieces, read once for all arrays, not per array
 PAYLOAD, META = "payload.", "meta"  # members of a state: its arrays, and the rest as JSON
@@ -35,9 +38,11 @@ def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
     pieces = {name: ocp.SaveArgs(shard_axes=(0,)) for name in arrays}
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True)
     try:
-        with quiet_absl(), ocp.Checkpointer(handler) as checkpointer:
+        with quiet_absl(), harmless(folder) as path, ocp.Checkpointer(handler) as checkpointer:
             arguments = ocp.args.PyTreeSave(arrays, save_args=pieces)
-            checkpointer.save(folder.resolve(), args=arguments, force=True)
+            checkpointer.save(path, args=arguments, force=True)
+        if (folder / SUCCESS).exists():  # names where the folder was: of no use to who gets a copy
+            (folder / SUCCESS).write_text("Checkpoint commit was successful.\n")
         sync_tree(folder)
     except BaseException:
         for unfinished in folder.parent.glob(f"{folder.name}.*"):
@@ -45,21 +50,54 @@ def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
         raise
 
 
-def read_trial(folder: Path, row: int) -> dict[str, np.ndarray]:
-    """Return the arrays of one trial, reading no other; raises OSError, KeyError or ValueError."""
+def read_trials(folder: Path, place: int | slice) -> dict[str, np.ndarray]:
+    """Return the arrays of one trial, or of several, and read no other; raises what the libraries raise."""
     import tensorstore as ts
 
     tree = json.loads((folder / METADATA).read_text())["tree_metadata"]
     names = [leaf["key_metadata"][0]["key"] for leaf in tree.values()]
-    base = {"driver": "file", "path": f"{folder.resolve()}/"}
     context = ts.Context({"cache_pool": {"total_bytes_limit": INDEX_BYTES}})
     opened = {}
-    for name in names:
-        pieces = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
-        spec = {"driver": "zarr3", "kvstore": pieces, "fill_missing_data_reads": False}
-        opened[name] = ts.open(spec, open=True, read=True, context=context)
-    reads = {name: array.result()[row].read() for name, array in opened.items()}
-    return {name: np.asarray(read.result()) for name, read in reads.items()}
+    with harmless(folder) as path:
+        base = {"driver": "file", "path": f"{path}/"}
+        for name in names:
+            pieces = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+            spec = {"driver": "zarr3", "kvstore": pieces, "fill_missing_data_reads": False}
+            opened[name] = ts.open(spec, open=True, read=True, context=context)
+        reads = {name: array.result()[place].read() for name, array in opened.items()}
+        return {name: np.asarray(read.result()) for name, read in reads.items()}
+
+
+def checksum(weights: Mapping[str, np.ndarray]) -> str:
+    """Return 8 hexadecimal digits that depend on every bit of one trial's arrays, their names and shapes."""
+    crc = 0
+    for name, array in sorted(weights.items()):
+        crc = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), crc)
+        crc = zlib.crc32(array.tobytes(), crc)
+    return f"{crc:08x}"
+
+
+def tree_checksum(folder: Path) -> str:
+    """Return 8 hexadecimal digits that depend on every file of a snapshot, its name and its bytes."""
+    crc = 0
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        crc = zlib.crc32(f"{path.relative_to(folder).as_posix()} {len(content)}".encode(), crc)
+        crc = zlib.crc32(content, crc)
+    return f"{crc:08x}"
+
+
+@contextlib.contextmanager
+def harmless(folder: Path) -> Iterator[Path]:
+    """Give a path to the folder that the libraries take as it is: to them [ ] * ? and \\ are no letters."""
+    absolute = folder.parent.resolve() / folder.name
+    if not set("[]*?\\") & set(str(absolute)):
+        yield absolute
+        return
+    with tempfile.TemporaryDirectory() as place:
+        alias = Path(place) / "chunk"
+        alias.symlink_to(absolute.parent)
+        yield alias / folder.name
 
 
 @contextlib.contextmanager

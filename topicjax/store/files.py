@@ -4,6 +4,8 @@ import contextlib
 import errno
 import math
 import os
+import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -11,6 +13,8 @@ from typing import IO, Any
 import numpy as np
 
 TEMPORARY = ".tmp-"  # pandas and pyarrow pass over names that begin with a dot
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+HEX_NAME = re.compile("[0-9a-f]{12}")
 REASONS = {
     errno.ENOSPC: "the disk is full; finished trials are kept, make room and run it again",
     errno.EDQUOT: "the disk quota is used up; finished trials are kept, make room and run it again",
@@ -28,17 +32,31 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file so that, whatever happens, its name has the old content or all of the new."""
     temporary = path.with_name(TEMPORARY + path.name)
     with explained("write", path):
+        temporary.unlink(missing_ok=True)  # of a killed process, or a link to someone else's file
         try:
-            with open(temporary, "wb") as file:
+            with open(os.open(temporary, NEW_FILE, 0o644), "wb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            os.replace(temporary, path)  # a link of that name is replaced, not followed
             sync(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of an ordinary file; a pipe, which might never end, is an OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not an ordinary file")
+        return file.read()
+
+
+def is_hex_name(name: object) -> bool:
+    """Return whether this is a name as trials, chunks and plans have it: 12 hexadecimal digits."""
+    return isinstance(name, str) and HEX_NAME.fullmatch(name) is not None
 
 
 @contextlib.contextmanager

@@ -7,14 +7,18 @@ from pathlib import Path
 
 from topicjax.store.files import StoreError, explained
 
-MANIFEST, LOCK = "manifest.json", "lock.json"
+MANIFEST, LOCK, JOURNAL = "manifest.json", "lock.json", "journal.log"
 TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL = "trials", "trajectories", "checkpoints", "partial"
 PLANS = "plans"  # a table of trial ids for each plan that a run was asked for
 FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS)
+SET_ASIDE = "set_aside"  # what was damaged or of no more use, never deleted
 
 
 def check_kind(folder: Path, may_be_new: bool = False) -> None:
-    """Raise a StoreError unless this is a run folder, or there is nothing and that is allowed."""
+    """Raise a StoreError unless this is a run folder, or there is nothing and that is allowed.
+
+    Without a manifest a folder can be read, if it has trials, but not written: its files may be anyone's.
+    """
     try:
         with explained("read", folder, NotADirectoryError, FileNotFoundError):
             names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
@@ -26,7 +30,9 @@ def check_kind(folder: Path, may_be_new: bool = False) -> None:
         raise StoreError(f"there is no folder {folder}") from None
     if not names and not may_be_new:
         raise StoreError(f"{folder} is empty; allowed: a run folder")
-    if MANIFEST not in names and not set(names) <= {*FOLDERS, LOCK}:
+    if MANIFEST in names or (may_be_new and set(names) <= {LOCK}):
+        return
+    if may_be_new or TRIALS not in names:
         inside = [name for name in names if (folder / name / MANIFEST).exists()]
         found = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
         hint = f"did you mean {folder / inside[0]}?" if inside else f"it holds {found}"

@@ -2,27 +2,64 @@
 
     format       2; a folder of format 1 (topicjax 0.1) is read, not written
     sweep        the sweep of the folder's first run
-    runs         an entry per run: sweep, description, base, axes, overrides, plan, planned, left,
-                 snapshots, lanes, started, versions, python, git_commit, devices; and, once it has
-                 trained something, finished, trials, trial_steps, wall_seconds, compile_seconds, trial_steps_per_second
+    runs         an entry per run, see RUN_FIELDS; from `finished` on only if it has trained something
     limit_lines  an entry per data setting and objective
+    digest       of all else
 
 `plan` names a file in plans/ with the ids of all trials that the run was asked for.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from topicjax.store.files import StoreError, explained, first_line, plain, write_whole
+from topicjax.store.files import (
+    StoreError,
+    explained,
+    first_line,
+    is_hex_name,
+    plain,
+    read_regular,
+    write_whole,
+)
 from topicjax.store.folder import MANIFEST
 
 FORMAT = 2
+NUMBER = (int, float)
+RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "sweep": str,
+    "description": str,
+    "base": dict,
+    "axes": dict,
+    "overrides": list,  # as they were typed
+    "plan": str,
+    "planned": (int, type(None)),  # trials of the plan
+    "left": int,  # of these, not finished when the run started
+    "snapshots": str,
+    "lanes": int,
+    "started": str,
+    "versions": dict,
+    "python": str,
+    "git_commit": (str, type(None)),
+    "devices": list,
+    "finished": str,
+    "trials": int,
+    "trial_steps": NUMBER,
+    "wall_seconds": NUMBER,
+    "compile_seconds": NUMBER,
+    "trial_steps_per_second": NUMBER,
+}
 ONCE_PER_FOLDER = ("description", "base", "axes", "snapshots", "started", "versions", "python")
 ONCE_PER_FOLDER += ("git_commit", "devices")  # what format 1 kept of its last run only
 
 Manifest = dict[str, Any]
+
+
+def new_manifest(sweep: str) -> Manifest:
+    """Return the manifest of a folder without runs."""
+    return {"format": FORMAT, "sweep": sweep, "runs": [], "limit_lines": []}
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -30,36 +67,84 @@ def read_manifest(folder: str | Path) -> Manifest:
     path = Path(folder) / MANIFEST
     try:
         with explained("read", path, FileNotFoundError):
-            manifest = json.loads(path.read_text())
+            manifest = json.loads(read_regular(path).decode())
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {first_line(error)}") from error
-    if not isinstance(manifest, dict) or "sweep" not in manifest:
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("sweep"), str):
         raise StoreError(f"{path} is not the manifest of a run: it does not name its sweep")
-    if manifest.get("format", 1) not in (1, FORMAT):
+    version = manifest.get("format", 1)
+    if version not in (1, FORMAT):
         raise StoreError(
-            f"{path} has format {manifest['format']}, of a newer topicjax; "
-            f"this one reads formats 1 and {FORMAT}"
+            f"{path} has format {version!r}, of a newer topicjax; this one reads formats 1 and {FORMAT}"
         )
-    return manifest if "format" in manifest else from_format_1(manifest)
+    if version == FORMAT and manifest.pop("digest", None) != digest(manifest):
+        raise StoreError(f"{path} is damaged: its digest does not match; `topicjax repair` sets it aside")
+    manifest = manifest if version == FORMAT else from_format_1(manifest, path)
+    check_values(manifest, path)
+    return manifest
 
 
-def from_format_1(manifest: Mapping[str, Any]) -> Manifest:
+def from_format_1(manifest: Mapping[str, Any], path: Path) -> Manifest:
     """Return a manifest of format 1 in the shape of format 2; it knew the settings of its last run only."""
-    runs = [{"sweep": manifest["sweep"], **entry} for entry in manifest.get("runs", [])] or [
-        {"sweep": manifest["sweep"]}
-    ]
+    found, lines = manifest.get("runs", []), manifest.get("limit_lines", [])
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise StoreError(f"{path} is damaged: runs is no list of objects")
+    runs = [{"sweep": manifest["sweep"], **entry} for entry in found] or [{"sweep": manifest["sweep"]}]
     runs[-1] |= {name: manifest[name] for name in ONCE_PER_FOLDER if name in manifest}
     runs[-1]["planned"] = manifest.get("trials_planned")
-    lines = manifest.get("limit_lines", [])
     return {"format": 1, "sweep": manifest["sweep"], "runs": runs, "limit_lines": lines}
+
+
+def check_values(manifest: Manifest, path: Path) -> None:
+    """Raise a StoreError if a value is not of the kind that readers expect."""
+    problems = [
+        f"{name} is no list of objects"
+        for name in ("runs", "limit_lines")
+        if not isinstance(manifest.get(name), list) or not all(isinstance(e, dict) for e in manifest[name])
+    ]
+    problems = problems or [
+        *(problem for entry in manifest["runs"] for problem in run_problems(entry)),
+        *(f"limit_lines has {entry!r:.60}" for entry in manifest["limit_lines"] if not is_line(entry)),
+    ]
+    if problems:
+        raise StoreError(f"{path} is damaged: {problems[0]}")
+
+
+def run_problems(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Give what is wrong with the entry of a run."""
+    for name in RUN_FIELDS.keys() & entry.keys():
+        value = entry[name]
+        is_wrong = not isinstance(value, RUN_FIELDS[name]) or isinstance(value, bool)
+        if isinstance(value, list):
+            is_wrong = is_wrong or not all(isinstance(text, str) for text in value)
+        if is_wrong or (name == "plan" and not is_hex_name(value)):
+            yield f"{name} of runs is {value!r:.60}"
+
+
+def is_line(entry: Mapping[str, Any]) -> bool:
+    """Return whether this is an entry of limit_lines."""
+    settings, objective = entry.get("settings"), entry.get("objective")
+    if not isinstance(settings, dict) or not isinstance(objective, str):
+        return False
+    values = [value for name, value in entry.items() if name not in ("settings", "objective", "error")]
+    return all(isinstance(value, (*NUMBER, type(None))) for value in values) and all(
+        isinstance(value, (*NUMBER, str)) for value in settings.values()
+    )
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Replace the manifest; numbers that are not finite become null."""
-    text = json.dumps(plain(manifest), indent=2, allow_nan=False) + "\n"
+    content = plain(manifest)
+    text = json.dumps(content | {"digest": digest(content)}, indent=2, allow_nan=False) + "\n"
     write_whole(folder / MANIFEST, lambda file: file.write(text.encode()))
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that depend on every value."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def last_run(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ A trial counts once its row is in trials/.  Reading imports neither jax nor orba
 
 import difflib
 import functools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from topicjax.store import checkpoints, lock
-from topicjax.store.files import StoreError, first_line
+from topicjax.store.files import StoreError, first_line, is_hex_name
 from topicjax.store.folder import (
     CHECKPOINTS,
     LOCK,
@@ -24,10 +23,13 @@ from topicjax.store.folder import (
     TRIALS,
     check_kind,
     part_files,
+    part_path,
     plan_path,
 )
-from topicjax.store.manifest import Manifest, distinct_plans, plan_in_words, read_manifest
-from topicjax.store.parts import read_columns
+from topicjax.store.journal import FileMark, Journal, read_journal
+from topicjax.store.manifest import FORMAT, Manifest, distinct_plans, plan_in_words, read_manifest
+from topicjax.store.parts import read_columns, read_part
+from topicjax.store.recovery import missing_files
 
 LOCATION = ("trial_id", "chunk", "row", "snapshot_steps")  # where a trial's weights are
 STATUSES = ("ok", "diverged")
@@ -48,7 +50,7 @@ class Run:
     @functools.cached_property
     def trials(self) -> pd.DataFrame:
         """One row per finished trial: trial_id, settings, status, final values, where its weights are."""
-        trials = read_columns(self._parts).to_pandas()
+        trials = read_columns(self._parts, None, self._marks(TRIALS)).to_pandas()
         check_trials(trials, self.folder / TRIALS)
         return trials
 
@@ -56,7 +58,8 @@ class Run:
     def trajectories(self) -> pd.DataFrame:
         """One row per record of the finished trials: trial_id, step and the measured columns."""
         folder = self.folder / TRAJECTORIES
-        return read_columns([folder / path.name for path in self._parts]).to_pandas()
+        parts = [folder / path.name for path in self._parts]
+        return read_columns(parts, None, self._marks(TRAJECTORIES)).to_pandas()
 
     @functools.cached_property
     def missing(self) -> tuple[str, ...]:
@@ -103,16 +106,43 @@ class Run:
         return parts
 
     @functools.cached_property
-    def _locations(self) -> pd.DataFrame:
-        return read_columns(self._parts, LOCATION).to_pandas().set_index("trial_id")
+    def _journal(self) -> Journal:
+        return read_journal(self.folder) or Journal()
+
+    def _marks(self, name: str) -> dict[Path, FileMark]:
+        """Return how the parts of a folder were written, as far as the journal knows."""
+        commits = self._journal.commits.items()
+        return {part_path(self.folder / name, chunk): commit.files[name] for chunk, commit in commits}
+
+    @functools.cached_property
+    def _part_of(self) -> dict[str, Path]:
+        """The part of trials/ that each trial is in."""
+        found, unknown = {}, []
+        for path in self._parts:
+            commit = self._journal.commits.get(path.stem.removeprefix("part-"))
+            found |= dict.fromkeys(commit.trial_ids, path) if commit else {}
+            unknown += [] if commit else [path]
+        for path in unknown:
+            found |= dict.fromkeys(read_part(path, ["trial_id"])["trial_id"].to_pylist(), path)
+        return found
+
+    def _location(self, trial_id: str) -> dict[str, Any]:
+        """Return where a trial's weights are, and their checksums if the folder has them."""
+        part = self._part_of[trial_id]
+        columns = [*LOCATION, *(["snapshot_checksums"] if self.manifest.get("format") == FORMAT else [])]
+        rows = read_part(part, columns, self._marks(TRIALS).get(part)).to_pylist()
+        (place,) = [row for row in rows if row["trial_id"] == trial_id]
+        if not is_hex_name(place["chunk"]) or not isinstance(place["row"], int):
+            raise StoreError(f"{part} does not say where the weights of trial {trial_id} are")
+        return place
 
     def find(self, trial_id: str) -> str:
         """Return the whole id of the trial that begins as given."""
-        return find_id(trial_id, list(self._locations.index), self.folder)
+        return find_id(trial_id, list(self._part_of), self.folder)
 
     def snapshot_step(self, trial_id: str, step: int | None = None) -> int:
         """Return the step if the trial's weights were kept there; without one, the last that was."""
-        steps = [int(text) for text in str(self._locations.loc[trial_id, "snapshot_steps"]).split()]
+        steps = [int(text) for text in self._location(trial_id)["snapshot_steps"].split()]
         if not steps:
             raise StoreError(f"trial {trial_id} in {self.folder} was run without snapshots")
         if step is not None and step not in steps:
@@ -125,16 +155,25 @@ class Run:
     def restore(self, trial_id: str, step: int | None = None) -> dict[str, np.ndarray]:
         """Return the weights of a trial, at its last snapshot unless a step is named."""
         trial_id = self.find(trial_id)
-        step = self.snapshot_step(trial_id, step)
-        place = self._locations.loc[trial_id]
-        path = self.folder / CHECKPOINTS / str(place["chunk"]) / str(step)
+        step, place = self.snapshot_step(trial_id, step), self._location(trial_id)
+        path = self.folder / CHECKPOINTS / place["chunk"] / str(step)
         try:
-            return checkpoints.read_trial(path, int(place["row"]))
+            weights = checkpoints.read_trials(path, place["row"])
         except FileNotFoundError:
             raise StoreError(f"the snapshot {path} of trial {trial_id} is missing") from None
-        except (OSError, KeyError, ValueError, IndexError) as error:
+        except (OSError, KeyError, ValueError, IndexError, TypeError) as error:
             why = first_line(error).split(" [tensorstore")[0]
             raise StoreError(f"the snapshot {path} is damaged: {why}") from error
+        written = snapshot_checksums(place).get(step)
+        if written is not None and checkpoints.checksum(weights) != written:
+            raise StoreError(f"the snapshot {path} is damaged: these are not the weights of trial {trial_id}")
+        return weights
+
+
+def snapshot_checksums(place: Mapping[str, Any]) -> dict[int, str]:
+    """Return the checksum of a trial's weights at each of its snapshots, as far as they are known."""
+    steps, sums = place["snapshot_steps"].split(), place.get("snapshot_checksums", "").split()
+    return {int(step): own for step, own in zip(steps, sums, strict=False)}
 
 
 def load(folder: str | Path) -> Run:
@@ -155,8 +194,7 @@ def check_trials(trials: pd.DataFrame, folder: Path) -> None:
 
 def committed(folder: Path) -> set[str]:
     """Return the ids of all trials that are finished in a folder."""
-    columns = read_columns(part_files(folder / TRIALS), ["trial_id"])
-    return set(columns["trial_id"].to_pylist())
+    return finished_trials(folder, read_journal(folder) or Journal())[0]
 
 
 @dataclass(frozen=True)
@@ -179,6 +217,8 @@ class Status:
     planned: int | None  # distinct trials of all plans; None: unknown
     beyond: int  # finished trials that no plan names
     plans: tuple[PlanStatus, ...]
+    problems: tuple[str, ...]  # files of finished trials that are missing or cut off
+    versions: tuple[str, ...]  # of the code that trained them, if there are several
     running: Mapping[str, Any] | None  # who is writing to the folder; None: nobody
 
 
@@ -186,9 +226,8 @@ def status(folder: str | Path) -> Status:
     """Return how far a folder is, or raise a StoreError."""
     folder = Path(folder)
     check_kind(folder)
-    manifest = read_manifest(folder)
-    table = read_columns(part_files(folder / TRIALS), ["trial_id", "status"])
-    finished, counts = set(table["trial_id"].to_pylist()), Counter(table["status"].to_pylist())
+    manifest, found = read_manifest(folder), read_journal(folder)
+    finished, diverged = finished_trials(folder, found or Journal())
     plans, planned_ids = [], set()
     for entry in distinct_plans(manifest) if manifest else ():
         trial_ids = planned_trials(folder, entry)
@@ -198,13 +237,46 @@ def status(folder: str | Path) -> Status:
     return Status(
         sweep=manifest.get("sweep"),
         finished=len(finished),
-        ok=counts["ok"],
-        diverged=counts["diverged"],
+        ok=len(finished) - diverged,
+        diverged=diverged,
         planned=planned,
         beyond=len(finished - planned_ids) if planned_ids else 0,
         plans=tuple(plan for plan in plans if plan.planned),
+        problems=tuple(missing_files(folder, found)) if found else (),
+        versions=code_versions(manifest),
         running=lock.holder(folder / LOCK),
     )
+
+
+def finished_trials(folder: Path, found: Journal) -> tuple[set[str], int]:
+    """Return the finished trials and how many of them diverged.
+
+    The journal knows without opening a table; parts that it does not know are read.
+    """
+    trial_ids: set[str] = set()
+    diverged, unknown = 0, []
+    for path in part_files(folder / TRIALS):
+        commit = found.commits.get(path.stem.removeprefix("part-"))
+        if commit is None:
+            unknown.append(path)
+        else:
+            trial_ids.update(commit.trial_ids)
+            diverged += commit.diverged
+    table = read_columns(unknown, ["trial_id", "status"])
+    trial_ids.update(table["trial_id"].to_pylist())
+    return trial_ids, diverged + table["status"].to_pylist().count("diverged")
+
+
+def code_versions(manifest: Manifest) -> tuple[str, ...]:
+    """Return the versions and commits of the code that trained the trials, if there are several."""
+    found = {}
+    for entry in manifest.get("runs", []):
+        if entry.get("trials"):
+            version = (
+                f"topicjax {entry.get('versions', {}).get('topicjax')}, commit {entry.get('git_commit')}"
+            )
+            found[f"{version}, jax {entry.get('versions', {}).get('jax')}"] = None
+    return tuple(found) if len(found) > 1 else ()
 
 
 def planned_trials(folder: Path, entry: Mapping[str, Any]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Constants of the paper's Theorems 1 and 2, and the interval of Theorem 3 (notation as in `documents`)."""
+"""What the paper proves: Lemma 1, Theorems 1 and 2, and the interval of Theorem 3."""
 
 from typing import Any
 
@@ -49,6 +49,55 @@ def theorem2_matrix(
     value[1:, 0] = mask_column
     value[1:, 1:] = different + (same - different) * same_topic(topics, words_per_topic)
     return value
+
+
+def lemma1_member(data: DataModel, constants: Array, free: Array | None = None) -> Array:
+    """Return a minimiser W of Lemma 1, V x V, from its constants u_0..u_Tv and a free V x V direction.
+
+    Of `free` only the part that leaves the sum over each topic's words unchanged acts.
+    """
+    topics, words = data.topics, data.words_per_topic
+    c1, c2, c3 = _constants(*data.sizes_and_masking)
+    member = np.repeat(constants[:, None], data.num_words + 1, axis=1).astype(float)
+    member[1:, 1:] += c3 / words * same_topic(topics, words)
+    member[:, 0] = -c2 * constants
+    member[1:, 0] -= c1
+    if free is not None:
+        member[:, 1:] += free[:, 1:] - free[:, 1:] @ same_topic(topics, words) / words
+    return member
+
+
+def theorem1_member(data: DataModel, constants: Array, free: Array | None = None) -> Array:
+    """Return a matrix E with the properties of Theorem 1 (b^pred = theorem1_bias), as lemma1_member.
+
+    It is W^E^T W^E for some W^E only if it is also symmetric positive semidefinite.
+    """
+    member = lemma1_member(data, constants, free)
+    member[1:, 0] += _constants(*data.sizes_and_masking)[0]
+    return member
+
+
+def lemma1_residual(data: DataModel, matrix: Array) -> float:
+    """Return the largest violation of Lemma 1's equations; 0 if and only if `matrix` is in its family.
+
+    The constants u_i are read off as the mean entry over other topics (row 0: over all words).
+    """
+    topics, words = data.topics, data.words_per_topic
+    c1, c2, c3 = _constants(*data.sizes_and_masking)
+    block_VxT = matrix[:, 1:].reshape(-1, topics, words).mean(axis=2)
+    block_VxT[1:] -= c3 / words * np.kron(np.eye(topics), np.ones((words, 1)))
+    constants = block_VxT.mean(axis=1)
+    column = matrix[:, 0] + c2 * constants
+    column[1:] += c1
+    spread = words * (block_VxT - constants[:, None])
+    return float(max(np.abs(column).max(), np.abs(spread).max()))
+
+
+def theorem1_residual(data: DataModel, matrix: Array) -> float:
+    """Return the largest violation of Theorem 1's equations by E; 0 if and only if E satisfies them."""
+    shifted = np.array(matrix, dtype=float)
+    shifted[1:, 0] -= _constants(*data.sizes_and_masking)[0]
+    return lemma1_residual(data, shifted)
 
 
 def theorem3_interval(data: DataModel) -> tuple[float, float]:

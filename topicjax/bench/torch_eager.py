@@ -1,9 +1,9 @@
-"""Equation 7 in plain eager PyTorch, one trial at a time: what people would write without an engine.
+"""Equation 7 in plain eager PyTorch, one trial at a time: what one would write without an engine.
 
-One-hot embeddings, no biases, every position a key.  Written to be fast in its own way: all documents of a
-batch at once, padded to the longest; rows of the weights are looked up, not multiplied by one-hot vectors;
-documents are drawn and padded before the clock starts.  Equation 7 has an output for every position, and so
-does a plain program; a tuned one lets only masked positions attend, the others have no loss.
+One-hot embeddings, no biases, every position is a key.  It is written to be fast within these limits: all
+documents of a batch at once, padded to the longest; weights are looked up, not multiplied by one-hot vectors;
+documents are drawn and padded before timing starts.  Equation 7 has an output for every position, and so has
+the plain version; in the tuned one only masked positions attend, since the others have no loss.
 Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, A head.
 """
 
@@ -20,7 +20,7 @@ lookup, cross_entropy = torch.nn.functional.embedding, torch.nn.functional.cross
 
 
 class Batch(NamedTuple):
-    """Documents as the program takes them."""
+    """Documents as the model takes them."""
 
     shown_BxN: Any
     is_key_BxN: Any
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 def batch(documents: Documents, only_masked: bool = False) -> Batch:
-    """Return documents padded to the longest of them; every position attends, or the masked ones only."""
+    """Return documents padded to the longest of them; all positions attend, or only the masked ones."""
     word_BxN, shown_BxN, masked_BxN, present_BxN = map(np.asarray, documents)
     length, masked_B = present_BxN.sum(axis=1).max(), masked_BxN.sum(axis=1)
     attending = max(masked_B.max(), 1) if only_masked else length
@@ -53,7 +53,7 @@ def batch(documents: Documents, only_masked: bool = False) -> Batch:
 
 
 class Attention(torch.nn.Module):
-    """f = W_V X A with A the attention of eq. (5); weights are kept transposed, a row a token."""
+    """f = W_V X A with A the attention of eq. (5); weights are stored transposed, one row per token."""
 
     def __init__(self, W_K: Any, W_Q: Any, W_V: Any) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Attention(torch.nn.Module):
 
 
 def loss(model: Attention, batch: Batch, objective: str) -> Any:
-    """Return eq. (1) with the loss (4) or (3): documents count equally, whatever they have masked."""
+    """Return eq. (1) with the loss (4) or (3): every document has the same weight."""
     output_RxV, target_R = model(batch).flatten(0, 1), batch.target_BxM.flatten()
     if objective == "cross_entropy":
         loss_R = cross_entropy(output_RxV, target_R, reduction="none")
@@ -82,8 +82,8 @@ def loss(model: Attention, batch: Batch, objective: str) -> Any:
     return (loss_R * batch.weight_BxM.flatten()).sum()
 
 
-class Eager:
-    """A trial that takes one Adam step a batch."""
+class EagerTrial:
+    """One trial, trained by Adam."""
 
     def __init__(self, weights: dict[str, Any], batches: Sequence[Batch], learning_rate: float) -> None:
         self.model = Attention(weights["W_K"], weights["W_Q"], weights["W_V"])
@@ -91,14 +91,14 @@ class Eager:
         self.batches = batches
 
     def train(self, steps: int) -> None:
-        """Take this many steps, going through the batches."""
+        """Take this many steps, one per batch, starting again after the last."""
         for number in range(steps):
             self.optimizer.zero_grad()
             loss(self.model, self.batches[number % len(self.batches)], "cross_entropy").backward()
             self.optimizer.step()
 
     def use_best_threads(self, choices: Sequence[int], tries: int = 3, steps: int = 5) -> int:
-        """Set and return the number of threads with which steps are quickest."""
+        """Set and return the number of threads with which steps are fastest."""
         seconds = dict.fromkeys(choices, float("inf"))
         for threads in list(seconds) * tries:
             torch.set_num_threads(threads)
