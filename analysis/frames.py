@@ -1,7 +1,8 @@
-"""What analysis joins onto a run: settings and limit lines at every record, and the order of settings.
+"""What analysis adds to a run: limit lines, the order of records, settings at every record.
 
-`prepared(run)` takes what `topicjax.load` returns.  Functions that need the joins call it themselves, so a
-run may be handed to them as it was loaded.
+`aligned(run)` takes what `topicjax.load` returns and is all that scores and figures need; they call it
+themselves, so a run may be handed to them as it was loaded.  `prepared(run)` joins the settings onto every
+record as well: convenient to group records by, but several times the memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,12 +36,12 @@ NEEDED_TRAJECTORIES = (
 )
 
 
-def prepared(run: Run) -> Run:
-    """Return the run with limit lines in its trials, and its records sorted and joined with settings.
+def aligned(run: Run) -> Run:
+    """Return the run with limit lines in its trials, and its records sorted by trial and step.
 
-    A run that is prepared already is returned as it is.
+    A run that is aligned already is returned as it is.
     """
-    if is_prepared(run):
+    if set(LINE_COLUMNS) <= set(run.trials):
         return run
     check_columns(run.trials, NEEDED_TRIALS, f"{run.folder}/trials")
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
@@ -49,12 +50,24 @@ def prepared(run: Run) -> Run:
     missing = run.missing
     if run.manifest and without:
         missing = (*missing, f"{without} of {len(trials)} trials have no limit lines")
-    return run.replace(trials=trials, trajectories=join_settings(run.trajectories, trials), missing=missing)
+    records, _ = sort_records(run.trajectories, trials)
+    return run.replace(trials=trials, trajectories=records, missing=missing)
 
 
-def is_prepared(run: Run) -> bool:
-    """Return whether the run has limit lines in its trials and settings in its records."""
-    return set(LINE_COLUMNS) <= set(run.trials) and set(LINE_COLUMNS) <= set(run.trajectories)
+def prepared(run: Run) -> Run:
+    """Return the aligned run with settings, status and limit lines at each of its records.
+
+    A run that is prepared already is returned as it is.
+    """
+    if set(LINE_COLUMNS) <= set(run.trials) & set(run.trajectories):
+        return run
+    run = aligned(run)
+    return run.replace(trajectories=join_settings(run.trajectories, run.trials))
+
+
+def owners(run: Run) -> np.ndarray:
+    """Return for each record of an aligned run the row of its trial."""
+    return np.cumsum(run.trajectories["step"].to_numpy() == 0) - 1
 
 
 def settings_in(frame: pd.DataFrame) -> list[str]:
@@ -70,6 +83,20 @@ def varying(frame: pd.DataFrame, names: Iterable[str], within: Sequence[str] = (
         return found
     group = frame.groupby(list(within), dropna=False).ngroup()
     return [name for name in found if frame[name].groupby(group).nunique(dropna=False).to_numpy().max() > 1]
+
+
+def distinct(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
+    """Return for each row the number of its combination of these columns, and the distinct combinations.
+
+    They are numbered in order of appearance.
+    """
+    several = varying(frame, names)  # constant columns tell nothing apart
+    if several:
+        number = frame.groupby(several, dropna=False, sort=False).ngroup().to_numpy()
+    else:
+        number = np.zeros(len(frame), int)
+    first = np.unique(number, return_index=True)[1]
+    return number, frame[list(names)].iloc[first].reset_index(drop=True)
 
 
 def column(frame: pd.DataFrame, name: str) -> np.ndarray:
@@ -91,8 +118,15 @@ def bands(
     keys = [by] if isinstance(by, str) else list(by)
     finite = frame[[*keys, "step"]].assign(value=frame[name].where(np.isfinite(frame[name])))
     values = finite.groupby([*keys, "step"], dropna=False)["value"]
-    columns = {f"q{100 * quantile:g}": values.quantile(quantile) for quantile in quantiles}
-    return pd.DataFrame(columns | {"trials": values.count()}).reset_index()
+    found = values.quantile(list(quantiles)).to_numpy().reshape(-1, len(quantiles))  # sorts once for all
+    columns = {f"q{100 * quantile:g}": found[:, place] for place, quantile in enumerate(quantiles)}
+    return (
+        values.count()
+        .rename("trials")
+        .to_frame()
+        .assign(**columns)
+        .reset_index()[[*keys, "step", *columns, "trials"]]
+    )
 
 
 def check_columns(frame: pd.DataFrame, needed: Sequence[str], place: str) -> None:
@@ -104,15 +138,23 @@ def check_columns(frame: pd.DataFrame, needed: Sequence[str], place: str) -> Non
 
 def join_settings(records: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return the records of the trials, sorted by trial and step, with settings, status and limit lines."""
-    owner = pd.Index(trials["trial_id"]).get_indexer(pd.Index(records["trial_id"]))
+    own, owner = sort_records(records, trials)
+    joined = trials[[*settings_in(trials), "status", *LINE_COLUMNS]].take(owner)
+    return pd.concat([own, joined.reset_index(drop=True)], axis=1)
+
+
+def sort_records(records: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return the records of the trials, sorted by trial and step, and the row of each one's trial."""
+    code, names = pd.factorize(records["trial_id"])
+    owner = pd.Index(trials["trial_id"]).get_indexer(pd.Index(names))[code]
     step = records["step"].to_numpy()
     order = np.lexsort((step, owner))
     order = order[owner[order] >= 0]
     owner, step = owner[order], step[order]
     check_records(trials["trial_id"].to_numpy(), owner, step)
-    joined = trials[[*settings_in(trials), "status", *LINE_COLUMNS]].take(owner)
-    own = records.take(order).reset_index(drop=True)
-    return pd.concat([own, joined.reset_index(drop=True)], axis=1)
+    if len(order) < len(records) or (np.diff(order) != 1).any():
+        records = records.take(order)
+    return records.reset_index(drop=True), owner
 
 
 def check_records(trial_ids: np.ndarray, owner: np.ndarray, step: np.ndarray) -> None:
@@ -144,8 +186,11 @@ def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, 
         fields = tuple(sorted(known))
         tables.setdefault(fields, {})[tuple(known[name] for name in fields)] = entry
     for fields, table in tables.items():
-        for row, key in enumerate(zip(*(trials[name].tolist() for name in fields), strict=True)):
-            for name in names if key in table else ():
-                value = table[key].get(name)
-                columns[name][row] = np.nan if value is None else value
+        kind, kinds = distinct(trials, fields)
+        keys = list(zip(*(kinds[name].tolist() for name in fields), strict=True))
+        is_known = np.array([key in table for key in keys], bool)
+        for name in names:
+            found = [table[key].get(name) if key in table else None for key in keys]
+            values = np.array([np.nan if value is None else value for value in found], float)
+            columns[name] = np.where(is_known[kind], values[kind], columns[name])
     return {f"line_{name}": values for name, values in columns.items()}

@@ -1,6 +1,7 @@
 """One look for every figure: style, colours of the classes, settings in words, PNG and SVG files."""
 
 import contextlib
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from topicjax.store.files import explained
-
 from .frames import MAIN_SETTINGS
+from .outputs import write_file
 
 WIDTH = 7.0  # inches: the text width of a two-column paper
 STYLE: dict[Any, Any] = {
@@ -84,8 +84,6 @@ class Picture:
     def save(self, path: str | Path) -> list[Path]:
         """Write path.png and path.svg; return both paths, or raise a StoreError if they cannot be written."""
         path = Path(path)
-        with explained("write", path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
         files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
         with style():
             engine = self.figure.get_layout_engine()
@@ -93,8 +91,9 @@ class Picture:
                 engine.execute(self.figure)  # where a panel may not fill its room one pass cuts titles
             for file in files:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
-                with explained("write", file):
-                    self.figure.savefig(file, metadata=metadata)
+                drawn = io.BytesIO()
+                self.figure.savefig(drawn, format=file.suffix[1:], metadata=metadata)
+                write_file(file, drawn.getvalue())
                 self.figure.set_layout_engine("none")  # laid out once: it takes as long as drawing
         return files
 
@@ -147,6 +146,11 @@ def described(values: Mapping[Any, Any] | pd.Series, names: Iterable[str]) -> li
 def counted(count: int, thing: str) -> str:
     """Return '1 trial', '1,234 trials'."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """Return the places of so many things, or of the most that are drawn, evenly picked."""
+    return np.linspace(0, count - 1, min(count, most)).astype(int)
 
 
 def sentences(parts: Mapping[str, Any]) -> str:

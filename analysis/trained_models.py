@@ -72,9 +72,12 @@ def sizes_and_masking(settings: Mapping[str, Any]) -> tuple[int, int, float, flo
 
 def data_model(settings: Mapping[str, Any]) -> DataModel | None:
     """Return a trial's documents as theory takes them; None unless topics are disjoint and uniform."""
-    if settings["word_distribution"] != "uniform" or settings["overlap"] != 0:
-        return None
-    return DataModel.of(settings)
+    return DataModel.of(settings) if has_data_model(settings) else None
+
+
+def has_data_model(settings: Any) -> Any:
+    """Return whether the topics of a trial, or of each trial of a table, are disjoint and uniform."""
+    return (settings["word_distribution"] == "uniform") & (settings["overlap"] == 0)
 
 
 def pair_kinds(num_words: int, words_per_topic: int) -> tuple[Array, Array, Array]:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import re
+import signal
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +16,7 @@ import topicjax
 from topicjax.engine import costs, programs, run
 from topicjax.engine.plan import make_groups, parse_snapshots
 from topicjax.engine.progress import Progress
+from topicjax.engine.stopping import StopRequests
 from topicjax.experiments.one_layer import lda, model
 from topicjax.overrides import override
 from topicjax.store.files import StoreError
@@ -162,9 +164,18 @@ def test_snapshots_at_chosen_steps(tmp_path):
 def stopped_at_every_segment(monkeypatch):
     """A user who presses Ctrl-C in the first segment of whatever is run; polls come before and after it."""
 
+    class Pressed(StopRequests):
+        def __init__(self):
+            super().__init__()
+            self.polls = 0
+
+        def __call__(self) -> bool:
+            self.polls += 1
+            self.first = signal.SIGINT if self.polls > 1 else 0
+            return bool(self.first)
+
     def stop_requests():
-        asked = iter([False])
-        return contextlib.nullcontext(lambda: next(asked, True))
+        return contextlib.nullcontext(Pressed())
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "stop_requests", stop_requests)

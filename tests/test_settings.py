@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import pytest
 
-from topicjax.errors import UserError
-from topicjax.settings import Choice, Flag, Real, Role, Setting, Whole, declared, unknown_name
+from topicjax.errors import UserError, shown, unknown_name
+from topicjax.settings import Choice, Flag, Real, Role, Setting, Whole, declared
 
 
 class Colours(NamedTuple):
@@ -102,13 +102,14 @@ def test_values_of_another_type_are_refused(name: str, given: Any, sentence: str
 @pytest.mark.parametrize(
     ("kind", "inside", "outside", "allowed"),
     [
-        (Whole(1), [1, 10**12], [0, -1], "1 or more"),
+        (Whole(1), [1, 2**31 - 1], [0, -1, 2**31], "1 or more"),
         (Whole(1, 9), [1, 9], [0, 10], "1 to 9"),
         (Real(low=0, high=1), [0.0, 1.0], [-1e-9, 1.1, math.nan], "0 to 1"),
-        (Real(above=0), [1e-300, 1e300], [0.0, math.inf], "above 0"),
+        (Real(above=0), [1.2e-38, 3.4e38], [0.0, 1e-300, 1e-40, 3.5e38, 1e300, math.inf], "above 0"),
+        (Real(above=0, smallest=1e-30), [1e-30], [1e-31], "above 0"),
         (Real(above=0, high=1), [1.0], [0.0, 1.1], "above 0, at most 1"),
-        (Real(low=0, below=1), [0.0], [1.0, -1.0], "0 or more, below 1"),
-        (Real(), [-1e300], [math.inf, math.nan], "finite"),
+        (Real(low=0, below=1), [0.0, 0.9999999], [1.0, -1.0, 1 - 1e-9], "0 or more, below 1"),
+        (Real(), [-3e38], [-1e300, math.inf, math.nan], "finite"),
         (Choice(("red", "blue")), ["red"], ["green"], "red, blue"),
         (Flag(), [True, False], [], "true or false"),
     ],
@@ -119,9 +120,38 @@ def test_kinds_say_what_they_allow(kind: Any, inside: list, outside: list, allow
     assert not any(kind.holds(value) for value in outside)
 
 
-def test_values_out_of_range_are_one_sentence():
-    with pytest.raises(UserError, match=r"^share is 1\.5; allowed: 0 or more, below 1$"):
-        SETTINGS["share"].check(1.5)
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("share", 1.5, "share is 1.5; allowed: 0 or more, below 1"),
+        (
+            "share",
+            1e-300,
+            "share is 1e-300; allowed: 0 or more, below 1, as float32: 0 or 1.18e-38 to 3.4e+38 in size",
+        ),
+        ("share", 0.999999999, "share is 0.999999999; allowed: 0 or more, below 1, as float32: this is 1"),
+        ("many", 10**12, "many is 1000000000000; allowed: 1 or more, at most 2147483647"),
+        ("many", 0, "many is 0; allowed: 1 or more"),
+        ("some", 1e-31, "some is 1e-31; allowed: above 0, as float32: 1e-30 to 3.4e+38 in size"),
+    ],
+)
+def test_values_out_of_range_are_one_sentence(name: str, value: Any, sentence: str):
+    """Ranges are those of the numbers that compiled programs have: int32 and float32."""
+    kinds = {"many": Whole(1), "some": Real(above=0, smallest=1e-30)}
+    settings = SETTINGS | {kind: Setting(kind, kinds[kind], 1, "", None) for kind in kinds}
+    with pytest.raises(UserError) as caught:
+        settings[name].check(value)
+    assert str(caught.value) == sentence
+
+
+def test_values_are_shown_on_one_short_line():
+    class Broken:
+        def __repr__(self) -> str:
+            raise KeyError
+
+    assert shown(np.arange(4).reshape(2, 2)) == "array([[0, 1], [2, 3]])"
+    assert len(shown("x" * 10**6)) == 80 and shown("x" * 10**6).endswith("x ...")
+    assert shown(Broken()) == "an object of type Broken"
 
 
 @pytest.mark.parametrize(
@@ -180,3 +210,4 @@ def test_unknown_names_suggest_the_nearest():
     )
     assert unknown_name("axis", "sed", names) == f"unknown axis 'sed'; did you mean 'seed'? {every}"
     assert unknown_name("axis", "xyz", iter(names)) == f"unknown axis 'xyz'; {every}"
+    assert unknown_name("axis", 3, names) == f"unknown axis 3; {every}"

@@ -4,11 +4,13 @@ import itertools
 import math
 import subprocess
 import sys
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+from topicjax.errors import UserError
 from topicjax.sweep import Sweep, axes_of, chain, linspace, logspace, product, trials, where, zipped
 from topicjax.trial import DEFAULTS, SETTINGS, Spec, Trial, make_trial, settings_of
 
@@ -143,7 +145,7 @@ def test_linspace_refuses_infinite_ends_and_impossible_counts(lo: float, hi: flo
         (dict(optimizer=["sgd", "adagrad"]), "optimizer is 'adagrad'; allowed: sgd, momentum"),
         (dict(l2=np.ones((1, 2))), r"l2 is \[1.0, 1.0\]; allowed: a number"),
         (dict(seed=[]), "axis seed has no values"),
-        (dict(seed=range(10**30)), "axis seed has no values or too many; allowed: 1 to 1000000"),
+        (dict(seed=range(10**30)), "axis seed has no values or too many; allowed: 1 to 100000"),
     ],
 )
 @pytest.mark.parametrize("combine", [product, zipped])
@@ -157,6 +159,26 @@ def test_a_sweep_of_hand_written_rows_is_checked_too() -> None:
         Sweep((dict(sede=1),))
     with pytest.raises(ValueError, match="l2 is 'x'; allowed: a number"):
         trials({}, Sweep((dict(l2="x"),)))
+    with pytest.raises(ValueError, match=r"l2 is \[1\]; allowed: a number"):
+        Sweep((dict(l2=[1]),))
+    with pytest.raises(ValueError, match=r"a sweep has \[1, 2\]; allowed: dicts of settings"):
+        Sweep(([1, 2],))  # pyright: ignore
+
+
+def test_sweeps_that_would_fill_the_memory_are_refused_before_they_are_made() -> None:
+    many = product(seed=range(1001))
+    rates = linspace(0, 1, 1000)
+    sentence = "the sweep has 1,001,000 trials; allowed: up to 1,000,000; shorten an axis"
+    before = time.process_time()
+    with pytest.raises(UserError, match=sentence):
+        product(seed=range(1001), l2=rates)
+    with pytest.raises(UserError, match=sentence):
+        _ = many * product(l2=rates)
+    with pytest.raises(UserError, match=sentence):
+        chain(*[many] * 1000)
+    with pytest.raises(UserError, match=r"the sweep has 10,000,000,000 trials"):
+        product(seed=range(100_000), l2=linspace(0, 1, 100_000))
+    assert time.process_time() - before < 2
 
 
 def test_trials_equal_make_trial_row_by_row() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from topicjax import sweep_files
+from topicjax.errors import UserError
 from topicjax.sweep import product, trials
 from topicjax.sweep_files import load_sweep, sweep_names
 from topicjax.trial import trial_id
@@ -79,8 +80,9 @@ def test_unknown_sweeps_name_the_nearest(shipped: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("BASE = {}", r"has no SWEEP; allowed: SWEEP = product\(...\)"),
-        ("SWEEP = [1]", "has no SWEEP"),
+        ("BASE = {}", r"fails: it has no SWEEP; allowed: SWEEP = product\(...\)"),
+        ("SWEEP = [1]", "fails: it has no SWEEP"),
+        ("", "fails: it has no SWEEP"),
         ("SWEEP = (", "fails: SyntaxError: .* line 1"),
         ("import no_such_module", "fails: ModuleNotFoundError: No module named 'no_such_module'"),
         (FILE.replace("seed", "sede"), "fails: unknown setting 'sede'; did you mean"),
@@ -89,6 +91,27 @@ def test_unknown_sweeps_name_the_nearest(shipped: Path, name: str) -> None:
             FILE.replace("dict(steps=40)", "40"),
             "fails: the base is 40; allowed: a dict",
         ),
+        ("import sys\nsys.exit()", "fails: it calls sys.exit; allowed: a BASE and a SWEEP"),
+        ("raise SystemExit('bye\\nbye')", "fails: it calls sys.exit"),
+        ("raise BaseException('stop')", "fails: BaseException: stop"),
+        ("raise GeneratorExit", "fails: GeneratorExit"),
+        ("raise ValueError('first\\nsecond')", "fails: ValueError: first$"),
+        (FILE.replace("range(2)", "[[1], {2: 3}]"), r"fails: seed is \[1\]; allowed: a whole number"),
+        (FILE.replace("range(2)", "{1: 2}"), r"fails: seed is \{1: 2\}; allowed: a whole number"),
+        (FILE.replace("range(2)", "iter([1])"), "fails: seed is <list_iterator .*; allowed: a whole number"),
+        (FILE.replace("dict(steps=40)", "{5: 1}"), "fails: unknown setting 5; allowed"),
+        (
+            FILE.replace("dict(steps=40)", "dict(steps=[4])"),
+            r"fails: steps is \[4\]; allowed: a whole number",
+        ),
+        (FILE.replace("dict(steps=40)", "None"), "fails: the base is None; allowed: a dict"),
+        (FILE + "SWEEP = product", "fails: it has no SWEEP"),
+        (FILE + "from topicjax.sweep import Sweep\nSWEEP = Sweep(({'seed': [1]},))", "fails: seed is"),
+        (FILE + "from topicjax.sweep import Sweep\nSWEEP = Sweep(5)", "fails: TypeError: "),
+        (FILE + "__doc__ = 5", "fails: its docstring is 5; allowed: a text"),
+        (FILE + "__doc__ = '\\udc80'", "fails: its docstring is not valid Unicode"),
+        (FILE + "def f(): f()\nf()", "fails: RecursionError: maximum recursion"),
+        (FILE + "\0", "fails: SyntaxError: source code .* null bytes|fails: ValueError: source code"),
     ],
 )
 def test_broken_sweep_files_are_named(tmp_path: Path, text: str, sentence: str) -> None:
@@ -97,3 +120,46 @@ def test_broken_sweep_files_are_named(tmp_path: Path, text: str, sentence: str) 
     with pytest.raises(ValueError, match=f"sweep file {path} {sentence}") as caught:
         load_sweep(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("first_line", ["5", "f'{1}'", "b'bytes'", "x = 1", "''"])
+def test_a_file_without_a_docstring_has_an_empty_description(tmp_path: Path, first_line: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"{first_line}\nfrom topicjax.sweep import product\nSWEEP = product(seed=[5])\n")
+    assert load_sweep(str(path)).description == ""
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\0\1\2", b"x = '\xff\xfe'", bytes(range(256)) * 40])
+def test_files_that_are_not_python_are_one_sentence(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "binary.py"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"sweep file {path} fails: (SyntaxError|ValueError): ") as caught:
+        load_sweep(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".py", "a\0b", "a\0b.py", "", ".py", "/", "a\nb"])
+def test_names_that_no_file_can_have_are_unknown(name: str) -> None:
+    with pytest.raises(UserError, match=r"^unknown sweep .* or the path of a file that ends in \.py$"):
+        load_sweep(name)
+
+
+def test_a_folder_and_a_file_that_cannot_be_read_are_one_sentence(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(UserError, match=r"^unknown sweep"):
+        load_sweep(str(tmp_path / "folder.py"))
+
+    def refused(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    (tmp_path / "mine.py").write_text(FILE)
+    monkeypatch.setattr(sweep_files.runpy, "run_path", refused)
+    with pytest.raises(UserError, match=r"mine.py fails: PermissionError: .* Permission denied"):
+        load_sweep(str(tmp_path / "mine.py"))
+
+
+def test_ctrl_c_stops_a_file_that_never_ends(tmp_path: Path) -> None:
+    path = tmp_path / "endless.py"
+    path.write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: time.sleep(1)")
+    with pytest.raises(KeyboardInterrupt):
+        load_sweep(str(path))

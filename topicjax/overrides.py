@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topicjax.errors import UserError
-from topicjax.settings import unknown_name
-from topicjax.sweep import Settings, Sweep, axis_values, distinct, linspace, logspace, product
+from topicjax.errors import UserError, shown, unknown_name
+from topicjax.sweep import MAX_VALUES, Settings, Sweep, axis_values, distinct, linspace, logspace, product
 from topicjax.sweep_files import NamedSweep
 from topicjax.trial import DEFAULTS, SETTINGS, convert
 
@@ -84,7 +83,9 @@ def parse_axis(text: str) -> tuple[str, tuple[Any, ...]]:
         points = spacings[spacing](*(read(end) for read, end in zip(types, ends, strict=True)))
     except (ValueError, KeyError):
         forms = "v1,v2 or log:lo:hi:n (lo and hi above 0) or lin:lo:hi:n or range:lo:hi"
-        raise UserError(f"axis {text!r} cannot be read; allowed after =: {forms}") from None
+        raise UserError(
+            f"axis {shown(text)} cannot be read; allowed after =: {forms}, up to {MAX_VALUES} values"
+        ) from None
     return name, axis_values(name, points)
 
 

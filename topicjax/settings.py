@@ -8,18 +8,18 @@ says which are allowed, and turns them into the numbers that compiled programs t
 or `bool` field follows from its type.
 """
 
-import difflib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, shown
 
 MAX_WHOLE = 2**63  # no array holds larger integers
+MAX_INT32 = 2**31 - 1  # compiled programs count in int32 ...
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # ... and in float32
 
 
 class Role(Enum):
@@ -35,13 +35,17 @@ class Whole:
     """A whole number of at least `low` and at most `high`."""
 
     low: int
-    high: int | None = None
+    high: int | None = None  # None: as large as int32 has it
     described = "a whole number"
 
     @property
     def allowed(self) -> str:
         """Return the range in words."""
         return f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"
+
+    def remark(self, value: int) -> str:
+        """Return why a value is refused, if `allowed` does not say so."""
+        return f", at most {MAX_INT32}" if self.high is None and value > MAX_INT32 else ""
 
     def read(self, text: str) -> Any:
         """Return the number that the text means, or the text itself if it is not a number."""
@@ -53,7 +57,7 @@ class Whole:
 
     def holds(self, value: Any) -> bool:
         """Return whether the value is in the range."""
-        return self.low <= value and (self.high is None or value <= self.high)
+        return self.low <= value <= (MAX_INT32 if self.high is None else self.high)
 
     def traced(self, value: Any) -> np.generic:
         """Return the value as compiled programs take it."""
@@ -62,12 +66,13 @@ class Whole:
 
 @dataclass(frozen=True)
 class Real:
-    """A finite number; the bounds `low` and `high` are allowed themselves, `above` and `below` are not."""
+    """A number of float32's range; the bounds `low` and `high` are allowed, `above` and `below` are not."""
 
     low: float | None = None
     high: float | None = None
     above: float | None = None
     below: float | None = None
+    smallest: float = SMALLEST  # in size, except 0
     described = "a number"
 
     @property
@@ -83,6 +88,15 @@ class Real:
         }
         return ", ".join(text.format(end) for text, end in ends.items() if end is not None) or "finite"
 
+    def remark(self, value: float) -> str:
+        """Return why a value is refused, if `allowed` does not say so."""
+        if not self.bounds_hold(value):
+            return ""
+        if not self.is_float32(value):
+            zero = "0 or " if self.bounds_hold(0) else ""
+            return f", as float32: {zero}{self.smallest:.3g} to {LARGEST:.2g} in size"
+        return f", as float32: this is {np.float32(value):g}"
+
     def read(self, text: str) -> Any:
         """Return the number that the text means, or the text itself if it is not a number."""
         return as_number(text)
@@ -92,7 +106,16 @@ class Real:
         return float(value) + 0.0 if is_number(value) else None  # -0.0 and 0.0 are one setting
 
     def holds(self, value: Any) -> bool:
-        """Return whether the value is finite and in the range."""
+        """Return whether the value is in the range, also as compiled programs take it."""
+        is_inside = self.bounds_hold(value) and self.is_float32(value)
+        return is_inside and (self.below is None or bool(np.float32(value) < self.below))
+
+    def is_float32(self, value: float) -> bool:
+        """Return whether the value is 0 or neither too small nor too large for float32 programs."""
+        return value == 0 or self.smallest <= abs(value) <= LARGEST
+
+    def bounds_hold(self, value: float) -> bool:
+        """Return whether the value is finite and within the bounds."""
         return math.isfinite(value) and (
             (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
@@ -178,13 +201,14 @@ class Setting(NamedTuple):
         """Return the value in the type of the setting, or raise a UserError that says what is allowed."""
         converted = self.kind.convert(value)
         if converted is None:
-            raise UserError(f"{self.name} is {value!r}; allowed: {self.kind.described}")
+            raise UserError(f"{self.name} is {shown(value)}; allowed: {self.kind.described}")
         return converted
 
     def check(self, value: Any) -> None:
         """Raise a UserError that says what is allowed unless the value is in range."""
         if not self.kind.holds(value):
-            raise UserError(f"{self.name} is {value}; allowed: {self.kind.allowed}")
+            remark = self.kind.remark(value) if isinstance(self.kind, Whole | Real) else ""
+            raise UserError(f"{self.name} is {value}; allowed: {self.kind.allowed}{remark}")
 
 
 def declared(owner: type) -> dict[str, Setting]:
@@ -222,13 +246,3 @@ def as_number(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-def unknown_name(what: str, name: str, allowed: Iterable[str]) -> str:
-    """Return the sentence that says a name does not exist, and suggests the nearest that does."""
-    allowed = list(allowed)
-    initials = {"".join(word[0] for word in other.split("_")): other for other in allowed}
-    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    near = [initials[name]] if name in initials else near
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown {what} {name!r}; {hint}allowed: {', '.join(allowed)}"

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from topicjax.errors import UserError
-from topicjax.settings import unknown_name
+from topicjax.errors import UserError, shown, unknown_name
 from topicjax.trial import DEFAULTS, SETTINGS, Hypers, Spec, Stream, Trial, convert, validate
 
-MAX_VALUES = 1_000_000  # of one axis: a slip of the keyboard must not fill the memory
+MAX_VALUES = 100_000  # of one axis: a slip of the keyboard must not fill the memory
+MAX_TRIALS = 1_000_000  # of a sweep: planning takes about 30 s and 1 GB for so many
+PLAIN = (bool, int, float, str)
 Settings = dict[str, Any]  # partial settings of a trial, by name
 
 
@@ -34,8 +35,13 @@ class Sweep:
         return set().union(*self.settings)
 
     def __post_init__(self) -> None:
-        for name in self.names - set(SETTINGS):
-            raise UserError(unknown_name("setting", name, SETTINGS))
+        check_count(len(self.settings))
+        for settings in self.settings:
+            if not isinstance(settings, dict):
+                raise UserError(f"a sweep has {shown(settings)}; allowed: dicts of settings")
+            for name, value in settings.items():
+                if name not in SETTINGS or not isinstance(value, PLAIN):
+                    convert(name, value)  # raises, unless it is a number of NumPy
 
     def __len__(self) -> int:
         return len(self.settings)
@@ -47,12 +53,14 @@ class Sweep:
         """Return all combinations of the settings of both sweeps; those of the right one vary faster."""
         if both := ", ".join(sorted(self.names & other.names)):
             raise UserError(f"both sides of * set {both}; allowed: each setting on one side only")
+        check_count(len(self) * len(other))
         return Sweep(tuple(a | b for a, b in itertools.product(self.settings, other.settings)))
 
 
 def product(**axes: Any) -> Sweep:
     """Return all combinations of the axes' values; the last axis varies fastest."""
     columns = [axis_values(name, values) for name, values in axes.items()]
+    check_count(math.prod(map(len, columns)))
     return Sweep(tuple(dict(zip(axes, values, strict=True)) for values in itertools.product(*columns)))
 
 
@@ -71,6 +79,7 @@ def zipped(**axes: Any) -> Sweep:
 
 def chain(*sweeps: Sweep) -> Sweep:
     """Return the settings of the first sweep, then those of the second, and so on."""
+    check_count(sum(map(len, sweeps)))
     return Sweep(tuple(settings for sweep in sweeps for settings in sweep.settings))
 
 
@@ -134,7 +143,7 @@ class _Complete(dict[str, Any]):
 def checked(base: Mapping[str, Any]) -> Settings:
     """Return the base with every value in the type of its setting."""
     if not isinstance(base, Mapping):
-        raise UserError(f"the base is {base!r}; allowed: a dict of settings")
+        raise UserError(f"the base is {shown(base)}; allowed: a dict of settings")
     return {name: convert(name, value) for name, value in base.items()}
 
 
@@ -145,6 +154,12 @@ def axis_values(name: str, values: Any) -> tuple[Any, ...]:
     if not column or column[MAX_VALUES:]:
         raise UserError(f"axis {name} has no values or too many; allowed: 1 to {MAX_VALUES}")
     return tuple(convert(name, value) for value in column)
+
+
+def check_count(count: int) -> None:
+    """Raise a UserError if a sweep of so many trials would be too large, before it is made."""
+    if count > MAX_TRIALS:
+        raise UserError(f"the sweep has {count:,} trials; allowed: up to {MAX_TRIALS:,}; shorten an axis")
 
 
 def distinct(base: Settings, candidates: Iterable[Settings]) -> tuple[Settings, ...]:

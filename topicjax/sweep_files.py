@@ -1,14 +1,17 @@
 """Sweep files: the shipped ones in sweeps/, and a user's own."""
 
 import inspect
+import os
 import runpy
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from topicjax.errors import UserError
-from topicjax.settings import unknown_name
+from topicjax.errors import UserError, shown, unknown_name
 from topicjax.sweep import Settings, Sweep, checked
+
+MOST_SAID = 300  # characters of an exception in a message
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,34 @@ def sweep_names() -> list[str]:
 def load_sweep(name: str) -> NamedSweep:
     """Return the sweep of sweeps/NAME.py, or of the file at a path that ends in .py."""
     path = Path(name) if name.endswith(".py") else shipped_folder() / f"{name}.py"
-    if not path.is_file():
+    if not os.path.isfile(path):
         unknown = unknown_name("sweep", name, sweep_names())
         raise UserError(f"{unknown}, or the path of a file that ends in .py")
+    found = run_file(path)
     try:
-        found = runpy.run_path(str(path))
-        base = checked(found.get("BASE", {}))
+        base, description = checked(found.get("BASE", {})), found.get("__doc__") or ""
+        if not isinstance(description, str):
+            raise UserError(f"its docstring is {shown(description)}; allowed: a text")
+        description.encode()  # what files and terminals can take
+        if not isinstance(sweep := found.get("SWEEP"), Sweep):
+            raise UserError("it has no SWEEP; allowed: SWEEP = product(...)")
     except UserError as error:
         raise UserError(f"sweep file {path} fails: {error}") from error
-    except Exception as error:
-        raise UserError(f"sweep file {path} fails: {type(error).__name__}: {error}") from error
-    if not isinstance(sweep := found.get("SWEEP"), Sweep):
-        raise UserError(f"sweep file {path} has no SWEEP; allowed: SWEEP = product(...)")
-    return NamedSweep(path.stem, inspect.cleandoc(found["__doc__"] or ""), base, sweep)
+    except UnicodeEncodeError:
+        raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
+    return NamedSweep(path.stem, inspect.cleandoc(description), base, sweep)
+
+
+def run_file(path: Path) -> dict[str, Any]:
+    """Return what a Python file defines; whatever it raises, except Ctrl-C, becomes a UserError."""
+    try:
+        return runpy.run_path(str(path))
+    except KeyboardInterrupt:
+        raise
+    except UserError as error:
+        raise UserError(f"sweep file {path} fails: {error}") from error
+    except SystemExit:
+        raise UserError(f"sweep file {path} fails: it calls sys.exit; allowed: a BASE and a SWEEP") from None
+    except BaseException as error:
+        said = str(error).strip().partition("\n")[0][:MOST_SAID]
+        raise UserError(f"sweep file {path} fails: {type(error).__name__}: {said}") from error

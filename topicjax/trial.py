@@ -13,20 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
-from topicjax.errors import UserError
-from topicjax.settings import Choice, Real, Role, Setting, Whole, declared, unknown_name
+from topicjax.errors import UserError, unknown_name
+from topicjax.settings import MAX_INT32, Choice, Real, Role, Setting, Whole, declared
 
 Objective = Literal["cross_entropy", "squared"]
 KeyVisibility = Literal["all", "unmasked"]
 InitLaw = Literal["normal", "uniform", "default"]
 DOCUMENTS, TOPIC_WORDS, EXECUTION = Role.DOCUMENTS, Role.TOPIC_WORDS, Role.EXECUTION
-MAX_SEED = 2**31 - 1
 
 # Traced fields hold plain values, then arrays: their type is Any, their kind says what is allowed.
 Count = Annotated[Any, Whole(1)]
 AutomaticSize = Annotated[int, Whole(0)]
 Probability = Annotated[Any, Real(low=0, high=1)]
-Positive = Annotated[Any, Real(above=0)]
+Positive = Annotated[Any, Real(above=0, smallest=1e-30)]  # a smaller concentration draws NaN in float32
 NotNegative = Annotated[Any, Real(low=0)]
 BelowOne = Annotated[Any, Real(low=0, below=1)]
 
@@ -88,7 +87,7 @@ class Spec:
 class Stream(NamedTuple):
     """Traced numbers that determine the documents: equal Streams see the same documents."""
 
-    seed: Annotated[Any, Whole(0, MAX_SEED), "of the documents and the initial weights"] = 0
+    seed: Annotated[Any, Whole(0, MAX_INT32), "of the documents and the initial weights"] = 0
     alpha: Annotated[Positive, "Dirichlet concentration of the topic shares (documents=lda)", DOCUMENTS] = 0.1
     topics_per_document: Annotated[Count, "tau: topics per document (documents=tau)", DOCUMENTS] = 2
     overlap: Annotated[Probability, "share of a topic's words that the one before uses", TOPIC_WORDS] = 0.0

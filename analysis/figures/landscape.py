@@ -24,9 +24,9 @@ from topicjax.theory.uniform_attention import uniform_attention_optimum
 from topicjax.trial import DATA_SETTINGS
 
 from ..frames import varying
-from ..pictures import CLASS_COLOURS, WIDTH, Picture, counted, described, label, sentences, style
+from ..pictures import CLASS_COLOURS, WIDTH, Picture, counted, described, evenly, label, sentences, style
 from ..scoring.stages import classes_of
-from ..trained_models import Array, Frame, data_model
+from ..trained_models import Array, Frame, data_model, has_data_model
 
 MARKERS = {"squared": "o", "cross_entropy": "^"}
 BEST: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
@@ -37,6 +37,7 @@ Ranges = tuple[tuple[float, float], tuple[float, float]]  # of alpha and of beta
 LEVELS = 10.0 ** np.arange(-5, 0.1, 0.5)
 RESOLUTION = 201
 MOST_LANDSCAPES = 4  # of a run
+MOST_POINTS = 2000  # of a landscape: more hide each other
 WIDEST = (1e-3, 1e5)  # no axis reaches further, whatever the points
 
 
@@ -68,11 +69,13 @@ def landscapes(run: Run, scores: pd.DataFrame) -> list[Picture]:
     if placed["weight_topic"].isna().all():
         raise UserError(f"none of {counted(len(run.trials), 'trial')} is finite and trains attention")
     names = [*DATA_SETTINGS, "value"]
-    groups = [group for _, group in placed.groupby(names, dropna=False, sort=True)]
-    known = [group for group in groups if data_model(group.iloc[0].to_dict()) is not None] or groups[:1]
-    shown = sorted(known, key=len, reverse=True)[:MOST_LANDSCAPES]
+    group = placed.groupby(names, dropna=False, sort=True).ngroup().to_numpy()
+    is_known = has_data_model(placed).to_numpy()
+    known = np.unique(group[is_known]) if is_known.any() else np.zeros(1, int)
+    largest = known[np.argsort(-np.bincount(group)[known], kind="stable")][:MOST_LANDSCAPES]
+    shown = [placed[group == number] for number in largest]
     titled = ["key_visibility", *(name for name in varying(placed, names) if name != "key_visibility")]
-    pictures = [landscape(group.iloc[0].to_dict(), group, titled) for group in shown]
+    pictures = [landscape(trials.iloc[0].to_dict(), trials, titled) for trials in shown]
     hidden = len(known) - len(shown)
     if hidden:
         more = f" Not drawn: {counted(hidden, 'landscape')} of data settings with as many or fewer trials."
@@ -104,7 +107,7 @@ def landscape(
         for ax, (title, mask_pair) in zip(axes, panels.items(), strict=True):
             draw_loss(documents, ax, ranges, mask_pair)
             draw_theory(documents, ax)
-            draw_points(drawn, ax, ranges)
+            draw_points(drawn.iloc[evenly(len(drawn), MOST_POINTS)], ax, ranges)
             ax.set_title(title)
         axes[0].set_ylabel(r"$\beta$: weight of the own word")
         bar = figure.colorbar(axes[0].collections[0], ax=list(axes), shrink=0.9, pad=0.02)
@@ -235,6 +238,9 @@ def caption(documents: LandscapeDocuments, placed: Frame, drawn: Frame, ranges: 
         "Theorem 3 is asymptotic in the number of topics.": theorem3(documents.data),
         f"Points: {counted(len(drawn), 'trained model')} at alpha = exp(a_topic), beta = exp(a_topic + "
         "a_self) of their word queries.": True,
+        f"Drawn are {MOST_POINTS:,} of these models, evenly picked; counts are of all.": (
+            len(drawn) > MOST_POINTS
+        ),
         "Cross-entropy has another landscape.": (drawn["objective"] == "cross_entropy").any(),
         f"{near} of them lie within 5 % of uniform attention.": near > 1,
         f"Hollow at the border: {counted(outside, 'point')} beyond the axes.": outside,

@@ -1,6 +1,6 @@
 """What the loss says: held-out losses of all trials against the limit lines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from topicjax.store.reader import Run
 from topicjax.trial import DATA_SETTINGS
 
-from ..frames import LINES, MAIN_SETTINGS, bands, column, prepared, varying
-from ..pictures import CLASS_COLOURS, Picture, counted, described, label, sentences, style
+from ..frames import LINES, MAIN_SETTINGS, aligned, bands, column, owners, varying
+from ..pictures import CLASS_COLOURS, Picture, counted, described, evenly, label, sentences, style
 from ..scoring.stages import classes_of
 from .map_layouts import combinations, having
 from .step_panels import MOST_POINTS, panel_grid, step_axis, thinned, title_lines
@@ -37,14 +37,12 @@ def loss_curves(run: Run, scores: pd.DataFrame) -> Picture:
 
     One panel per objective, optimizer and data setting that varies: the lines depend on these.
     """
-    run = prepared(run)
+    run = aligned(run)
     names = [*varying(run.trials, DATA_SETTINGS), *MAIN_SETTINGS]
-    groups = [having(run.trials, settings) for settings in combinations(run.trials, names)]
-    places = np.linspace(0, len(groups) - 1, min(len(groups), MOST_PANELS)).astype(int)
-    shown = [groups[place] for place in places]
+    groups = combinations(run.trials, names)
+    shown = [having(run.trials, groups[place]) for place in evenly(len(groups), MOST_PANELS)]
     kinds = len(run.trials[[*MAIN_SETTINGS]].drop_duplicates())
-    table = thinned(run.trajectories, LOSSES)
-    table["class"] = classes_of(scores, table["trial_id"].tolist())
+    classes = np.array(classes_of(scores, run.trials["trial_id"].tolist()))
     with style():
         is_full = 1 < kinds <= 4 and len(shown) % kinds == 0
         across = kinds if is_full else -(-len(shown) // -(-len(shown) // 4))
@@ -52,9 +50,8 @@ def loss_curves(run: Run, scores: pd.DataFrame) -> Picture:
         others = [title_lines(described(trials.iloc[0], names[:-2]), across) for trials in shown]
         titles = [[first, *other] for first, other in zip(firsts, others, strict=True)]
         figure, columns = panel_grid(titles, across, LOSS_ROWS)
-        tables = [table[table["trial_id"].isin(trials["trial_id"])] for trials in shown]
-        clipped = sum(map(loss_panels, tables, shown, columns))
-        loss_legend(figure, set(table["class"]))
+        clipped = sum(map(loss_panels, panel_records(run, classes, shown), shown, columns))
+        loss_legend(figure, set(classes))
     return Picture(
         figure,
         "Held-out loss and limit lines",
@@ -62,6 +59,20 @@ def loss_curves(run: Run, scores: pd.DataFrame) -> Picture:
         f"Held-out loss against the step, {counted(len(shown), 'panel')} by {', '.join(map(label, names))};"
         " horizontal lines mark the losses of uniform prediction, stage 1, stage 2 and Bayes.",
     )
+
+
+def panel_records(run: Run, classes: np.ndarray, shown: Sequence[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Yield the records of each panel's trials: the row of the trial as trial_id, its class, step, losses."""
+    step, owner = run.trajectories["step"], owners(run)
+    steps, kinds = pd.unique(step), np.unique(classes)
+    for trials in shown:
+        is_shown = np.zeros(len(run.trials), bool)
+        is_shown[run.trials.index.get_indexer(trials.index)] = True
+        rows = np.flatnonzero(is_shown[owner])
+        frame = run.trajectories[["step", *LOSSES]].take(rows).assign(trial_id=owner[rows])
+        table = thinned(frame, LOSSES, steps)
+        kind = np.searchsorted(kinds, classes)[table["trial_id"]]
+        yield table.assign(**{"class": pd.Categorical.from_codes(kind, list(kinds))})
 
 
 def loss_panels(frame: Any, trials: Any, axes: Sequence[Axes]) -> int:
@@ -75,7 +86,7 @@ def loss_panels(frame: Any, trials: Any, axes: Sequence[Axes]) -> int:
     ends = ends[np.isfinite(ends)] if np.isfinite(ends).any() else np.array([0.0, 1.0])
     margin = 0.04 * np.ptp(ends) or 0.5
     full = (ends.min() - margin, ends.max() + margin)
-    for name, records in frame.groupby("class"):
+    for name, records in frame.groupby("class", observed=True):
         draw_losses(records, axes, COLOURS[str(name)], len(trials))
     for ax, limits in zip(axes, (full, enlarged(lines, least, full)), strict=True):
         for name, (value, low, high) in lines.items():

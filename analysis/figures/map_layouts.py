@@ -19,8 +19,10 @@ from topicjax.errors import UserError
 
 from ..frames import MAIN_SETTINGS, SETTINGS, settings_in, varying
 from ..pictures import OPTIMIZERS, WIDTH, counted, described, distinct_texts, label, sentences
+from ..scoring.cells import score_cells
 from ..scoring.stages import VIEWS
 from ..scoring.trained_parts import trains_both
+from .map_bins import pool_axes
 from .map_grids import AXES, LARGEST_CELL, Combination, Grid, ordered
 
 MOST_COLUMNS, MOST_ROWS = 4, 6  # of panels
@@ -39,6 +41,7 @@ class Layout:
     left_out: int  # rows of panels that are not drawn
     one_part: int  # cells that are not drawn: with W^V or attention frozen their class is known
     along: list[str]  # settings that differ too, but only together with an axis
+    pooled: list[str]  # a sentence per axis whose values share places
 
     @property
     def height(self) -> float:
@@ -69,6 +72,7 @@ class Layout:
         also = ", ".join(map(label, self.along))
         parts = {
             f"{counts}; {diverged or 'none'} diverged.": True,
+            " ".join(self.pooled): self.pooled,
             f"Dots: {counted(self.empty, 'place')} not run or not finished.": self.empty,
             f"Along the axes these settings change as well: {also}.": also,
             f"Not drawn: {counted(self.left_out, 'further row')} of panels.": self.left_out,
@@ -84,18 +88,20 @@ class Layout:
         return f"Map of {label(grid.x)} against {label(grid.y)}, {panels}"
 
 
-def arrange(cells: pd.DataFrame, view: str, x: str | None, y: str | None, room: float = 0.0) -> Layout:
+def arrange(scores: pd.DataFrame, view: str, x: str | None, y: str | None, room: float = 0.0) -> Layout:
     """Return the panels of a map: what varies at a fixed place of both axes gets rows of panels."""
+    cells = score_cells(scores)
     check_arguments(cells, view, x, y)
     every, cells = len(cells), of_both_parts(cells)
     by = [name for name in MAIN_SETTINGS if name in cells and name not in (x, y)]
     by = by if len(cells[by].drop_duplicates()) <= MOST_COLUMNS else by[-1:]
     x, y = choose_axes(cells, by, x, y)
-    beside = [
-        name for name in varying(cells, SETTINGS, [*by, x]) if name in varying(cells, SETTINGS, [*by, y])
-    ]
+    beside = varying(cells, varying(cells, SETTINGS, [*by, x]), [*by, y])
     columns, rows = combinations(cells, by), combinations(cells, beside)
+    scores = of_both_parts(scores)
+    scores = pd.concat([having(scores, row) for row in rows[:MOST_ROWS]]) if beside else scores
     drawn = pd.concat([having(cells, row) for row in rows[:MOST_ROWS]])
+    drawn, pooled = pool_axes(drawn, scores, by, beside, x, y)
     xs = [ordered(having(drawn, column)[x]) for column in columns]
     ys = [ordered(having(drawn, row)[y]) for row in rows[:MOST_ROWS]]
     margin = (
@@ -114,6 +120,7 @@ def arrange(cells: pd.DataFrame, view: str, x: str | None, y: str | None, room: 
         left_out=max(0, len(rows) - MOST_ROWS),
         one_part=every - len(cells),
         along=[name for name in varying(cells, SETTINGS, by) if name not in (x, y, *beside)],
+        pooled=pooled,
     )
 
 
@@ -158,7 +165,8 @@ def combinations(cells: pd.DataFrame, names: list[str]) -> list[Combination]:
     """Return the combinations of these settings that occur, in order; one without any if there are none."""
     if not names:
         return [{}]
-    found = {*zip(*(cells[name] for name in names), strict=True)}
+    several = cells[names].drop_duplicates()
+    found = {*zip(*(several[name] for name in names), strict=True)}
     ordered_values = sorted(found, key=lambda values: [*map(rank, values)])
     return [dict(zip(names, values, strict=True)) for values in ordered_values]
 

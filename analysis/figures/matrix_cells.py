@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from topicjax.errors import UserError
 from topicjax.trial import DATA_SETTINGS
 
 from ..pictures import OPTIMIZERS, counted, label
-from ..scoring.cells import cell_settings
+from ..scoring.cells import cell_numbers
 from ..trained_models import Array, EffectiveModel, Frame, effective_model, with_weights
+from .map_layouts import having
 
 Restore = Callable[[str], Mapping[str, Array]]  # a trial id: its weights under the paper's names
 OBJECTIVES = ("cross_entropy", "squared")
 ROW_SETTINGS = (*DATA_SETTINGS, "l2", "attention", "value", "embedding", "output_bias", "attention_biases")
 MOST_ROWS = 4  # of panels
+MOST_SEEDS = 32  # of a cell: the weights of further ones are not read
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Cell:
     """All seeds of one setting, the lowest seed first."""
 
     settings: dict[str, Any]
-    models: list[EffectiveModel]
+    models: list[EffectiveModel]  # of the first MOST_SEEDS
     trials: Frame
 
 
@@ -52,14 +53,16 @@ def choose_cells(trials: Frame, restore: Restore) -> ChosenCells:
     found = [name for name in OPTIMIZERS if (usable["optimizer"] == name).any()]
     pairs = [(objective, optimizer) for objective in OBJECTIVES for optimizer in found[:2]]
     names = [name for name in ROW_SETTINGS if usable[name].nunique() > 1]
-    distinct = usable[names].drop_duplicates().sort_values(names).to_dict("records") if names else [{}]
+    distinct = usable[names].drop_duplicates().sort_values(names) if names else usable[[]].head(1)
     picked = np.linspace(0, len(distinct) - 1, min(MOST_ROWS, len(distinct))).round().astype(int)
-    rows = [{str(name): value for name, value in distinct[index].items()} for index in picked]
+    rows = [
+        {str(name): value for name, value in row.items()} for row in distinct.iloc[picked].to_dict("records")
+    ]
     cells = {}
     for place, row in enumerate(rows):
         for pair in pairs:
             wanted = row | {"objective": pair[0], "optimizer": pair[1]}
-            frame = usable[(usable[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+            frame = having(usable, wanted)
             if len(frame):
                 cells[place, pair] = best_cell(frame, restore)
     columns = [pair for pair in pairs if any(pair == column for _, column in cells)]
@@ -69,11 +72,12 @@ def choose_cells(trials: Frame, restore: Restore) -> ChosenCells:
 
 def best_cell(frame: Frame, restore: Restore) -> Cell:
     """Return the cell of least median final eval_loss over its seeds, with their weights."""
-    group = frame.groupby(cell_settings(frame), dropna=False, sort=False).ngroup()
+    group = cell_numbers(frame)[1]
     median = frame["final_eval_loss"].groupby(group).median().fillna(np.inf)
-    chosen = frame[(group == median.idxmin()).to_numpy()].sort_values("seed")
+    chosen = frame[group == median.idxmin()].sort_values("seed")
     settings = {str(name): value for name, value in chosen.iloc[0].items()}
-    return Cell(settings, [effective_model(restore(name), settings) for name in chosen["trial_id"]], chosen)
+    read = chosen["trial_id"].head(MOST_SEEDS)
+    return Cell(settings, [effective_model(restore(name), settings) for name in read], chosen)
 
 
 def left_out(trials: Frame, usable: Frame, optimizers: list[str], rows: int, cells: list[Cell]) -> list[str]:
@@ -81,6 +85,7 @@ def left_out(trials: Frame, usable: Frame, optimizers: list[str], rows: int, cel
     diverged = int((trials["status"] == "diverged").sum())
     without = len(trials) - diverged - len(usable)
     others = len(usable) - sum(len(cell.trials) for cell in cells)
+    unread = sum(len(cell.trials) - len(cell.models) for cell in cells)
     parts = {
         f"Of {counted(len(trials), 'trial')} {diverged} diverged.": diverged,
         f"Of {counted(len(trials), 'trial')} {without} have no stored weights.": without,
@@ -88,5 +93,8 @@ def left_out(trials: Frame, usable: Frame, optimizers: list[str], rows: int, cel
         f"Not drawn: {counted(rows, 'further value')} of the settings that differ between rows.": rows,
         "Of several settings for a panel the one of least median held-out loss is drawn; "
         f"{counted(others, 'other trial')} not.": others,
+        f"Weights are read of the {MOST_SEEDS} lowest seeds of a panel, not of {counted(unread, 'other')}.": (
+            unread
+        ),
     }
     return [sentence for sentence, holds in parts.items() if holds]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from topicjax.store.reader import Run
 
-from ..frames import column, prepared
+from ..frames import aligned, column, owners
 from ..pictures import PART_COLOURS, label
 from ..scoring.curves import theorem2_block
 from .step_panels import TITLE_SIZE, thinned
@@ -27,18 +27,19 @@ WORTH, LEAST = 0.25, 0.1  # of its companion's largest size, and in its own unit
 
 def drawable(run: Run) -> pd.DataFrame:
     """Return the trajectories with values in their units, NaN where frozen or not finite."""
-    run = prepared(run)
-    frame = run.trajectories.copy()
-    trial = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(frame["trial_id"]))
-    unit = np.where(frame["objective"] == "squared", theorem2_block(run.trials)[trial], 1.0)
-    attends = frame["attention"] == "trained"
+    run = aligned(run)
+    trials, records, owner = run.trials, run.trajectories, owners(run)
+    unit = np.where(trials["objective"] == "squared", theorem2_block(trials), 1.0)
+    attends = (trials["attention"] == "trained").to_numpy()
     drawn = dict.fromkeys(("norm_k", "norm_q", "a_topic", "a_self"), attends)
-    drawn |= {"norm_v": frame["value"] == "trained", "norm_e": frame["embedding"] == "trained"}
-    drawn["a_mask"] = attends & (frame["key_visibility"] == "all")  # otherwise [MASK] is no key
+    drawn |= {f"norm_{part[0]}": (trials[part] == "trained").to_numpy() for part in ("value", "embedding")}
+    drawn["a_mask"] = attends & (trials["key_visibility"] == "all").to_numpy()  # otherwise [MASK] is no key
+    frame = records[["trial_id", "step"]].copy()
     for name in (*NORMS, *ORDER):
-        values = column(frame, name) if name in frame else np.full(len(frame), np.nan)
-        values = values / (unit if name in ("v_block", "v_diag") else 1.0)
-        frame[name] = np.where(np.isfinite(values) & drawn.get(name, True), values, np.nan)
+        values = column(records, name) if name in records else np.full(len(records), np.nan)
+        values = values / (unit[owner] if name in ("v_block", "v_diag") else 1.0)
+        is_drawn = np.isfinite(values) & (drawn[name][owner] if name in drawn else True)
+        frame[name] = np.where(is_drawn, values, np.nan)
     return thinned(frame, (*NORMS, *ORDER))
 
 

@@ -18,15 +18,18 @@ from ..pictures import (
     Picture,
     counted,
     described,
+    evenly,
     label,
     sentences,
     style,
 )
-from ..scoring.onset_times import LEVEL, OUTCOMES, fit_settings, fits, onset_fit, onset_times
+from ..scoring.onset_times import LEVEL, OUTCOMES, fit_numbers, fit_settings, onset_fit, onset_times
 
 FLAT = ("adam", "adamw")  # their onset should not depend on the init scale
 COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<"
 MOST_SERIES = len(COLOURS)  # in a panel; more cannot be told apart
+MOST_POINTS = 1000  # of a series
+MOST_SLOPES = 40  # lines of the lower panel
 
 
 def onset_by_init_scale(run: Run, scores: pd.DataFrame, level: float = LEVEL) -> Picture:
@@ -36,7 +39,8 @@ def onset_by_init_scale(run: Run, scores: pd.DataFrame, level: float = LEVEL) ->
     if used.empty:
         raise UserError(f"no trial has an onset, a_topic = {level:g} reached after step 0; needed: one")
     fit = onset_fit(times)
-    known = fit.loc[(fit["predicted"] > 0) & fit["slope"].notna()]
+    known = with_prediction(fit)
+    known = known.iloc[evenly(len(known), MOST_SLOPES)]
     optimizers = sorted(set(used["optimizer"]), key=OPTIMIZERS.index)
     heights = [3.6, 0.75 + 0.2 * len(known)][: 1 + (len(known) > 0)]
     with style():
@@ -58,14 +62,17 @@ def onset_by_init_scale(run: Run, scores: pd.DataFrame, level: float = LEVEL) ->
 
 def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
     """Draw the onsets of one optimizer, a point per trial, and the line of `expected` for each fit."""
-    found = sorted((f for f in fits(times) if f[0]["onsets"]), key=lambda f: -f[0]["onsets"])[:MOST_SERIES]
-    names = [name for name in fit_settings(times) if len({row[name] for row, _ in found}) > 1]
-    found.sort(key=lambda f: [f[0][name] for name in reversed(names)])
+    fit, number = onset_fit(times), np.where(times["outcome"] == "onset", fit_numbers(times), -1)
+    most = fit.loc[fit["onsets"] > 0].sort_values("onsets", ascending=False, kind="stable").head(MOST_SERIES)
+    names = [name for name in fit_settings(times) if most[name].nunique() > 1]
+    most = most.sort_values(names[::-1], kind="stable") if names else most
+    found = [(most.loc[place].to_dict(), times.loc[number == place]) for place in most.index]
     shown = pd.concat([used for _, used in found])
     x = np.array([shown["log_scale"].min() - 0.4, shown["log_scale"].max() + 0.4])
     for index, (row, used) in enumerate(found):
         colour = COLOURS[index]
-        points = ax.plot(used["log_scale"], used["onset_time"], MARKERS[index], color=colour)
+        drawn = used.iloc[evenly(len(used), MOST_POINTS)]
+        points = ax.plot(drawn["log_scale"], drawn["onset_time"], MARKERS[index], color=colour)
         points[0].set(markersize=4, markerfacecolor="none", label=", ".join(described(row, names)))
         slope, dashes = expected(row)
         height = used["onset_time"].median() if dashes == "--" else row["onset_time"]
@@ -76,6 +83,11 @@ def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
     if names:
         ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.18), handletextpad=0.2, labelspacing=0.3)
     return ax
+
+
+def with_prediction(fit: pd.DataFrame) -> pd.DataFrame:
+    """Return the fits that have both a measured and a predicted slope."""
+    return fit.loc[(fit["predicted"] > 0) & fit["slope"].notna()]
 
 
 def expected(row: dict[str, Any]) -> tuple[float, str]:
@@ -112,6 +124,7 @@ def caption(times: pd.DataFrame, fit: pd.DataFrame) -> str:
     kinds = np.array([expected(row)[1] if row["seeds"] else "" for row in fit.to_dict("records")])
     change = 100 * np.log(10) * (fit["slope"] / fit["onset_time"])[kinds == "--"]
     hidden = sum(max(0, count - MOST_SERIES) for count in fit["optimizer"].value_counts())
+    below = len(with_prediction(fit)) - MOST_SLOPES
     counts = times["outcome"].value_counts()
     left = [f"{counts[name]} {text}" for name, text in OUTCOMES.items() if name in counts]
     seeds = counted(used["seed"].nunique(), "seed")
@@ -128,6 +141,10 @@ def caption(times: pd.DataFrame, fit: pd.DataFrame) -> str:
         "(least squares).": change.notna().any(),
         "Dotted lines are least-squares fits; there is no prediction for these settings.": ":" in kinds,
         f"Not drawn: {counted(hidden, 'combination')} of settings with fewer onsets.": hidden,
+        f"Not drawn below: {counted(below, 'further slope')}; those drawn are evenly picked.": below > 0,
+        f"Of a combination with more than {MOST_POINTS:,} onsets as many are drawn, evenly picked.": (
+            fit["onsets"].max() > MOST_POINTS
+        ),
         f"Without an onset: {', '.join(left)}.": left,
     }
     return sentences(parts)

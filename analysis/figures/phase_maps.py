@@ -19,7 +19,6 @@ from matplotlib.patches import Patch
 from topicjax.store.reader import Run
 
 from ..pictures import CLASS_COLOURS, CLASS_HATCHES, WIDTH, Picture, counted, label, sentences, style
-from ..scoring.cells import score_cells
 from ..scoring.stages import CUTS, VIEWS, class_counts
 from .map_grids import EMPTY, Look
 from .map_layouts import Layout, arrange, draw
@@ -52,7 +51,7 @@ def phase_map(
     run: Run, scores: pd.DataFrame, view: str = "loss", x: str | None = None, y: str | None = None
 ) -> Picture:
     """Return the map of classes with Theta as shade; the caption says how many panels are not drawn."""
-    layout, end = arrange(score_cells(scores), view, x, y), VIEWS.get(view, "")
+    layout, end = arrange(scores, view, x, y), VIEWS.get(view, "")
     handles = phase_legend(layout, view)
     with style():
         figure = Figure((WIDTH, layout.height + 0.35 + 0.16 * ceil(len(handles) / 4)))
@@ -87,14 +86,14 @@ def theta_map(
     run: Run, scores: pd.DataFrame, view: str = "loss", x: str | None = None, y: str | None = None
 ) -> Picture:
     """Return the map of Theta: 1 where V is done before attention begins."""
-    return heat_map(arrange(score_cells(scores), view, x, y, 0.55), "theta", view)
+    return heat_map(arrange(scores, view, x, y, 0.55), "theta", view)
 
 
 def log_lag_map(
     run: Run, scores: pd.DataFrame, view: str = "loss", x: str | None = None, y: str | None = None
 ) -> Picture:
     """Return the map of log lag: positive where V is ahead of attention."""
-    return heat_map(arrange(score_cells(scores), view, x, y, 0.55), "log_lag", view)
+    return heat_map(arrange(scores, view, x, y, 0.55), "log_lag", view)
 
 
 def heat_map(layout: Layout, name: str, view: str) -> Picture:
@@ -126,7 +125,7 @@ def heat_map(layout: Layout, name: str, view: str) -> Picture:
 
 def view_disagreement(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> Picture:
     """Return the classes of the loss view against the other two, and the cells where the norms disagree."""
-    layout = arrange(score_cells(scores), "loss", x, y)
+    layout = arrange(scores, "loss", x, y)
     cells, same = layout.cells, {view: scores["class"] == scores["class" + VIEWS[view]] for view in VIEWS}
     differs = cells["class"] != cells["class_norm"]
     seen = {*cells["class"][differs], *cells["class_norm"][differs]}

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import prepared
+from ..frames import aligned
 from ..pictures import PART_COLOURS
 from ..scoring.curves import Array, Cuts, Records, loss_split, monotone
 from ..scoring.stages import CUTS
@@ -28,7 +28,7 @@ class Stages:
 
 def stages_of(run: Run, scores: pd.DataFrame, trial_id: str, cuts: Cuts = CUTS) -> Stages:
     """Return progress and stage boundary of one trial; `cuts` are those of its scores."""
-    one = prepared(run.select([trial_id]))
+    one = aligned(run.select([trial_id]))
     own: Any = scores_of(scores, trial_id)
     records = Records.of(one.trajectories["step"].to_numpy())
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

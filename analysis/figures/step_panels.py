@@ -55,7 +55,7 @@ def title_lines(texts: Sequence[str], across: int) -> list[str]:
 
 def step_axis(ax: Axes, step: Any) -> Axes:
     """Scale an axis of steps: logarithmic from the first record on if there are many records."""
-    steps = np.unique(np.asarray(step, float))
+    steps = np.unique(pd.unique(np.asarray(step, float)))  # the second sorts: only the distinct ones
     first, last = steps[steps > 0].min(initial=np.inf), steps.max()
     ax.set_xlim(0, max(last, 1))
     if last > INTERVALS * first:
@@ -68,11 +68,15 @@ def step_axis(ax: Axes, step: Any) -> Axes:
     return ax
 
 
-def thinned(frame: Any, names: Sequence[str]) -> pd.DataFrame:
-    """Return these columns with at most MOST_POINTS records per trial: medians over bins of log step."""
+def thinned(frame: Any, names: Sequence[str], steps: Any = None) -> pd.DataFrame:
+    """Return these columns with at most MOST_POINTS records per trial: medians over bins of log step.
+
+    `steps` are those of the whole run, if the frame is a part that shares bins with others.
+    """
     step = column(frame, "step")
-    if len(np.unique(step)) > MOST_POINTS:
-        first, last = step[step > 0].min(), step.max()
+    steps = pd.unique(step if steps is None else np.asarray(steps, float))
+    if len(steps) > MOST_POINTS:
+        first, last = steps[steps > 0].min(), steps.max()
         place = np.log(np.maximum(step, first) / first) / np.log(last / first)
         bins = np.where(step > 0, 1 + np.floor((MOST_POINTS - 2) * place), 0)
         groups = frame.assign(bin=bins).groupby(["trial_id", "bin"], sort=False)

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, SETTINGS, bands, prepared, settings_in, varying
+from ..frames import MAIN_SETTINGS, SETTINGS, aligned, bands, settings_in, varying
 from ..pictures import Picture, counted, described, label, sentences, style
 from ..scoring.cells import cell_settings
 from ..scoring.curves import Cuts
-from ..scoring.example_trials import example_trials
+from ..scoring.example_trials import example_trials, ranked_trials
 from ..scoring.stages import CUTS, VIEWS
 from .norm_panels import NORMS, ORDER, drawable, is_cut, norm_panel, order_panel
 from .stage_panels import mark, progress_panel, scores_of, stages_of
@@ -54,7 +54,7 @@ def figure4(
     chosen = example_trials(scores) if trial_ids is None else list(trial_ids)
     if not 0 < len(chosen) <= MOST_TRIALS:
         raise UserError(f"{len(chosen)} trials for one figure; allowed: 1 to {MOST_TRIALS}")
-    drawn = prepared(run.select(chosen))
+    drawn = aligned(run.select(chosen))
     names = list(dict.fromkeys([*TITLE_SETTINGS, *varying(run.trials, SETTINGS)]))
     own = [scores_of(scores, trial_id) for trial_id in chosen]
     texts = [title_lines(described(score, names), len(own)) for score in own]
@@ -127,47 +127,50 @@ def norm_bands(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) 
     A cell has equal values of `by`, by default of every setting that varies but the seed.  Of more than
     six cells those are drawn that hold the first of `example_trials`.
     """
-    run = prepared(run)
+    run = aligned(run)
     names = varying(run.trials, cell_settings(run.trials)) if by is None else list(by)
     allowed = settings_in(run.trials)
     unknown = [name for name in names if name not in allowed]
     if unknown:
         raise UserError(f"unknown setting {unknown[0]!r} for cells; allowed: {', '.join(allowed)}")
-    cells = cells_of(run, names)
-    shown = telling_cells(cells, scores)
+    cell = cell_of(run, names)
+    shown = [run.trials.loc[cell == number] for number in telling_cells(run, scores, cell)]
     with style():
         across = 2 if len(shown) == 4 else min(3, len(shown))
-        titles = [title_lines(described(cell.iloc[0], names or MAIN_SETTINGS), across) for cell in shown]
+        titles = [title_lines(described(own.iloc[0], names or MAIN_SETTINGS), across) for own in shown]
         figure, columns = panel_grid(titles, across, dict(list(ROWS.items())[:2]))
-        for cell, axes in zip(shown, columns, strict=True):
-            frame = quartiles(drawable(run.select(cell["trial_id"].tolist())))
+        for trials, axes in zip(shown, columns, strict=True):
+            frame = quartiles(drawable(run.select(trials["trial_id"].tolist())))
             for ax in (norm_panel(frame, axes[0]), order_panel(frame, axes[1])):
                 step_axis(ax, frame["step"])
         shared_legend(figure, columns, LEGEND)
     return Picture(
         figure,
         "Norms and order parameters over seeds",
-        bands_caption(run, names, shown, len(cells), columns),
+        bands_caption(run, names, shown, cell.max() + 1, columns),
         f"Norms of the weights and order parameters against the step for {counted(len(shown), 'setting')},"
         " medians with bands of quartiles.",
     )
 
 
-def telling_cells(cells: list[pd.DataFrame], scores: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the cells, or of more than MOST_CELLS those of the first example trials, in their order."""
-    if len(cells) <= MOST_CELLS:
-        return cells
-    place = {trial_id: index for index, cell in enumerate(cells) for trial_id in cell["trial_id"]}
-    ranked = example_trials(scores.loc[scores["trial_id"].isin(list(place))], len(place))
-    first = list(dict.fromkeys(place[trial_id] for trial_id in ranked))[:MOST_CELLS]
-    return [cells[index] for index in sorted(first)]
+def telling_cells(run: Run, scores: pd.DataFrame, cell: np.ndarray) -> list[int]:
+    """Return the cells, or of more than MOST_CELLS those of the most telling trials, in their order."""
+    if cell.max() < MOST_CELLS:
+        return list(range(cell.max() + 1))
+    place = dict(zip(run.trials["trial_id"], cell.tolist(), strict=True))
+    found: set[int] = set()
+    for trial_id in ranked_trials(scores.loc[scores["trial_id"].isin(run.trials["trial_id"])]):
+        found.add(place[trial_id])
+        if len(found) == MOST_CELLS:
+            break
+    return sorted(found)
 
 
-def cells_of(run: Run, names: Sequence[str]) -> list[pd.DataFrame]:
-    """Return the trials of each cell, in the order of their settings."""
+def cell_of(run: Run, names: Sequence[str]) -> np.ndarray:
+    """Return the number of each trial's cell, in the order of their settings."""
     if not names:
-        return [run.trials]
-    return [pd.DataFrame(cell) for _, cell in run.trials.groupby(list(names), dropna=False)]
+        return np.zeros(len(run.trials), int)
+    return run.trials.groupby(list(names), dropna=False).ngroup().to_numpy()
 
 
 def bands_caption(

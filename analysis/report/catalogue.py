@@ -32,8 +32,9 @@ class Entry:
 
     name: str
     fits: Callable[[Run, pd.DataFrame], bool]
-    make: Callable[[Run, pd.DataFrame], Any]
+    make: Callable[..., Any]  # of (run, scores); a table that can be pooled also of the settings to pool
     title: str = ""
+    can_pool: bool = False
 
 
 def any_run(run: Run, scores: pd.DataFrame) -> bool:
@@ -115,6 +116,7 @@ TABLES = [
         tables.table3,
         "Table 3: mean attention between positions that show the same word, words of the same topic, of "
         "different topics; mean and standard error over seeds, at the end",
+        can_pool=True,
     ),
     Entry(
         "distances",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from ..frames import SETTINGS, varying
+from ..frames import SETTINGS, distinct, varying
 from ..pictures import counted, described
 from ..scoring.cells import sensitivity
 from ..scoring.stages import CUTS
@@ -59,16 +59,17 @@ def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
     names = varying(scores, [name for name in SETTINGS if name not in SWEPT])
     if not names:
         return
-    counts = []
-    for values, rows in scores.groupby(names, sort=False, dropna=False).indices.items():
-        counts.append((combination(names, values), count_of(is_two_stage[rows]), len(rows)))
-    counts.sort(key=lambda entry: -entry[1])
-    most = [f"{text} ({hits} of {size})" for text, hits, size in counts if hits][:LISTED]
-    never = [text for text, hits, _ in counts if not hits]
+    number, kinds = distinct(scores, names)
+    hits, sizes = np.bincount(number, is_two_stage).astype(int), np.bincount(number)
+    order = np.argsort(-hits, kind="stable")
+    first = [place for place in order[:LISTED] if hits[place]]
+    most = [f"{', '.join(described(kinds.loc[k], names))} ({hits[k]} of {sizes[k]})" for k in first]
+    never = order[hits[order] == 0]
     ending = ""
-    if never:
+    if len(never):
         more = f" and {len(never) - LISTED} more" if len(never) > LISTED else ""
-        ending = f"; never with {'; '.join(never[:LISTED])}{more}"
+        listed = "; ".join(", ".join(described(kinds.loc[k], names)) for k in never[:LISTED])
+        ending = f"; never with {listed}{more}"
     yield f"It holds most often with {'; '.join(most)}{ending}."
 
 
@@ -137,12 +138,6 @@ def cuts(scores: pd.DataFrame) -> Iterable[str]:
         f"The cut Θ ≥ {CUTS.two_stage:g} is a convention: {' and '.join(changes)} of the trials "
         "would be in another class."
     )
-
-
-def combination(names: Sequence[str], values: object) -> str:
-    """Return values of settings as a reader says them: squared, SGD, keys all."""
-    listed = values if isinstance(values, tuple) else (values,)
-    return ", ".join(described(dict(zip(names, listed, strict=True)), names))
 
 
 def frozen_parts(scores: pd.DataFrame) -> str:

@@ -8,17 +8,17 @@ import html
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from topicjax.errors import UserError
-from topicjax.store.files import StoreError, explained, write_whole
+from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, load, status
 
-from ..frames import prepared
-from ..pictures import Picture, counted
+from ..frames import aligned
+from ..outputs import subfolder, write_file
+from ..pictures import Picture, counted, label
 from ..scoring.cells import score_cells
 from ..scoring.stages import CUTS, score_trials, write_stages
 from . import page, tables
@@ -35,7 +35,8 @@ from .provenance import (
     settings_tables,
 )
 
-MOST_ROWS = 40  # of a table on the page; its file has all
+MOST_ROWS = 40  # of a table on the page; its CSV file has all
+MOST_LINES = 1000  # of a Markdown file; a longer table is pooled for the page and for it, if it can be
 KEPT_WEIGHTS = 256  # trials whose weights stay in memory while a report is made
 CLASS_WORDS = (
     f"two-stage: Θ at least {CUTS.two_stage:g}, V is learned before attention helps",
@@ -51,7 +52,7 @@ CLASS_WORDS = (
 )
 ABSENT = {"figure": "Not drawn", "table": "No table"}
 Say = Callable[[str], object]
-Show = Callable[[Entry, Any, Path], str]
+Show = Callable[[Entry, Run, pd.DataFrame], str]
 logger = logging.getLogger(__name__)
 
 
@@ -64,8 +65,9 @@ def write(folder: str | Path, say: Say = nothing) -> Path:
 
     `say` is called with a line of text before each piece of work.
     """
+    run = load(folder)
     say("reading the run ...")
-    run = prepared(load(folder))
+    run = aligned(run)
     run = run.replace(restore=functools.lru_cache(KEPT_WEIGHTS)(run.restore))
     say(f"scoring {counted(len(run.trials), 'trial')} ...")
     scores = score_trials(run)
@@ -73,8 +75,7 @@ def write(folder: str | Path, say: Say = nothing) -> Path:
     write_stages(scores, run.folder)
     write_whole(run.folder / CELLS, lambda file: cells.to_parquet(file, index=False))
     content = render(run, scores, cells, say)
-    write_whole(run.folder / REPORT, lambda file: file.write(content.encode()))
-    return run.folder / REPORT
+    return write_file(run.folder / REPORT, content)
 
 
 def render(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, say: Say = nothing) -> str:
@@ -114,7 +115,7 @@ def attempt(kind: str, entry: Entry, show: Show, run: Run, scores: pd.DataFrame,
         if not entry.fits(run, scores):
             return ""
         say(f"{kind} {entry.name} ...")
-        return show(entry, entry.make(run, scores), run.folder)
+        return show(entry, run, scores)
     except Exception as error:
         return f"<p>{ABSENT[kind]} ({html.escape(entry.name)}): {html.escape(reason(entry, error))}.</p>\n"
 
@@ -127,25 +128,33 @@ def reason(entry: Entry, error: Exception) -> str:
     return f"this is a defect of topicjax, please report it: {type(error).__name__}: {error}"
 
 
-def figures(entry: Entry, made: Picture | list[Picture], folder: Path) -> str:
+def figures(entry: Entry, run: Run, scores: pd.DataFrame) -> str:
     """Write the pictures of an entry and return them for the page."""
+    made: Picture | list[Picture] = entry.make(run, scores)
     pictures = made if isinstance(made, list) else [made]
     names = [entry.name, *(f"{entry.name}_{place}" for place in range(2, len(pictures) + 1))]
+    folder = subfolder(run.folder, FIGURES_FOLDER)
     pairs = zip(names, pictures, strict=True)
-    return "".join(
-        page.figure(each, each.save(folder / FIGURES_FOLDER / name), folder) for name, each in pairs
-    )
+    return "".join(page.figure(each, each.save(folder / name), run.folder) for name, each in pairs)
 
 
-def table(entry: Entry, frame: Any, folder: Path) -> str:
-    """Write the table of an entry and return it for the page, its first rows if it is long."""
-    path = tables.to_csv(frame, folder / TABLES_FOLDER / f"{entry.name}.csv")
-    markdown = path.with_suffix(".md")
-    with explained("write", markdown):
-        markdown.write_text(tables.to_markdown(frame), encoding="utf-8")
-    more = f" (the first {MOST_ROWS} of {len(frame)} rows)" if len(frame) > MOST_ROWS else ""
-    links = " · ".join(page.link(file, folder, file.suffix[1:]) for file in (path, markdown))
-    return page.table(tables.to_text(frame.head(MOST_ROWS)), entry.title + more + ".", links)
+def table(entry: Entry, run: Run, scores: pd.DataFrame) -> str:
+    """Write the table of an entry and return it for the page, pooled or its first rows if it is long."""
+    frame: pd.DataFrame = entry.make(run, scores)
+    path = tables.to_csv(frame, subfolder(run.folder, TABLES_FOLDER) / f"{entry.name}.csv")
+    shown, more = frame, ""
+    if len(frame) > MOST_LINES and entry.can_pool:
+        pooled = tables.settings_to_pool(run.trials, MOST_ROWS)
+        shown = entry.make(run, scores, pooled)
+        more = f"; rows pool all values of {', '.join(map(label, pooled))} ({len(frame):,} rows in the csv)"
+    if len(shown) > MOST_ROWS:
+        more += f" (the first {MOST_ROWS} of {len(shown)} rows)"
+    text = tables.to_markdown(shown.head(MOST_LINES))
+    if len(shown) > MOST_LINES:
+        text += f"\nThe first {MOST_LINES:,} of {len(shown):,} rows; all are in {path.name}.\n"
+    markdown = write_file(path.with_suffix(".md"), text)
+    links = " · ".join(page.link(file, run.folder, file.suffix[1:]) for file in (path, markdown))
+    return page.table(tables.to_text(shown.head(MOST_ROWS)), entry.title + more + ".", links)
 
 
 def words() -> str:

@@ -3,7 +3,7 @@
 Each is a function of (run, scores).  Means and standard errors are over seeds, at the end of training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import UserError
-from topicjax.store.files import explained
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, SETTINGS, varying
+from ..figures.matrix_cells import MOST_SEEDS
+from ..frames import MAIN_SETTINGS, SETTINGS, distinct, varying
 from ..optima import optimum, optimum_error
+from ..outputs import write_file
 from ..pictures import label, written
 from ..scoring import cells
 from ..scoring.onset_times import onset_fit, onset_times
@@ -31,8 +32,10 @@ HEADERS = {  # a column as a reader says it
     "uniform": "uniform attention",
     "theorem2_distance": "distance to Theorem 2",
     "optimum_distance": "distance to the optimum",
+    "weights_read": "weights read (lowest seeds)",
 }
 ERROR = "_se"  # the standard error of column x is in column x_se
+UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # it depends on
 
 
 def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
@@ -46,19 +49,20 @@ def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     return counts.assign(median_theta=medians, topical=hits).reset_index()
 
 
-def table3(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def table3(run: Run, scores: pd.DataFrame, pooled: Sequence[str] = ()) -> pd.DataFrame:
     """Return the attention between two positions by kind of word pair, one row per setting (Table 3).
 
     Of each kind the mean over seeds and its standard error; ratio = same topic / different topic,
     its mean over seeds; uniform = what uniform attention would pay; n = seeds, without the
-    diverged ones.  Infinite documents: relative to uniform.
+    diverged ones.  Infinite documents: relative to uniform.  Settings in `pooled` are treated as the seed is.
     """
     trials = run.trials
     columns = {name: final(trials, name) for name in KINDS}
     with np.errstate(divide="ignore", invalid="ignore"):
         columns["ratio"] = columns["attn_same_topic"] / columns["attn_diff_topic"]
-    columns["uniform"] = np.array([uniform_attention(row) for row in trials.to_dict("records")])
-    table = over_seeds(trials, columns)
+    kind, kinds = distinct(trials, UNIFORM)
+    columns["uniform"] = np.array([uniform_attention(row) for row in kinds.to_dict("records")])[kind]
+    table = over_seeds(trials, columns, pooled)
     return table.assign(**{"uniform" + ERROR: np.nan})  # known, not measured
 
 
@@ -66,19 +70,24 @@ def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     """Return the relative distance of the value matrix to theory, one row per setting.
 
     To Theorem 2, and to the optimum of uniform attention for the trial's own documents, keys and L2
-    where that is known, for squared loss without biases, and where weights are stored.
+    where that is known, for squared loss without biases, and where weights are stored.  Of settings with
+    more than MOST_SEEDS seeds the weights of the lowest are read, and weights_read says how many.
     """
-    columns = {"theorem2_distance": final(run.trials, "theorem2_distance")}
-    stored = set(with_weights(run.trials)["trial_id"])
-    columns["optimum_distance"] = np.array(
-        [
-            optimum_error(effective_model(run.restore(row["trial_id"]), row).U, row)
-            if row["trial_id"] in stored and optimum(row) is not None
-            else np.nan
-            for row in run.trials.to_dict("records")
-        ]
-    )
-    return over_seeds(run.trials, columns)
+    trials = run.trials
+    distance = np.full(len(trials), np.nan)
+    stored: Frame = with_weights(trials).sort_values("seed", kind="stable")
+    seeds = stored.groupby(cells.cell_numbers(stored)[1])
+    read = seeds.head(MOST_SEEDS)
+    places = trials.index.get_indexer(read.index)
+    for place, row in zip(places, read.to_dict("records"), strict=True):
+        if optimum(row) is not None:
+            value = effective_model(run.restore(row["trial_id"]), row).U
+            distance[place] = optimum_error(value, row)
+    columns = {"theorem2_distance": final(trials, "theorem2_distance"), "optimum_distance": distance}
+    table = over_seeds(trials, columns)
+    if len(stored) and seeds.size().max() > MOST_SEEDS:
+        table["weights_read"] = over_seeds(trials, {"optimum_distance": distance})["n"]
+    return table
 
 
 def onsets(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
@@ -116,12 +125,29 @@ def final(trials: Frame, name: str) -> Array:
     return np.where((trials["status"] == "ok") & np.isfinite(values), values, np.nan)
 
 
-def over_seeds(trials: Frame, columns: Mapping[str, Array]) -> pd.DataFrame:
-    """Return one row per setting: mean and standard error of each column, n and diverged."""
-    keys = [
+def row_settings(trials: Frame) -> list[str]:
+    """Return the settings that tell the rows of a table apart: objective, optimizer and all that vary."""
+    return [
         *MAIN_SETTINGS,
         *varying(trials, (name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS))),
     ]
+
+
+def settings_to_pool(trials: Frame, rows: int) -> list[str]:
+    """Return the settings to pool, those of most values first, so that at most so many rows remain."""
+    keys, pooled = row_settings(trials), []
+    others = sorted(keys[len(MAIN_SETTINGS) :], key=lambda name: -trials[name].nunique())
+    for name in others:
+        if len(trials[keys].drop_duplicates()) <= rows:
+            break
+        keys.remove(name)
+        pooled.append(name)
+    return pooled
+
+
+def over_seeds(trials: Frame, columns: Mapping[str, Array], pooled: Sequence[str] = ()) -> pd.DataFrame:
+    """Return one row per setting, except those pooled: mean and error of each column, n and diverged."""
+    keys = [name for name in row_settings(trials) if name not in pooled]
     cell = trials.groupby(keys, dropna=False, sort=True).ngroup().to_numpy()
     table = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     first = next(iter(columns.values()))
@@ -136,11 +162,7 @@ def over_seeds(trials: Frame, columns: Mapping[str, Array]) -> pd.DataFrame:
 
 def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
     """Write the table with all its digits; return the path."""
-    path = Path(path)
-    with explained("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(path, index=False)
-    return path
+    return write_file(Path(path), table.to_csv(index=False))
 
 
 def to_text(table: pd.DataFrame, digits: int = 3) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from ..figures.trajectories import trajectory_panels, verdict
 from ..figures.weight_matrices import attention_matrix, heat_map
 from ..frames import SETTINGS, prepared
 from ..optima import optimum_error
+from ..outputs import subfolder
 from ..pictures import WIDTH, Picture, described, style, written
 from ..scoring.stages import VIEWS, score_trials
 from ..trained_models import (
@@ -57,7 +58,7 @@ def inspect(
     trial_id = run.find(trial_id)
     step = run.snapshot_step(trial_id, step)
     picture = trial_page(run, trial_id, run.restore(trial_id, step), step, topic_word)
-    return picture.save(Path(out or run.folder / "inspect") / f"{trial_id}-step{step}")
+    return picture.save(Path(out or subfolder(run.folder, "inspect")) / f"{trial_id}-step{step}")
 
 
 def trial_page(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from ..frames import settings_in
+from ..frames import distinct, settings_in
 from .curves import Array, Cuts
 from .stages import CLASSES, CUTS, VIEWS, classify
 
@@ -45,7 +45,7 @@ def cell_settings(scores: pd.DataFrame) -> list[str]:
 def cell_numbers(scores: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[list[str], Array]:
     """Return the settings that make a cell, and the number of each trial's cell in order of appearance."""
     keys = cell_settings(scores) if by is None else list(by)
-    return keys, scores.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+    return keys, distinct(scores, keys)[0]
 
 
 def count_cells(scores: pd.DataFrame) -> int:

@@ -7,7 +7,7 @@ slope eta / ln(1 + eta gamma) over ln(1 / init scale), which is 1 / gamma for sm
 should not depend on the init scale, as long as that is small.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.onset import onset_rate
 
-from ..frames import MAIN_SETTINGS, SETTINGS, column, prepared, settings_in, varying
+from ..frames import MAIN_SETTINGS, SETTINGS, aligned, column, settings_in, varying
 from .curves import Array, Records, onset
 
 LEVEL = 0.1  # of a_topic, in units of attention scores
@@ -36,7 +36,7 @@ ASSUMED = dict(  # of onset_rate
 )
 SIZES = ("topics", "words_per_topic", "topics_per_document", "p_mask", "p_keep", "p_random")
 POOLED = ("seed", "init_scale", "steps", "record_every", "eval_documents")  # may differ within one fit
-Fit = tuple[dict[str, Any], pd.DataFrame]  # a row of onset_fit, and its trials that have an onset
+MEANS = ("onset_time", "log_scale", "predicted", "predicted_steps")
 
 
 def onset_times(run: Run, level: float = LEVEL) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def onset_times(run: Run, level: float = LEVEL) -> pd.DataFrame:
     """
     if not 0 < level < np.inf:
         raise UserError(f"level is {level}; allowed: above 0")
-    run = prepared(run)
+    run = aligned(run)
     trials, frame = run.trials, run.trajectories
     records = Records.of(frame["step"].to_numpy())
     curve = np.log(np.fmax(column(frame, "a_topic"), FLOOR * level))
@@ -97,26 +97,52 @@ def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
     seeds (NaN for one).  Trials without an onset are counted by reason and left out; a seed with onsets
     at one init scale only has no line.
     """
-    return pd.DataFrame([row for row, _ in fits(times)])
+    keys, number = fit_settings(times), fit_numbers(times)
+    first = np.unique(number, return_index=True)[1]
+    used = times.assign(fit=number).loc[times["outcome"] == "onset"]
+    count = len(first)
+    onsets = np.bincount(used["fit"], minlength=count)
+    columns = dict(trials=np.bincount(number, minlength=count), onsets=onsets)
+    for name in OUTCOMES:
+        columns[name] = np.bincount(number, times["outcome"] == name, count).astype(int)
+    columns |= slopes_over_seeds(used, count)
+    columns |= {name: group_means(column(used, name), used["fit"].to_numpy(), onsets) for name in MEANS}
+    return times[keys].iloc[first].reset_index(drop=True).assign(**columns)
 
 
-def fits(times: pd.DataFrame) -> list[Fit]:
-    """Return the rows of onset_fit with their trials that have an onset."""
-    keys, found = fit_settings(times), []
-    for values, group in cast(Any, times.groupby(keys)):
-        used = group.loc[group["outcome"] == "onset"]
-        slopes = np.array([slope for _, seed in used.groupby("seed") for slope in seed_slope(seed)])
-        count, reasons = len(slopes), group["outcome"].tolist()
-        row = dict(zip(keys, values, strict=True)) | dict(trials=len(group), onsets=len(used))
-        row |= {name: reasons.count(name) for name in OUTCOMES}
-        row |= dict(seeds=count, slope=slopes.mean() if count else np.nan)
-        row |= dict(slope_se=slopes.std(ddof=1) / count**0.5 if count > 1 else np.nan)
-        means = ("onset_time", "log_scale", "predicted", "predicted_steps")
-        found.append((row | {name: used[name].mean(skipna=False) for name in means}, used))
-    return found
+def fit_numbers(times: pd.DataFrame) -> Array:
+    """Return the row of onset_fit that each trial belongs to."""
+    return times.groupby(fit_settings(times), dropna=False).ngroup().to_numpy()
 
 
-def seed_slope(seed: Any) -> list[float]:
+def group_means(values: Array, group: Array, sizes: Array) -> Array:
+    """Return the mean of each group of values, NaN for an empty one; `sizes` are theirs."""
+    ordered, means = values[np.argsort(group, kind="stable")], np.full(len(sizes), np.nan)
+    filled, starts = sizes > 0, np.cumsum(sizes) - sizes
+    if filled.any():
+        means[filled] = np.add.reduceat(ordered, starts[filled]) / sizes[filled]
+    return means
+
+
+def slopes_over_seeds(used: pd.DataFrame, count: int) -> dict[str, Array]:
+    """Return for each of so many fits the number of seeds with a line, their mean slope and its error."""
+    used = used.sort_values(["fit", "seed"], kind="stable")
+    fit, seed = used["fit"].to_numpy(), used["seed"].to_numpy()
+    starts = np.flatnonzero(np.r_[True, (np.diff(fit) != 0) | (np.diff(seed) != 0)][: len(fit)])
+    ends = np.r_[starts[1:], len(fit)][: len(starts)]
+    log_scale, time = column(used, "log_scale"), column(used, "onset_time")
+    found: dict[int, list[float]] = {}
+    for start, end in zip(starts, ends, strict=True):
+        if end - start > 1:
+            found.setdefault(fit[start], []).extend(line_slope(log_scale[start:end], time[start:end]))
+    seeds, slope, error = np.zeros(count, int), np.full(count, np.nan), np.full(count, np.nan)
+    for place, slopes in ((place, np.array(slopes)) for place, slopes in found.items() if slopes):
+        seeds[place], slope[place] = len(slopes), slopes.mean()
+        error[place] = slopes.std(ddof=1) / len(slopes) ** 0.5 if len(slopes) > 1 else np.nan
+    return dict(seeds=seeds, slope=slope, slope_se=error)
+
+
+def line_slope(log_scale: Array, time: Array) -> list[float]:
     """Return the slope of one seed's onsets in a list, empty if they are at one init scale only."""
-    x = column(seed, "log_scale") - seed["log_scale"].mean()
-    return [float(x @ column(seed, "onset_time") / (x @ x))] if np.ptp(x) > 1e-9 else []
+    x = log_scale - log_scale.mean()
+    return [float(x @ time / (x @ x))] if np.ptp(x) > 1e-9 else []

@@ -18,7 +18,7 @@ from topicjax.errors import UserError
 from topicjax.store.files import write_whole
 from topicjax.store.reader import Run
 
-from ..frames import column, prepared, settings_in
+from ..frames import aligned, column, settings_in
 from .curves import (
     Array,
     Cuts,
@@ -52,7 +52,7 @@ def score_trials(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
 
     A diverged trial has no scores and no flags; theta and log_lag are NaN where a part is frozen.
     """
-    run = prepared(run)
+    run = aligned(run)
     trials, frame = run.trials, run.trajectories
     records = Records.of(frame["step"].to_numpy())
     if frame["trial_id"].iloc[records.start].tolist() != trials["trial_id"].tolist():
@@ -121,9 +121,10 @@ def suffix_columns(
 
 def join_flags(flags: dict[str, Array], where: Array) -> Array:
     """Return for each trial the names of the flags that it has, with commas between them."""
-    names = np.array(list(flags))
-    per_trial = np.stack([flag & where for flag in flags.values()], axis=1)
-    return np.array([",".join(names[raised]) for raised in per_trial])
+    bits = sum((flag & where).astype(int) << place for place, flag in enumerate(flags.values()))
+    found, kind = np.unique(bits, return_inverse=True)
+    names = [",".join(name for place, name in enumerate(flags) if value >> place & 1) for value in found]
+    return np.array(names)[kind]
 
 
 def classify(scores: pd.DataFrame, view: str = "loss", cuts: Cuts = CUTS) -> Array:

@@ -1,32 +1,23 @@
-"""The commands: take what was typed, call what does it, print what came of it."""
+"""The commands on sweeps, and bench: take what was typed, call what does it, print what came of it."""
 
 import argparse
-import sys
-import time
-from collections.abc import Callable
-from importlib import import_module
+import signal
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from topicjax.cli import advice
+from topicjax.cli.folder_commands import analysis, say
 from topicjax.errors import UserError
 from topicjax.overrides import override
 from topicjax.store import reader
-from topicjax.store.files import explained, write_whole
-from topicjax.store.lock import who
-from topicjax.store.repair import repair
-from topicjax.store.verify import verify
 from topicjax.sweep import trials as expand_trials
 from topicjax.sweep_files import NamedSweep, load_sweep, sweep_names
-from topicjax.trial import SETTINGS, Trial, make_trial
+from topicjax.trial import SETTINGS, Trial
 
 if TYPE_CHECKING:
     from topicjax.engine.run import Options, Outcome
 
 RESULTS = Path("results")
-SAY_SECONDS = 2.0
-MOST_PROBLEMS = 5  # of a status
 
 
 def list_sweeps(options: argparse.Namespace) -> int:
@@ -66,7 +57,7 @@ def run_sweep(options: argparse.Namespace) -> int:
 
     outcome = run.run_sweep(named, trials, folder, engine_options)
     print(closing(folder, outcome, options) if outcome.is_whole else interrupted(folder, outcome, options))
-    return 0 if outcome.is_whole else 130
+    return 0 if outcome.is_whole else 128 + (outcome.stopped_by or signal.SIGINT)
 
 
 def expand(options: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
@@ -84,11 +75,23 @@ def expand(options: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
 
 def make_engine_options(options: argparse.Namespace) -> "Options":
     """Return how to run; from here on jax has its devices."""
-    from topicjax.engine.run import Options, use_all_cores
+    from topicjax.engine.layout import choose_devices, layout_of, requested_cpu_devices
+
+    if options.layout is not None and (options.lanes or options.devices is not None):
+        raise UserError("--layout is given with --lanes or --devices; allowed: either, not both")
+    layout = layout_of(options.layout) if options.layout is not None else None
+    requested_cpu_devices()  # a mistake in the environment is found before jax stumbles over it
+    from topicjax.engine.run import Options, available_devices, use_all_cores
 
     use_all_cores()
-    overrides = [f"--set {text}" for text in options.sets] + [f"--axis {text}" for text in options.axes]
-    return Options(options.lanes, options.snapshots, options.save_every, options.extend, overrides)
+    return Options(
+        lanes=layout.lanes if layout is not None else options.lanes,
+        snapshots=options.snapshots,
+        save_seconds=options.save_every,
+        extend=options.extend,
+        overrides=[f"--set {text}" for text in options.sets] + [f"--axis {text}" for text in options.axes],
+        devices=choose_devices(available_devices(), options.devices, layout),
+    )
 
 
 def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str:
@@ -137,125 +140,6 @@ def interrupted(folder: Path, outcome: "Outcome", options: argparse.Namespace) -
     )
 
 
-def show_status(options: argparse.Namespace) -> int:
-    """Print how far a run is, and by plan where the folder holds several."""
-    state = reader.status(options.folder)
-    running = f"running ({who(state.running)})" if state.running is not None else "not running"
-    of = f" of {state.planned:,}" if state.planned is not None and not state.beyond else ""
-    print(
-        f"{state.sweep}: {state.finished:,}{of} trials finished, "
-        f"{state.ok:,} ok, {state.diverged:,} diverged; {running}"
-    )
-    for problem in state.problems[:MOST_PROBLEMS]:
-        print(f"{problem}, though its trials are finished")
-    if state.problems:
-        more = f"{len(state.problems):,} such files; " if len(state.problems) > 1 else ""
-        print(f"{more}to set them aside: {advice.command('repair', options.folder)}")
-    if state.versions:
-        print(f"trained by {len(state.versions)} versions of the code: {'; '.join(state.versions)}")
-    if len(state.plans) > 1:
-        print("the folder holds trials of several plans:")
-        for plan in state.plans:
-            print(f"  {plan.finished:,} of {plan.planned:,}  {plan.words}")
-    if state.beyond:
-        print(f"{state.beyond:,} finished trials belong to no plan that the manifest names")
-    return 0
-
-
-def verify_folder(options: argparse.Namespace) -> int:
-    """Check a run folder; exit code 1 with a list if something is not as it was written."""
-    started = time.monotonic()
-    verdict = verify(options.folder, verifying())
-    seconds = time.monotonic() - started
-    for problem in verdict.problems:
-        print(problem.sentence)
-    rate = verdict.bytes_read / 1e6 / max(seconds, 1e-9)
-    print(
-        f"{options.folder}: {verdict.trials:,} trials in {verdict.chunks:,} chunks, "
-        f"{verdict.bytes_read / 1e6:,.1f} MB read in {seconds:.1f} s ({rate:,.0f} MB/s)"
-    )
-    if not verdict.problems:
-        print("everything is as it was written")
-        return 0
-    print(
-        f"{len(verdict.problems):,} problems; to set them aside: {advice.command('repair', options.folder)}"
-    )
-    return 1
-
-
-def repair_folder(options: argparse.Namespace) -> int:
-    """Set aside what is damaged; nothing is deleted."""
-    reader.load(options.folder)
-    verdict, moved = repair(options.folder, verifying())
-    for problem in verdict.problems:
-        print(problem.sentence)
-    for path in moved:
-        print(f"moved to {path}")
-    if not verdict.problems:
-        print("everything is as it was written: nothing to repair")
-    else:
-        print("the same `topicjax run` as before computes again what is missing")
-    return 0
-
-
-def verifying() -> Callable[[int, int], None]:
-    """Return a function that says how far a check is, every few seconds."""
-    last = time.monotonic()
-
-    def say(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > SAY_SECONDS:
-            last = time.monotonic()
-            print(f"checked {done:,} of {total:,} chunks ...", file=sys.stderr, flush=True)
-
-    return say
-
-
-def restore_weights(options: argparse.Namespace) -> int:
-    """Write one trial's weights to an .npz file."""
-    import numpy as np
-
-    if options.out.suffix != ".npz":
-        raise UserError(f"--out is {str(options.out)!r}; allowed: a name that ends in .npz")
-    if options.out.exists() and not options.force:
-        raise UserError(f"{options.out} is there already; allowed: another --out, or --force")
-    weights = reader.load(options.folder).restore(options.trial_id, options.step)
-    write_whole(options.out, lambda file: np.savez(file, allow_pickle=False, **weights))
-    shapes = ", ".join(f"{name} {'x'.join(map(str, w.shape))}" for name, w in weights.items())
-    print(f"{options.out}: {shapes}")
-    return 0
-
-
-def inspect_trial(options: argparse.Namespace) -> int:
-    """Draw one trial's weights, attention and trajectory on one page."""
-    run = reader.load(options.folder)
-    trial_id = run.find(options.trial_id)
-    row = run.trials.set_index("trial_id").loc[trial_id, list(SETTINGS)]
-    words = None
-    if row["word_distribution"] != "uniform" or row["overlap"] != 0:
-        from topicjax.engine.limit_lines import data_model
-
-        words = data_model(make_trial(row.to_dict())).topic_word
-    inspect = analysis("report.trial_page").inspect
-    with explained("draw into", options.out or options.folder):
-        paths = inspect(run, trial_id, options.step, options.out, words)
-    for path in paths:
-        print(path)
-    return 0
-
-
-def write_report(options: argparse.Namespace) -> int:
-    """Write the report of a run into its folder, saying what is being drawn."""
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    with explained("write into", options.folder):
-        path = analysis("report.report").write(options.folder, say)
-    print(f"{path}: open it in a browser")
-    return 0
-
-
 def run_bench(options: argparse.Namespace) -> int:
     """Time the engine against the plain ways."""
     if options.repeats is not None and options.repeats < 1:
@@ -278,14 +162,9 @@ def run_scaling(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"{options.out} cannot be written: {error.strerror}") from None
     use_all_cores()
-    frame = sizes.run(options.repeats or 3, lambda line: print(line, file=sys.stderr, flush=True))
+    frame = sizes.run(options.repeats or 3, say)
     frame.to_csv(options.out / "scaling.csv", index=False)
     picture = analysis("figures.bench_sizes").scaling_figure(frame)
     files = [options.out / "scaling.csv", *picture.save(options.out / "scaling")]
     print(frame.to_json(orient="records", indent=2) if options.json else "\n".join(map(str, files)))
     return 0
-
-
-def analysis(module: str) -> ModuleType:
-    """Return a module of topicjax.analysis, whose folder lies beside the package in a checkout."""
-    return import_module(f"topicjax.analysis.{module}")

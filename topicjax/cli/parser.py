@@ -1,13 +1,22 @@
 """What can be typed: commands, options and their help."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from topicjax.cli import commands
+from topicjax.cli import commands, folder_commands
+from topicjax.cli.terminal import one_line
+from topicjax.errors import shown
 from topicjax.version import __version__
 
+MAX_NAME, MAX_PATH = 255, 4095  # bytes, as file systems have it
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 the disk is full, a folder is damaged, or a defect of topicjax; 2 a mistake in "
+    "what was typed, nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished "
+    "is kept, and the same command continues."
+)
 AXIS_FORMS = "NAME=V1,V2|log:LO:HI:N|lin:LO:HI:N|range:LO:HI"
 
 
@@ -16,61 +25,86 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where help is."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, one_line(f"{self.prog}: {message} (see {self.prog} --help)") + "\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = Parser(prog="topicjax", description="Train sweeps of tiny transformers on topic models.")
+    about = "Train sweeps of tiny transformers on topic models."
+    parser = Parser(prog="topicjax", description=about, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"topicjax {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
-    def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def add(
+        name: str, command: Callable[[argparse.Namespace], int], text: str, prints: bool = False
+    ) -> argparse.ArgumentParser:
+        """Add a command; `prints`: what it prints is all that it does."""
         sub = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, prints=prints)
         return sub
 
-    add("list", commands.list_sweeps, "list the sweeps there are")
-    add(
-        "settings", commands.list_settings, "list every setting of a trial: default, what is allowed, meaning"
-    )
-    add_sweep_options(
-        add("plan", commands.plan_sweep, "say what a sweep would do and cost, without doing it")
-    )
+    settings = "list every setting of a trial: default, what is allowed, meaning"
+    plan = "say what a sweep would do and cost, without doing it"
+    add("list", commands.list_sweeps, "list the sweeps there are", prints=True)
+    add("settings", commands.list_settings, settings, prints=True)
+    add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
-    add_folder(add("status", commands.show_status, "say how far a run is and what its folder holds"))
-
-    add_folder(add("verify", commands.verify_folder, "check every file of a run folder against its checksum"))
-    add_folder(
-        add("repair", commands.repair_folder, "set damaged files aside: the next run computes them again")
-    )
-
-    restore = add("restore", commands.restore_weights, "write the weights of one trial to a file")
-    add_trial(restore)
-    restore.add_argument("--out", type=Path, default=Path("weights.npz"), help="default: weights.npz")
-    restore.add_argument("--force", action="store_true", help="write over a file that is there")
-
-    inspect = add("inspect", commands.inspect_trial, "draw one trained model: weights, attention, trajectory")
-    add_trial(inspect)
-    inspect.add_argument("--out", type=Path, help="folder of the pictures (default: FOLDER/inspect)")
-
-    add_folder(
-        add("report", commands.write_report, "write report.html: the answer, figures and tables of a run")
-    )
+    add_folder_commands(add)
     add_bench_options(add("bench", commands.run_bench, "measure how fast this machine is, as ratios"))
     return parser
 
 
+def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands on run folders."""
+    does = folder_commands
+    status = "say how far a run is and what its folder holds"
+    verify = "check every file of a run folder against its checksum"
+    repair = "set damaged files aside: the next run computes them again"
+    inspect = "draw one trained model: weights, attention, trajectory"
+    report = "write report.html: the answer, figures and tables of a run"
+    add_folder(add("status", does.show_status, status, prints=True))
+    add_folder(add("verify", does.verify_folder, verify, prints=True))
+    add_folder(add("repair", does.repair_folder, repair))
+    add_restore_options(add("restore", does.restore_weights, "write the weights of one trial to a file"))
+    pictures = add_trial(add("inspect", does.inspect_trial, inspect))
+    pictures.add_argument("--out", type=path, help="folder of the pictures (default: FOLDER/inspect)")
+    add_folder(add("report", does.write_report, report))
+    add_export_options(add("export", does.export_run, "write a run as CSV files or TensorBoard events"))
+
+
+def path(text: str) -> Path:
+    """Return the path that the text names, or raise if no file system can have it."""
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if not encoded or b"\0" in encoded:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no path; allowed: the name of a file or folder")
+    if len(encoded) > MAX_PATH or max(map(len, encoded.split(b"/"))) > MAX_NAME:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is too long; allowed: names of up to {MAX_NAME} bytes, {MAX_PATH} in all"
+        )
+    return Path(text)
+
+
 def add_folder(parser: argparse.ArgumentParser) -> None:
     """Add the run folder."""
-    parser.add_argument("folder", type=Path, help="a run folder, as results/two_stage")
+    parser.add_argument("folder", type=path, help="a run folder, as results/two_stage")
 
 
-def add_trial(parser: argparse.ArgumentParser) -> None:
+def add_trial(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add the run folder, a trial in it, and one of its snapshots."""
     add_folder(parser)
     parser.add_argument("trial_id", help="as in the trials table; an unambiguous beginning is enough")
     parser.add_argument("--step", type=int, help="which snapshot (default: the last)")
+    return parser
+
+
+def add_restore_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of restore."""
+    add_trial(parser)
+    parser.add_argument("--out", type=path, default=Path("weights.npz"), help="default: weights.npz")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -93,13 +127,20 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         dest="axes",
         help="replace an axis or add one; repeatable",
     )
-    add("--out", type=Path, help="run folder (default: results/SWEEP)")
+    add("--out", type=path, help="run folder (default: results/SWEEP)")
     add("--lanes", type=int, default=0, help="trials that a device trains together (default: chosen)")
+    add("--devices", type=int, metavar="N", help="use N of the devices (default: all)")
+    add(
+        "--layout",
+        type=path,
+        metavar="FOLDER",
+        help="lanes and devices of that folder's last run, to get the same bits again",
+    )
     add(
         "--snapshots",
         default="last",
         metavar="WHEN",
-        help="steps whose weights are kept: last (default), none, log:N, or S1,S2,...",
+        help="steps whose weights are kept: last (default), none, log:N, or S1,S2,... (up to 1000)",
     )
     add(
         "--save-every",
@@ -111,6 +152,16 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     add("--extend", action="store_true", help="add to a folder that holds another sweep's trials")
 
 
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of export."""
+    add_folder(parser)
+    formats = parser.add_mutually_exclusive_group(required=True)
+    choices = {"csv": "trials.csv and trajectories.csv", "tensorboard": "one event file per trial"}
+    for name, text in choices.items():
+        formats.add_argument(f"--{name}", action="store_const", const=name, dest="format", help=text)
+    parser.add_argument("--out", type=path, help="a new or empty folder (default: FOLDER/export/FORMAT)")
+
+
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of bench."""
     add = parser.add_argument
@@ -119,7 +170,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add("--scaling", action="store_true", help="how the rate scales: a table and a figure")
     add(
         "--out",
-        type=Path,
+        type=path,
         default=commands.RESULTS / "bench",
         help="folder of --scaling (default: results/bench)",
     )

@@ -80,16 +80,17 @@ def train_chunk(
     writer: Writer,
     save_seconds: float,
     on_segment: Callable[[int], bool],
+    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Train one chunk to its end, from where an interrupted run left it.
 
     `on_segment` is called with the steps of each segment; if it returns True, the state is saved and
-    Interrupted raised, unless the training is over.
+    Interrupted raised, unless the training is over.  `say` is told if a saved state is of no use.
     """
     spec, snapshots = programs.spec, programs.group.snapshots
     streams, hypers = programs.arguments(chunk.rows)
     state = programs.init(streams, hypers)
-    step, state = resume(chunk, writer, state, programs.layout)
+    step, state = resume(chunk, writer, state, programs, say)
     if step == 0 and 0 in snapshots:
         chunk.add_snapshot(spec, 0, state.params)
     saved = time.monotonic()
@@ -121,25 +122,54 @@ def suspend(chunk: Chunk, writer: Writer, state: TrainState, meta: dict[str, Any
 
 
 def resume(
-    chunk: Chunk, writer: Writer, state: TrainState, layout: Mapping[str, Any]
+    chunk: Chunk, writer: Writer, state: TrainState, programs: Programs, say: Callable[[str], None]
 ) -> tuple[int, TrainState]:
-    """Return the step and state that an interrupted run saved for this chunk, or the given ones.
-
-    What was saved under another layout (other segments, lanes or snapshots) is of no use here.
-    """
+    """Return the step and state that an interrupted run saved for this chunk, or the given ones."""
     found = writer.load_partial(chunk.name)
-    if found is None or any(found[1].get(name) != value for name, value in layout.items()):
+    if found is None:
+        return 0, state
+    if why := misfit(*found, len(chunk.trial_ids), state, programs):
+        say(f"the saved state of chunk {chunk.name} {why}: its trials start again")
         return 0, state
     payload, meta = found
-    leaves = [payload[f"state/{i}"] for i in range(len(state_leaves(state)))]
     chunk.records = [{name: payload[f"record/{name}"] for name in Record._fields}]
     for key, leaf in payload.items():
         kind, *rest = key.split("/")
         if kind == "snapshot":
             chunk.snapshots.setdefault(int(rest[0]), {})[rest[1]] = leaf
-    placed = [jax.device_put(new, old.sharding) for new, old in zip(leaves, state_leaves(state), strict=True)]
+    old = state_leaves(state)
+    placed = [jax.device_put(payload[f"state/{i}"], leaf.sharding) for i, leaf in enumerate(old)]
     bare = jax.tree.unflatten(jax.tree.structure(state._replace(source=None)), placed)
-    return int(meta["step"]), bare._replace(source=state.source)
+    return meta["step"], bare._replace(source=state.source)
+
+
+def misfit(
+    payload: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    num_trials: int,
+    state: TrainState,
+    programs: Programs,
+) -> str:
+    """Return why a saved state is of no use to these programs; empty if it is whole and fits them."""
+    if any(meta.get(name) != value for name, value in programs.layout.items()):
+        return "was saved under another layout"
+    step, spec = meta.get("step"), programs.spec
+    if type(step) is not int or not 0 < step < spec.steps or step % programs.segment_steps:
+        return f"has step {step!r}"
+    shapes = {f"state/{i}": leaf.shape for i, leaf in enumerate(state_leaves(state))}
+    shapes |= {f"record/{name}": (num_trials, step // spec.record_every) for name in Record._fields}
+    weights = unpadded_shapes(spec, state.params)
+    passed = [at for at in programs.group.snapshots if at <= step]
+    shapes |= {f"snapshot/{at}/{name}": (num_trials, *weights[name]) for at in passed for name in weights}
+    if shapes != {name: np.shape(leaf) for name, leaf in payload.items()}:
+        return "is not complete"
+    return ""
+
+
+def unpadded_shapes(spec: Spec, params: Any) -> dict[str, tuple[int, ...]]:
+    """Return the true shapes of one trial's parameters, given those of stream rows x lanes."""
+    first: Any = {name: np.broadcast_to(np.float32(0), leaf.shape[2:]) for name, leaf in params.items()}
+    return {name: leaf.shape for name, leaf in kernel.unpad(spec, first).items()}
 
 
 def state_leaves(state: TrainState) -> list[Any]:

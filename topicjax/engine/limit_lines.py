@@ -72,8 +72,8 @@ class Background:
             entry: Entry = {"settings": wanted.settings, "objective": wanted.objective}
             try:
                 entry |= limit_lines(data_model(wanted.trial), wanted.objective)
-            except ValueError as error:  # a data setting that theory has no lines for
-                entry["error"] = str(error)
+            except (ValueError, MemoryError) as error:  # theory has no lines for these documents
+                entry["error"] = str(error) or "out of memory"
             self.entries = [*self.entries, entry]
         if not self._stopped.is_set():
             self._on_end()

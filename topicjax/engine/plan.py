@@ -10,8 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, shown
 from topicjax.trial import Hypers, Spec, Stream, Trial
+
+MAX_SNAPSHOTS = 1000  # of a trial
 
 
 @dataclass(frozen=True)
@@ -109,23 +111,26 @@ def parse_snapshots(text: str, spec: Spec) -> tuple[int, ...]:
 
     Steps are rounded to the records, which are the only moments weights can be taken.
     """
-    if text == "none":
-        return ()
+    if text in ("none", "last"):
+        return (spec.steps,) if text == "last" else ()
+    is_log = text.startswith("log:")
     try:
-        if text == "last":
-            wanted: list[float] = [spec.steps]
-        elif text.startswith("log:"):
-            count, first = int(text[4:]), math.log(spec.record_every)
-            span = math.log(spec.steps) - first
-            wanted = [math.exp(first + span * i / max(count - 1, 1)) for i in range(count)]
-            wanted.append(spec.steps)
-        else:
-            wanted = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in (text[4:] if is_log else text).split(",", MAX_SNAPSHOTS)]
     except ValueError:
         raise UserError(
-            f"snapshots is {text!r}; allowed: last, none, log:N, or steps separated by commas"
+            f"snapshots is {shown(text)}; allowed: last, none, log:N, or up to {MAX_SNAPSHOTS} steps "
+            "separated by commas"
         ) from None
-    rounded = {spec.record_every * round(step / spec.record_every) for step in wanted}
-    if not all(0 <= step <= spec.steps for step in rounded):
-        raise UserError(f"snapshots is {text!r}; allowed: steps from 0 to steps = {spec.steps}")
-    return tuple(sorted(rounded))
+    if is_log and (len(numbers) > 1 or not 1 <= numbers[0] <= MAX_SNAPSHOTS):
+        raise UserError(f"snapshots is {shown(text)}; allowed: log:1 to log:{MAX_SNAPSHOTS}")
+    wanted = log_steps(numbers[0], spec) if is_log else numbers
+    if not all(0 <= step <= spec.steps for step in wanted):
+        raise UserError(f"snapshots is {shown(text)}; allowed: steps from 0 to steps = {spec.steps}")
+    return tuple(sorted({spec.record_every * round(step / spec.record_every) for step in wanted}))
+
+
+def log_steps(count: int, spec: Spec) -> list[float]:
+    """Return so many steps of equal ratio, from the first record after the start to the last."""
+    ratio = spec.steps / spec.record_every
+    inner = [spec.record_every * ratio ** (i / max(count - 1, 1)) for i in range(count - 1)]
+    return [*(min(step, spec.steps) for step in inner), spec.steps]

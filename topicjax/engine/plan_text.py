@@ -8,7 +8,6 @@ from topicjax.engine.plan import Group
 from topicjax.engine.progress import duration, size
 from topicjax.engine.run import Options, describe, plan_groups
 from topicjax.store.manifest import read_manifest
-from topicjax.store.reader import committed
 from topicjax.sweep import axes_of
 from topicjax.sweep_files import NamedSweep
 from topicjax.trial import Trial, trial_id
@@ -19,9 +18,7 @@ MOST_VALUES = 8  # of an axis
 def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options) -> str:
     """Return what a run would do and cost; nothing is compiled or written."""
     by_id = {trial_id(trial): trial for trial in trials}
-    done = committed(folder) if folder.exists() else set()
-    groups = [group.without(done) for group in plan_groups(by_id, options)]
-    groups = [group for group in groups if group.streams]
+    groups, options = plan_groups(by_id, folder, options)
     left = sum(group.num_trials for group in groups)
     lines = [f"{named.name}: {len(trials):,} trials"]
     for name, values in axes_of(named.base, named.sweep).items():
@@ -44,9 +41,8 @@ def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[
     memory = disk = flops = steps = 0.0
     for group in groups:
         spec, count = group.spec, group.num_trials
-        memory = max(memory, group.trials_per_chunk / len(options.devices) * costs.lane_bytes(spec))
-        weights = len(group.snapshots) * costs.weight_bytes(spec)
-        disk += count * (costs.record_bytes(spec) + weights + 500)
+        memory = max(memory, costs.device_bytes(group, len(options.devices)))
+        disk += count * sum(costs.trial_bytes(group).values())
         steps += count * spec.steps
         flops += count * spec.steps * costs.step_flops(spec)
     runs = read_manifest(folder).get("runs", [])

@@ -23,18 +23,18 @@ CPU_OPTIONS = {
 }
 SHARDED, REPLICATED = PartitionSpec("devices"), PartitionSpec()
 
-Role = Literal["stream", "trial", "state"]  # what an argument or result of a trial's function belongs to
-LANE_AXES: dict[Role, Any] = {
+Belongs = Literal["stream", "trial", "state"]  # what an argument or result of a trial's function belongs to
+LANE_AXES: dict[Belongs, Any] = {
     "stream": None,
     "trial": 0,
     "state": TrainState(*(0 if per is Per.TRIAL else None for per in STATE_PER)),
 }
-STREAM_AXES: dict[Role, Any] = {
+STREAM_AXES: dict[Belongs, Any] = {
     "stream": 0,
     "trial": 0,
     "state": TrainState(*(None if per is Per.PROGRAM else 0 for per in STATE_PER)),
 }
-SHARDINGS: dict[Role, Any] = {
+SHARDINGS: dict[Belongs, Any] = {
     "stream": SHARDED,
     "trial": SHARDED,
     "state": TrainState(*(REPLICATED if per is Per.PROGRAM else SHARDED for per in STATE_PER)),
@@ -56,6 +56,8 @@ class Programs:
             "rows_per_chunk": group.rows_per_chunk,
             "lanes": group.lanes,
             "snapshots": list(group.snapshots),
+            "devices": mesh.size,
+            "records": list(Record._fields),
         }
         advance = functools.partial(train.advance, num_records=self.segment_windows)
         self._init = self._wrap(train.init, ("stream", "trial"), ("state",))
@@ -69,7 +71,11 @@ class Programs:
         return self.segment_windows * self.spec.record_every
 
     def _wrap(
-        self, function: Callable[..., Any], takes: Sequence[Role], gives: Sequence[Role], donate: tuple = ()
+        self,
+        function: Callable[..., Any],
+        takes: Sequence[Belongs],
+        gives: Sequence[Belongs],
+        donate: tuple = (),
     ) -> Any:
         """Return a trial's function over lanes, then over stream rows, then over devices.
 
@@ -125,9 +131,9 @@ def device_mesh(devices: Sequence[Any]) -> Mesh:
     return Mesh(np.array(devices), ("devices",), axis_types=(AxisType.Auto,))
 
 
-def select(table: dict[Role, Any], roles: Sequence[Role]) -> tuple:
-    """Return the entries of these roles."""
-    return tuple(table[role] for role in roles)
+def select(table: dict[Belongs, Any], owners: Sequence[Belongs]) -> tuple:
+    """Return the entries of these owners."""
+    return tuple(table[owner] for owner in owners)
 
 
 def unwrap(items: tuple) -> Any:

@@ -1,5 +1,6 @@
 """What a run tells while it goes: a bar on a terminal, a plain line every ten seconds elsewhere."""
 
+import os
 import sys
 import threading
 import time
@@ -27,7 +28,8 @@ class Progress:
         self.started = time.monotonic()
         self.compile_seconds = 0.0
         self.last_line = self.started
-        self.console = Console(file=out or sys.stdout, highlight=False, soft_wrap=True)
+        self.out = out or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (a closed standard output)
+        self.console = Console(file=self.out, highlight=False, soft_wrap=True)
         self.live: Live | None = None
 
     def __enter__(self) -> "Progress":
@@ -73,7 +75,7 @@ class Progress:
         left = (self.total_steps - self.steps) / self.rate if self.rate else 0.0
         parts = [f"{self.trials}/{self.total_trials} trials", f"{self.rate:,.0f} trial-steps/s"]
         parts += [f"{duration(left)} left", f"{self.ok} ok, {self.diverged} diverged", self.group]
-        return " · ".join(parts)
+        return (" · " if can_print("·", self.out) else " | ").join(parts)
 
     def bar(self) -> Table:
         """Return the bar and the line under it."""
@@ -81,6 +83,15 @@ class Progress:
         grid.add_row(ProgressBar(total=self.total_steps, completed=self.steps, width=60))
         grid.add_row(Text(self.line(), no_wrap=True, overflow="ellipsis"))
         return grid
+
+
+def can_print(text: str, out: TextIO) -> bool:
+    """Return whether the encoding of a terminal has these characters."""
+    try:
+        text.encode(getattr(out, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def duration(seconds: float) -> str:

@@ -6,23 +6,26 @@ neighbours untouched.  Results are written by a second thread while the next chu
 
 import contextlib
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from topicjax.engine import costs
+from topicjax.engine import admission, costs
 from topicjax.engine.chunk import Chunk, Interrupted, train_chunk, write_chunk
+from topicjax.engine.layout import requested_cpu_devices
 from topicjax.engine.plan import Group, make_groups
 from topicjax.engine.programs import Programs, device_mesh
 from topicjax.engine.progress import Progress
 from topicjax.engine.provenance import provenance
 from topicjax.engine.run_manifest import RunManifest
+from topicjax.engine.stopping import stop_requests
+from topicjax.errors import UserError
+from topicjax.store.files import first_line
 from topicjax.store.reader import committed
 from topicjax.store.writer import Writer
 from topicjax.sweep import axes_of
@@ -37,7 +40,7 @@ class Options:
     Results agree to rounding whatever these are, and bit for bit under the same lanes and devices.
     """
 
-    lanes: int = 0  # trials a device trains together; 0: chosen
+    lanes: int = 0  # trials that a device trains together; 0: chosen
     snapshots: str = "last"
     save_seconds: float = 60.0  # how often the state inside a chunk is saved
     extend: bool = False  # add to a folder of another sweep
@@ -57,6 +60,7 @@ class Outcome:
     seconds: float
     compile_seconds: float
     programs: int
+    stopped_by: int = 0  # the signal that asked to stop
 
     @property
     def is_whole(self) -> bool:
@@ -65,36 +69,61 @@ class Outcome:
 
 
 def use_all_cores() -> None:
-    """Make every CPU core a device and keep compiled programs between runs; before jax starts."""
+    """Make every CPU core a device, unless the environment says how many; keep programs between runs.
+
+    Call it before jax starts.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", allowed or 1)
+    jax.config.update("jax_num_cpu_devices", requested_cpu_devices() or allowed or 1)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "topicjax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
-def plan_groups(trials: Mapping[str, Trial], options: Options) -> list[Group]:
-    """Return the groups of trials (given by id) on the devices of a run."""
+def available_devices() -> Sequence[Any]:
+    """Return the devices that jax has here, or raise a UserError if it cannot have those it is asked for."""
+    try:
+        return jax.local_devices()
+    except RuntimeError as error:
+        raise UserError(f"jax has no devices: {first_line(error)}") from error
+
+
+def plan_groups(trials: Mapping[str, Trial], folder: Path, options: Options) -> tuple[list[Group], Options]:
+    """Return the groups of trials (given by id) that the folder lacks, and the options with lanes chosen.
+
+    Nothing is written: this is where a run that is too large, or for no folder, is refused.
+    """
     specs = {trial.spec for trial in trials.values()}
-    lanes = options.lanes or costs.lanes_that_fit(specs, options.devices)
-    return make_groups(trials, len(options.devices), lanes, options.snapshots)
+    admission.check_folder(folder)
+    admission.check_specs(specs, options.devices)
+    options = replace(options, lanes=options.lanes or costs.lanes_that_fit(specs, options.devices))
+    groups = make_groups(trials, len(options.devices), options.lanes, options.snapshots)
+    admission.check_groups(groups, options.devices)
+    groups = unfinished(groups, folder)
+    admission.check_disk(groups, folder)
+    return groups, options
+
+
+def unfinished(groups: Sequence[Group], folder: Path) -> list[Group]:
+    """Return the groups without the trials that are finished in the folder."""
+    done = committed(folder) if folder.exists() else set()
+    return [group for group in (group.without(done) for group in groups) if group.streams]
 
 
 def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options) -> Outcome:
     """Train what the folder does not have yet, showing progress; return what was done."""
     by_id = {trial_id(trial): trial for trial in trials}
-    groups = plan_groups(by_id, options)  # before anything is written: it finds the user's mistakes
+    groups, options = plan_groups(by_id, folder, options)  # before anything is written
     with Writer(folder, named.name, options.extend) as writer:
-        done = committed(folder)
-        groups = [group for group in (group.without(done) for group in groups) if group.streams]
+        groups = unfinished(groups, folder)  # another run may have finished some just now
         left = sum(group.num_trials for group in groups)
         total_steps = float(sum(group.num_trials * group.spec.steps for group in groups))
         entry = describe_run(named, writer.write_plan(list(by_id)), len(by_id), left, options)
-        with Progress(left, total_steps) as progress:
+        with Progress(left, total_steps) as progress, stop_requests() as is_stopping:
             progress.say(opening(entry, folder, len(options.devices)))
             manifest = RunManifest(writer, entry, trials, progress.training)
             train = Training(groups, by_id, manifest.run, writer, progress, options)
-            with contextlib.suppress(Interrupted, KeyboardInterrupt), stop_requests() as is_stopping:
+            with contextlib.suppress(Interrupted, KeyboardInterrupt):
                 train.run(is_stopping)
                 if manifest.lines.is_busy:
                     progress.say("computing limit lines ...")
@@ -110,6 +139,7 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         seconds=train.seconds,
         compile_seconds=progress.compile_seconds,
         programs=len(groups),
+        stopped_by=is_stopping.first,
     )
 
 
@@ -186,7 +216,8 @@ class Training:
                     self.progress.update(steps=steps * count)
                     return is_stopping()
 
-                train_chunk(programs, chunk, self.writer, self.options.save_seconds, on_segment)
+                every = self.options.save_seconds
+                train_chunk(programs, chunk, self.writer, every, on_segment, self.progress.say)
                 self._settle()
                 args = (self.writer, chunk, group.spec, self.trials, self.run_number)
                 self._written.append(pool.submit(write_chunk, *args))
@@ -196,24 +227,6 @@ class Training:
         while self._written:
             ok, diverged = self._written.pop().result()
             self.progress.update(ok=ok, diverged=diverged)
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Give a function that tells whether the user asked to stop; a second Ctrl-C stops at once."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def describe(spec: Spec) -> str:

@@ -15,16 +15,21 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from topicjax.store.files import first_line, plain, sync, write_whole
+from topicjax.version import __version__
 
 SUCCESS = "commit_success.txt"
+UNFINISHED = ".orbax-checkpoint-tmp"  # how orbax names what it has not finished
 METADATA = "_METADATA"  # orbax: the names of the arrays
 INDEX_BYTES = 100_000_000  # room for the list of pieces, read once for all arrays, not per array
 PAYLOAD, META = "payload.", "meta"  # members of a state: its arrays, and the rest as JSON
+STATE = {"format": 1, "version": __version__}  # a state is of use to the same version only
+CRC_BYTES = 8  # hexadecimal digits at the end of a state: the CRC-32 of all before
+BLOCK = 1 << 20
 
 
 def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
@@ -45,7 +50,7 @@ def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
             (folder / SUCCESS).write_text("Checkpoint commit was successful.\n")
         sync_tree(folder)
     except BaseException:
-        for unfinished in folder.parent.glob(f"{folder.name}.*"):
+        for unfinished in folder.parent.glob(f"{folder.name}{UNFINISHED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
@@ -78,9 +83,14 @@ def checksum(weights: Mapping[str, np.ndarray]) -> str:
 
 
 def tree_checksum(folder: Path) -> str:
-    """Return 8 hexadecimal digits that depend on every file of a snapshot, its name and its bytes."""
+    """Return 8 hexadecimal digits that depend on every file of a snapshot, its name and its bytes.
+
+    Files whose names begin with a dot are not orbax's.
+    """
     crc = 0
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+    for path in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
         content = path.read_bytes()
         crc = zlib.crc32(f"{path.relative_to(folder).as_posix()} {len(content)}".encode(), crc)
         crc = zlib.crc32(content, crc)
@@ -117,24 +127,61 @@ def sync_tree(folder: Path) -> None:
         sync(path)
 
 
+class StateError(Exception):
+    """Why a saved state is of no use, in words that follow its name."""
+
+
+class OtherVersion(StateError):
+    """It is whole, but not of this version."""
+
+
 def save_state(path: Path, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
     """Replace the state inside a chunk from which an interrupted run continues."""
     arrays = {PAYLOAD + name: np.asarray(array) for name, array in payload.items()}
-    arrays[META] = np.frombuffer(json.dumps(plain(meta)).encode(), np.uint8)
-    write_whole(path, lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
+    arrays[META] = np.frombuffer(json.dumps(plain({**STATE, "meta": meta})).encode(), np.uint8)
+
+    def write(file: IO[bytes]) -> None:
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+        size = file.seek(0, os.SEEK_END)
+        file.write(b"%08x" % stream_crc(file, size))
+
+    write_whole(path, write)
 
 
-def load_state(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """Return (payload, meta) of a state; None if there is none or, with a warning, damaged."""
+def load_state(
+    path: Path, expected: Mapping[str, Any] | None = None
+) -> tuple[dict[str, np.ndarray], Any] | None:
+    """Return (payload, meta) of a state, None if there is none; StateError if it is of no use here.
+
+    It is of use if it is whole, of this version, and its meta has the expected values.
+    """
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = json.loads(arrays.pop(META).tobytes())
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END) - CRC_BYTES
+            if size < 0 or b"%08x" % stream_crc(file, size) != file.read():
+                raise ValueError("its bytes are not those that were written")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as members:
+                arrays = {name: members[name] for name in members.files}
+        found = json.loads(arrays.pop(META).tobytes())
+        meta = found["meta"]
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged archive raises almost anything
-        logging.getLogger(__name__).warning(
-            "%s is damaged and ignored, its trials start again: %s", path, first_line(error)
-        )
-        return None
+        raise StateError(f"is damaged: {first_line(error)}") from error
+    for name, value in STATE.items():
+        if found.get(name) != value:
+            raise OtherVersion(f"was saved by another version: {name} {found.get(name)}, not {value}")
+    for name, value in plain(expected or {}).items():
+        if meta.get(name) != value:
+            raise OtherVersion(f"was saved with another {name}: {meta.get(name)!r:.80}, not {value!r:.80}")
     return {name.removeprefix(PAYLOAD): array for name, array in arrays.items()}, meta
+
+
+def stream_crc(file: IO[bytes], size: int) -> int:
+    """Return the CRC-32 of the first bytes of a file; what follows is next to be read."""
+    crc = 0
+    file.seek(0)
+    for start in range(0, size, BLOCK):
+        crc = zlib.crc32(file.read(min(BLOCK, size - start)), crc)
+    return crc

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 TEMPORARY = ".tmp-"  # pandas and pyarrow pass over names that begin with a dot
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 HEX_NAME = re.compile("[0-9a-f]{12}")
 REASONS = {
     errno.ENOSPC: "the disk is full; finished trials are kept, make room and run it again",
@@ -21,6 +21,7 @@ REASONS = {
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
+    errno.ELOOP: "it is a link, and links are not followed",
 }
 
 
@@ -34,7 +35,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     with explained("write", path):
         temporary.unlink(missing_ok=True)  # of a killed process, or a link to someone else's file
         try:
-            with open(os.open(temporary, NEW_FILE, 0o644), "wb") as file:
+            with open(os.open(temporary, NEW_FILE, 0o644), "w+b") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -52,6 +53,15 @@ def read_regular(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not an ordinary file")
         return file.read()
+
+
+def scan(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder; nothing if there is no such folder."""
+    try:
+        with explained("read", folder, FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def is_hex_name(name: object) -> bool:

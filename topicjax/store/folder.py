@@ -5,7 +5,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from topicjax.store.files import StoreError, explained
+from topicjax.store import lock
+from topicjax.store.files import StoreError, explained, scan
 
 MANIFEST, LOCK, JOURNAL = "manifest.json", "lock.json", "journal.log"
 TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL = "trials", "trajectories", "checkpoints", "partial"
@@ -30,13 +31,38 @@ def check_kind(folder: Path, may_be_new: bool = False) -> None:
         raise StoreError(f"there is no folder {folder}") from None
     if not names and not may_be_new:
         raise StoreError(f"{folder} is empty; allowed: a run folder")
-    if MANIFEST in names or (may_be_new and set(names) <= {LOCK}):
+    if MANIFEST in names or (may_be_new and (not names or is_just_begun(folder, names))):
         return
     if may_be_new or TRIALS not in names:
-        inside = [name for name in names if (folder / name / MANIFEST).exists()]
+        inside = [name for name in names if os.path.exists(folder / name / MANIFEST)]
         found = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
         hint = f"did you mean {folder / inside[0]}?" if inside else f"it holds {found}"
         raise StoreError(f"{folder} is not a run folder, it has no {MANIFEST}; {hint}")
+
+
+def check_name(folder: Path) -> None:
+    """Raise a StoreError if the libraries that write into the folder cannot take its name."""
+    try:
+        str(folder.absolute()).encode("utf-8")
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"the name of {str(folder)!r} is not valid UTF-8; allowed: another folder (--out)"
+        ) from None
+
+
+def check_foreign(folder: Path) -> None:
+    """Raise a StoreError if a folder of parts has a file that would spoil reading the folder."""
+    for parent in (folder / TRIALS, folder / TRAJECTORIES):
+        parts = set(part_files(parent))
+        for path in sorted(parent / entry.name for entry in scan(parent)):
+            if not path.name.startswith((".", "_")) and path not in parts:
+                raise StoreError(f"{path} is not part of a run; move it elsewhere")
+
+
+def is_just_begun(folder: Path, names: Sequence[str]) -> bool:
+    """Return whether all there is was left by a Writer that was killed before it wrote the manifest."""
+    with explained("read", folder / LOCK):
+        return list(names) == [LOCK] and lock.is_ours(folder / LOCK)
 
 
 def part_path(folder: Path, chunk: str) -> Path:
@@ -46,7 +72,23 @@ def part_path(folder: Path, chunk: str) -> Path:
 
 def part_files(folder: Path) -> list[Path]:
     """Return the whole parts of a folder; files with temporary names are still being written."""
-    return sorted(folder.glob("part-*.parquet"))
+    names = sorted(entry.name for entry in scan(folder))
+    return [folder / name for name in names if name.startswith("part-") and name.endswith(".parquet")]
+
+
+def chunk_of(part: Path) -> str:
+    """Return the chunk that a part is named after; it may be anything in a folder from elsewhere."""
+    return part.stem.removeprefix("part-")
+
+
+def files_of(folder: Path, chunk: str) -> list[Path]:
+    """Return all that may be there of a chunk, trials first: without them it is not finished."""
+    return [
+        part_path(folder / TRIALS, chunk),
+        part_path(folder / TRAJECTORIES, chunk),
+        folder / CHECKPOINTS / chunk,
+        folder / PARTIAL / f"{chunk}.npz",
+    ]
 
 
 def plan_path(folder: Path, plan: str) -> Path:

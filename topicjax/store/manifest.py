@@ -69,6 +69,8 @@ def read_manifest(folder: str | Path) -> Manifest:
         with explained("read", path, FileNotFoundError):
             manifest = json.loads(read_regular(path).decode())
     except FileNotFoundError:
+        if path.is_symlink():
+            raise StoreError(f"{path} is a link to a file that is not there") from None
         return {}
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {first_line(error)}") from error
@@ -79,7 +81,8 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise StoreError(
             f"{path} has format {version!r}, of a newer topicjax; this one reads formats 1 and {FORMAT}"
         )
-    if version == FORMAT and manifest.pop("digest", None) != digest(manifest):
+    is_signed = version == FORMAT or "digest" in manifest
+    if is_signed and manifest.pop("digest", None) != digest(manifest):
         raise StoreError(f"{path} is damaged: its digest does not match; `topicjax repair` sets it aside")
     manifest = manifest if version == FORMAT else from_format_1(manifest, path)
     check_values(manifest, path)
@@ -136,9 +139,14 @@ def is_line(entry: Mapping[str, Any]) -> bool:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Replace the manifest; numbers that are not finite become null."""
-    content = plain(manifest)
-    text = json.dumps(content | {"digest": digest(content)}, indent=2, allow_nan=False) + "\n"
-    write_whole(folder / MANIFEST, lambda file: file.write(text.encode()))
+    content = encode(plain(manifest))
+    write_whole(folder / MANIFEST, lambda file: file.write(content))
+
+
+def encode(content: Manifest) -> bytes:
+    """Return the bytes of a manifest, with its digest."""
+    text = json.dumps(content | {"digest": digest(content)}, indent=2, allow_nan=False)
+    return f"{text}\n".encode()
 
 
 def digest(content: Mapping[str, Any]) -> str:

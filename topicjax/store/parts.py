@@ -1,14 +1,27 @@
 """Parquet parts: the tables of a folder are many small files that are read as one."""
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from topicjax.store.files import StoreError, first_line, read_regular, reason
+from topicjax.store.files import StoreError, first_line, is_hex_name, read_regular, reason, write_whole
 from topicjax.store.journal import REPAIR, FileMark
+
+FORGET = "`topicjax repair` forgets that plan, and the next run writes its own"
+
+
+def write_table(path: Path, table: pa.Table) -> FileMark:
+    """Write a parquet file with page checksums, whole or not at all; return its mark."""
+    with io.BytesIO() as buffer:
+        pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+        content = buffer.getvalue()
+    write_whole(path, lambda file: file.write(content))
+    return FileMark.of(content)
 
 
 def read_columns(
@@ -31,7 +44,9 @@ def read_columns(
         ) from error
 
 
-def read_part(path: Path, columns: Sequence[str] | None, mark: FileMark | None = None) -> pa.Table:
+def read_part(
+    path: Path, columns: Sequence[str] | None, mark: FileMark | None = None, mend: str = REPAIR
+) -> pa.Table:
     """Return these columns (all by default) of a part, or raise a StoreError that names it."""
     try:
         content = read_regular(path)
@@ -40,12 +55,27 @@ def read_part(path: Path, columns: Sequence[str] | None, mark: FileMark | None =
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
             table = file.read(None if columns is None else list(columns))
     except FileNotFoundError:
-        raise StoreError(f"{path} is missing; {REPAIR}") from None
+        raise StoreError(f"{path} is missing; {mend}") from None
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise StoreError(f"cannot read {path}: {reason(error)}") from error
-        raise StoreError(f"{path} is damaged: {first_line(error)}; {REPAIR}") from error
+        raise StoreError(f"{path} is damaged: {first_line(error)}; {mend}") from error
     for name in columns or ():
         if name not in table.column_names:
             raise StoreError(f"{path} is not part of a run: it has no column {name}")
     return table
+
+
+def read_plan(path: Path, mark: FileMark | None = None) -> list[str]:
+    """Return the ids of the trials of a plan, or raise a StoreError that names its file."""
+    return read_part(path, ["trial_id"], mark, mend=FORGET)["trial_id"].to_pylist()
+
+
+def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Raise a StoreError unless these rows of trials/ say where weights are in a way that can be a path."""
+    for row in rows:
+        names, text = (row["trial_id"], row["chunk"]), row["snapshot_steps"]
+        is_place = isinstance(row["row"], int) and row["row"] >= 0
+        is_steps = isinstance(text, str) and all(step.isdecimal() for step in text.split())
+        if not (all(map(is_hex_name, names)) and is_place and is_steps):
+            raise StoreError(f"{path} does not say where the weights of trial {names[0]!r:.40} are")

@@ -6,30 +6,31 @@ A trial counts once its row is in trials/.  Reading imports neither jax nor orba
 import difflib
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
-from topicjax.store import checkpoints, lock
+from topicjax.store import checkpoints
 from topicjax.store.files import StoreError, first_line, is_hex_name
 from topicjax.store.folder import (
     CHECKPOINTS,
-    LOCK,
     MANIFEST,
     TRAJECTORIES,
     TRIALS,
     check_kind,
+    chunk_of,
     part_files,
     part_path,
-    plan_path,
 )
 from topicjax.store.journal import FileMark, Journal, read_journal
-from topicjax.store.manifest import FORMAT, Manifest, distinct_plans, plan_in_words, read_manifest
-from topicjax.store.parts import read_columns, read_part
-from topicjax.store.recovery import missing_files
+from topicjax.store.manifest import FORMAT, Manifest, read_manifest
+from topicjax.store.parts import check_rows, read_columns, read_part
+from topicjax.store.status import PlanStatus as PlanStatus
+from topicjax.store.status import Status as Status
+from topicjax.store.status import committed as committed
+from topicjax.store.status import status
 
 LOCATION = ("trial_id", "chunk", "row", "snapshot_steps")  # where a trial's weights are
 STATUSES = ("ok", "diverged")
@@ -74,7 +75,7 @@ class Run:
     @property
     def name(self) -> str:
         """The name of the sweep."""
-        return str(self.manifest.get("sweep", self.folder.name))
+        return str(self.manifest.get("sweep") or self.folder.name)
 
     def replace(self, **tables: Any) -> Self:
         """Return the run with other `trials`, `trajectories` or `missing`; all else is read as before."""
@@ -119,7 +120,7 @@ class Run:
         """The part of trials/ that each trial is in."""
         found, unknown = {}, []
         for path in self._parts:
-            commit = self._journal.commits.get(path.stem.removeprefix("part-"))
+            commit = self._journal.commits.get(chunk_of(path))
             found |= dict.fromkeys(commit.trial_ids, path) if commit else {}
             unknown += [] if commit else [path]
         for path in unknown:
@@ -131,10 +132,9 @@ class Run:
         part = self._part_of[trial_id]
         columns = [*LOCATION, *(["snapshot_checksums"] if self.manifest.get("format") == FORMAT else [])]
         rows = read_part(part, columns, self._marks(TRIALS).get(part)).to_pylist()
-        (place,) = [row for row in rows if row["trial_id"] == trial_id]
-        if not is_hex_name(place["chunk"]) or not isinstance(place["row"], int):
-            raise StoreError(f"{part} does not say where the weights of trial {trial_id} are")
-        return place
+        rows = [row for row in rows if row["trial_id"] == trial_id]
+        check_rows(rows, part)
+        return rows[0]
 
     def find(self, trial_id: str) -> str:
         """Return the whole id of the trial that begins as given."""
@@ -161,7 +161,7 @@ class Run:
             weights = checkpoints.read_trials(path, place["row"])
         except FileNotFoundError:
             raise StoreError(f"the snapshot {path} of trial {trial_id} is missing") from None
-        except (OSError, KeyError, ValueError, IndexError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             why = first_line(error).split(" [tensorstore")[0]
             raise StoreError(f"the snapshot {path} is damaged: {why}") from error
         written = snapshot_checksums(place).get(step)
@@ -183,114 +183,16 @@ def load(folder: str | Path) -> Run:
 
 
 def check_trials(trials: pd.DataFrame, folder: Path) -> None:
-    """Raise a StoreError if a trial is there twice or has a status that does not exist."""
+    """Raise a StoreError if an id is none or is there twice, or a status does not exist."""
+    odd = [trial_id for trial_id in trials["trial_id"].tolist() if not is_hex_name(trial_id)]
+    if odd:
+        raise StoreError(f"{folder} has trial {odd[0]!r:.40}; allowed: ids of 12 hexadecimal digits")
     repeated = trials.loc[trials["trial_id"].duplicated(), "trial_id"].tolist()
     if repeated:
         raise StoreError(f"{folder} has trial {repeated[0]} more than once")
     unknown = trials.loc[~trials["status"].isin(STATUSES), "status"].tolist()
     if unknown:
         raise StoreError(f"{folder} has status {unknown[0]!r}; allowed: {', '.join(STATUSES)}")
-
-
-def committed(folder: Path) -> set[str]:
-    """Return the ids of all trials that are finished in a folder."""
-    return finished_trials(folder, read_journal(folder) or Journal())[0]
-
-
-@dataclass(frozen=True)
-class PlanStatus:
-    """How far one plan is: a sweep with its overrides, as it was asked for."""
-
-    words: str
-    planned: int
-    finished: int
-
-
-@dataclass(frozen=True)
-class Status:
-    """How far a folder is."""
-
-    sweep: str | None
-    finished: int
-    ok: int
-    diverged: int
-    planned: int | None  # distinct trials of all plans; None: unknown
-    beyond: int  # finished trials that no plan names
-    plans: tuple[PlanStatus, ...]
-    problems: tuple[str, ...]  # files of finished trials that are missing or cut off
-    versions: tuple[str, ...]  # of the code that trained them, if there are several
-    running: Mapping[str, Any] | None  # who is writing to the folder; None: nobody
-
-
-def status(folder: str | Path) -> Status:
-    """Return how far a folder is, or raise a StoreError."""
-    folder = Path(folder)
-    check_kind(folder)
-    manifest, found = read_manifest(folder), read_journal(folder)
-    finished, diverged = finished_trials(folder, found or Journal())
-    plans, planned_ids = [], set()
-    for entry in distinct_plans(manifest) if manifest else ():
-        trial_ids = planned_trials(folder, entry)
-        planned_ids |= trial_ids
-        plans.append(PlanStatus(plan_in_words(entry), len(trial_ids), len(trial_ids & finished)))
-    planned = len(planned_ids) or last_planned(manifest)
-    return Status(
-        sweep=manifest.get("sweep"),
-        finished=len(finished),
-        ok=len(finished) - diverged,
-        diverged=diverged,
-        planned=planned,
-        beyond=len(finished - planned_ids) if planned_ids else 0,
-        plans=tuple(plan for plan in plans if plan.planned),
-        problems=tuple(missing_files(folder, found)) if found else (),
-        versions=code_versions(manifest),
-        running=lock.holder(folder / LOCK),
-    )
-
-
-def finished_trials(folder: Path, found: Journal) -> tuple[set[str], int]:
-    """Return the finished trials and how many of them diverged.
-
-    The journal knows without opening a table; parts that it does not know are read.
-    """
-    trial_ids: set[str] = set()
-    diverged, unknown = 0, []
-    for path in part_files(folder / TRIALS):
-        commit = found.commits.get(path.stem.removeprefix("part-"))
-        if commit is None:
-            unknown.append(path)
-        else:
-            trial_ids.update(commit.trial_ids)
-            diverged += commit.diverged
-    table = read_columns(unknown, ["trial_id", "status"])
-    trial_ids.update(table["trial_id"].to_pylist())
-    return trial_ids, diverged + table["status"].to_pylist().count("diverged")
-
-
-def code_versions(manifest: Manifest) -> tuple[str, ...]:
-    """Return the versions and commits of the code that trained the trials, if there are several."""
-    found = {}
-    for entry in manifest.get("runs", []):
-        if entry.get("trials"):
-            version = (
-                f"topicjax {entry.get('versions', {}).get('topicjax')}, commit {entry.get('git_commit')}"
-            )
-            found[f"{version}, jax {entry.get('versions', {}).get('jax')}"] = None
-    return tuple(found) if len(found) > 1 else ()
-
-
-def planned_trials(folder: Path, entry: Mapping[str, Any]) -> set[str]:
-    """Return the ids of the trials that a run was asked for; empty if the folder does not say."""
-    if "plan" not in entry:
-        return set()
-    table = read_columns([plan_path(folder, entry["plan"])], ["trial_id"])
-    return set(table["trial_id"].to_pylist())
-
-
-def last_planned(manifest: Manifest) -> int | None:
-    """Return how many trials a folder of format 1 was to hold."""
-    runs = manifest.get("runs", [])
-    return runs[-1].get("planned") if runs else None
 
 
 def find_id(given: str, trial_ids: Sequence[str], folder: Path) -> str:

@@ -1,100 +1,122 @@
-"""Set aside what is damaged, so that the next run computes just that again.  Nothing is deleted."""
+"""Set aside what is damaged, so that the next run computes just that again.  Nothing is deleted.
+
+Files are moved before the journal forgets them: a repair that is killed can be repeated.
+"""
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from topicjax.store import journal, lock
-from topicjax.store.files import StoreError, explained, sync
+from topicjax.store.aside import copy, move, new_place
+from topicjax.store.files import StoreError, explained, is_hex_name, scan, sync
 from topicjax.store.folder import (
     CHECKPOINTS,
     JOURNAL,
     LOCK,
     MANIFEST,
     PARTIAL,
-    SET_ASIDE,
     TRAJECTORIES,
     TRIALS,
+    check_kind,
+    chunk_of,
+    files_of,
     part_files,
     part_path,
+    plan_path,
 )
-from topicjax.store.manifest import new_manifest, write_manifest
-from topicjax.store.recovery import finish_commit
+from topicjax.store.journal import Journal
+from topicjax.store.manifest import FORMAT, new_manifest, read_manifest, write_manifest
+from topicjax.store.recovery import commit_of
 from topicjax.store.verify import Problem, Say, Verdict, verify
 
 
 def repair(folder: Path, say: Say = lambda done, total: None) -> tuple[Verdict, list[Path]]:
     """Move what is damaged into set_aside/; return what was found, and where things are now."""
-    try:
-        descriptor = lock.acquire(folder / LOCK)
-    except lock.HeldError as error:
-        raise StoreError(f"{folder} is being written by {lock.who(error.holder)}") from None
-    except OSError as error:
-        raise StoreError(f"cannot write {folder}: {error.strerror}") from error
+    check_kind(folder)
+    with explained("write", folder):
+        try:
+            descriptor = lock.acquire(folder / LOCK)
+        except lock.HeldError as error:
+            raise StoreError(f"{folder} is being written by {lock.who(error.holder)}") from None
     try:
         verdict = verify(folder, say)
+        check_ours(folder, verdict)
         with explained("write", folder):
-            return verdict, set_aside(folder, verdict.problems)
+            return verdict, set_aside(folder, verdict.problems) if verdict.problems else []
     finally:
         lock.release(folder / LOCK, descriptor)
 
 
+def check_ours(folder: Path, verdict: Verdict) -> None:
+    """Raise a StoreError if nothing but the name of a damaged manifest says that this is a run folder."""
+    path = folder / MANIFEST
+    is_damaged = path in {problem.path for problem in verdict.problems}
+    if is_damaged and not (folder / JOURNAL).exists() and not part_files(folder / TRIALS):
+        raise StoreError(f"{path} is damaged or not of a run, and there are no trials: nothing to repair")
+
+
 def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
     """Move the files of these problems, and all others of the same chunks; return where they are now."""
-    problems = list(problems)
-    if not problems:
-        return []
+    problems, found = list(problems), journal.salvage(folder)
     place = new_place(folder)
     chunks = {problem.chunk for problem in problems if problem.chunk is not None}
     single = {problem.path for problem in problems if problem.chunk is None}
-    moved = [move(path, folder, place) for path in sorted(single) if path.exists()]
-    if folder / MANIFEST in single:
-        write_manifest(folder, new_manifest(folder.name))
+    replaced = single & {folder / MANIFEST, folder / JOURNAL}
+    paths = sorted(single - replaced)
+    paths += [
+        path for chunk in sorted(chunks) for path in files_of(folder, chunk) if is_ours(path, found, chunk)
+    ]
     if folder / JOURNAL in single:
-        write_journal(folder, chunks)
-    for chunk in sorted(chunks):
-        journal.append(folder, {"event": "drop", "chunk": chunk})
-        moved += [move(path, folder, place) for path in files_of(folder, chunk) if path.exists()]
+        paths += orphans(folder, found)
+    moved = [copy(path, folder, place) for path in sorted(replaced) if path.exists()]
+    moved += [move(path, folder, place) for path in paths if os.path.lexists(path)]
+    if folder / JOURNAL in single:
+        rewrite_journal(folder, found, chunks)
+    elif chunks:
+        journal.append(folder, *({"event": "drop", "chunk": chunk} for chunk in sorted(chunks)))
+    mend_manifest(folder, found.sweep)
     sync(folder)
     return moved
 
 
-def new_place(folder: Path) -> Path:
-    """Return a new folder in set_aside/, named after the time."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    for number in range(1000):
-        place = folder / SET_ASIDE / (stamp if not number else f"{stamp}-{number}")
-        try:
-            place.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return place
-    raise StoreError(f"{folder / SET_ASIDE} is full")
+def is_ours(path: Path, found: Journal, chunk: str) -> bool:
+    """Return whether a path of a chunk may be moved; beyond a link, only what the journal knows."""
+    return chunk in found.commits or chunk in found.begun or not path.parent.is_symlink()
 
 
-def move(path: Path, folder: Path, place: Path) -> Path:
-    """Move a file or folder to the same place below `place`; return where it is now."""
-    target = place / path.relative_to(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(path, target)
-    return target
+def orphans(folder: Path, found: Journal) -> list[Path]:
+    """Return what chunks left of which a damaged journal no longer speaks, and which are not finished."""
+    chunks = {entry.name for entry in scan(folder / CHECKPOINTS)}
+    chunks |= {chunk_of(path) for path in part_files(folder / TRAJECTORIES)}
+    chunks |= {entry.name.removesuffix(".npz") for entry in scan(folder / PARTIAL)}
+    finished = {chunk_of(path) for path in part_files(folder / TRIALS)} | found.commits.keys()
+    lost = [chunk for chunk in chunks - finished - found.begun if is_hex_name(chunk)]
+    return [path for chunk in sorted(lost) for path in files_of(folder, chunk) if is_ours(path, found, chunk)]
 
 
-def files_of(folder: Path, chunk: str) -> list[Path]:
-    """Return all that may be there of a chunk, trials first: from then on it is not finished."""
-    return [
-        part_path(folder / TRIALS, chunk),
-        part_path(folder / TRAJECTORIES, chunk),
-        folder / CHECKPOINTS / chunk,
-        folder / PARTIAL / f"{chunk}.npz",
-    ]
-
-
-def write_journal(folder: Path, damaged: set[str]) -> None:
-    """Write the journal anew from the parts that are whole."""
-    found = journal.Journal()
+def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
+    """Write the journal anew, from its whole lines and the parts that are whole."""
+    for chunk in damaged:
+        found.apply({"event": "drop", "chunk": chunk})
     for path in part_files(folder / TRIALS):
-        chunk = path.stem.removeprefix("part-")
-        if chunk not in damaged:
-            finish_commit(folder, found, chunk)
+        chunk = chunk_of(path)
+        if chunk not in found.commits and part_path(folder / TRAJECTORIES, chunk).exists():
+            found.apply(journal.commit_entry(commit_of(folder, chunk)))
+    journal.replace(folder, found)
+
+
+def mend_manifest(folder: Path, sweep: str) -> None:
+    """Write the manifest anew if it cannot be read, and let it forget plans that are not there."""
+    try:
+        manifest = read_manifest(folder) or new_manifest(sweep)
+    except StoreError:
+        manifest = new_manifest(sweep)
+    runs = [
+        entry
+        if "plan" not in entry or plan_path(folder, entry["plan"]).exists()
+        else {name: value for name, value in entry.items() if name != "plan"}
+        for entry in manifest["runs"]
+    ]
+    if manifest["format"] == FORMAT:
+        write_manifest(folder, manifest | {"runs": runs})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from topicjax.store import checkpoints
-from topicjax.store.files import StoreError, first_line, is_hex_name
+from topicjax.store.files import StoreError, explained, first_line, is_hex_name, read_regular
 from topicjax.store.folder import (
     CHECKPOINTS,
     JOURNAL,
@@ -17,17 +17,19 @@ from topicjax.store.folder import (
     TRAJECTORIES,
     TRIALS,
     check_kind,
+    chunk_of,
+    ids_name,
     part_files,
     part_path,
     plan_path,
 )
-from topicjax.store.journal import Journal, read_journal
-from topicjax.store.manifest import FORMAT, read_manifest
-from topicjax.store.parts import read_part
-from topicjax.store.recovery import scan
+from topicjax.store.journal import Commit, FileMark, Journal, read_journal, salvage
+from topicjax.store.manifest import FORMAT, Manifest, encode, read_manifest
+from topicjax.store.parts import check_rows, read_part, read_plan
+from topicjax.store.recovery import unknown_parts
 
 BLOCK = 64  # trials whose weights are read together
-COLUMNS = ("trial_id", "row", "snapshot_steps", "snapshot_checksums")
+COLUMNS = ("trial_id", "chunk", "row", "snapshot_steps", "snapshot_checksums")
 Say = Callable[[int, int], object]  # is called with the chunks that are done and all chunks
 
 
@@ -54,75 +56,105 @@ def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
     """Read everything in a run folder and return what is not as it was written."""
     check_kind(folder)
     verdict = Verdict()
-    version = check_manifest(folder, verdict)
-    found = check_journal(folder, verdict, needed=version == FORMAT)
-    names = {path.stem.removeprefix("part-") for path in part_files(folder / TRIALS)}
-    chunks = sorted(names | found.commits.keys())
+    manifest = check_manifest(folder, verdict)
+    found = check_journal(folder, verdict, needed=manifest["format"] == FORMAT)
+    verdict.problems += check_plans(folder, manifest, found)
+    chunks = sorted({chunk_of(path) for path in part_files(folder / TRIALS)} | found.commits.keys())
     for done, chunk in enumerate(chunks):
         say(done, len(chunks))
-        verdict.problems += check_chunk(folder, chunk, found, verdict, has_sums=version == FORMAT)
+        verdict.problems += check_chunk(
+            folder, chunk, found.commits.get(chunk), verdict, has_sums=manifest["format"] == FORMAT
+        )
     say(len(chunks), len(chunks))
-    verdict.problems += check_states(folder)
+    verdict.problems += check_states(folder, found)
     verdict.chunks = len(chunks)
     return verdict
 
 
-def check_manifest(folder: Path, verdict: Verdict) -> int:
-    """Check the manifest and the plans it names; return the format of the folder."""
+def check_manifest(folder: Path, verdict: Verdict) -> Manifest:
+    """Return the manifest; one without runs if it is damaged or missing."""
+    path = folder / MANIFEST
     try:
         manifest = read_manifest(folder)
         if not manifest:
-            raise StoreError(f"{folder / MANIFEST} is missing")
+            raise StoreError(f"{path} is missing")
+        with explained("read", path):
+            if manifest["format"] == FORMAT and read_regular(path) != encode(manifest):
+                raise StoreError(f"{path} was changed, though not what it says")
+        return manifest
     except StoreError as error:
-        verdict.problems.append(Problem(folder / MANIFEST, str(error)))
-        return FORMAT
-    for plan in {entry["plan"] for entry in manifest["runs"] if "plan" in entry}:
-        path = plan_path(folder, plan)
-        try:
-            read_part(path, ["trial_id"])
-        except StoreError as error:
-            verdict.problems.append(Problem(path, str(error)))
-    return manifest["format"]
+        verdict.problems.append(Problem(path, str(error)))
+        return {"format": FORMAT, "runs": []}
 
 
 def check_journal(folder: Path, verdict: Verdict, needed: bool) -> Journal:
-    """Return the journal; an empty one if it is damaged or missing."""
+    """Return the journal; what is left of it if it is damaged."""
     path = folder / JOURNAL
     try:
-        found = read_journal(folder)
+        found = read_journal(folder) or Journal()
     except StoreError as error:
         verdict.problems.append(Problem(path, str(error)))
-        return Journal()
-    if found is None and needed and part_files(folder / TRIALS):
-        verdict.problems.append(Problem(path, f"{path} is missing: its checksums are lost"))
-    return found or Journal()
+        return salvage(folder)
+    if found.is_torn:
+        verdict.problems.append(Problem(path, f"{path} ends in the middle of a line"))
+    unknown = unknown_parts(folder, found) if needed else []
+    if unknown:
+        verdict.problems.append(Problem(path, f"{path} does not know {unknown[0]}: its checksums are lost"))
+    return found
+
+
+def check_plans(folder: Path, manifest: Manifest, found: Journal) -> Iterator[Problem]:
+    """Give the plans of the manifest that are missing or damaged."""
+    for plan in sorted({entry["plan"] for entry in manifest["runs"] if "plan" in entry}):
+        path = plan_path(folder, plan)
+        try:
+            if ids_name(read_plan(path, found.plans.get(plan))) != plan:
+                raise StoreError(f"{path} is damaged: it has other trials than its name says")
+        except StoreError as error:
+            yield Problem(path, str(error))
 
 
 def check_chunk(
-    folder: Path, chunk: str, found: Journal, verdict: Verdict, has_sums: bool
+    folder: Path, chunk: str, commit: Commit | None, verdict: Verdict, has_sums: bool
 ) -> Iterator[Problem]:
     """Give what is wrong with the files of one finished chunk."""
-    commit, rows = found.commits.get(chunk), []
+    path = part_path(folder / TRIALS, chunk)
     if not is_hex_name(chunk):
-        path = part_path(folder / TRIALS, chunk)
         yield Problem(path, f"{path} is no part of a run: its name is not 12 hexadecimal digits")
         return
-    for name in (TRIALS, TRAJECTORIES):
-        path = part_path(folder / name, chunk)
-        try:
-            table = read_part(path, None, commit.files.get(name) if commit else None)
-            verdict.bytes_read += path.stat().st_size
-            if name == TRIALS:
-                columns = [column for column in COLUMNS if column in table.column_names]
-                rows = table.select(columns).to_pylist()
-                verdict.trials += len(rows)
-            elif rows and set(table["trial_id"].to_pylist()) != {row["trial_id"] for row in rows}:
-                yield Problem(path, f"{path} has records of other trials than {TRIALS}/", chunk)
-        except (StoreError, KeyError) as error:
-            yield Problem(path, str(error), chunk)
+    marks, rows = commit.files if commit else {}, []
+    try:
+        rows = read_rows(path, marks.get(TRIALS), COLUMNS if has_sums else COLUMNS[:-1])
+        verdict.trials += len(rows)
+        verdict.bytes_read += path.stat().st_size
+    except StoreError as error:
+        yield Problem(path, str(error), chunk)
+    path = part_path(folder / TRAJECTORIES, chunk)
+    try:
+        table = read_part(path, None, marks.get(TRAJECTORIES))
+        verdict.bytes_read += path.stat().st_size
+        if rows and set(table["trial_id"].to_pylist()) != {row["trial_id"] for row in rows}:
+            raise StoreError(f"{path} has records of other trials than {TRIALS}/")
+    except (StoreError, KeyError) as error:
+        yield Problem(path, str(error), chunk)
     if has_sums:
         trees = commit.snapshots if commit else {}
         yield from check_snapshots(folder / CHECKPOINTS / chunk, chunk, rows, trees, verdict)
+
+
+def read_rows(path: Path, mark: FileMark | None, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return where the weights of a part's trials are, or raise a StoreError."""
+    table = read_part(path, None, mark)
+    missing = set(columns) - set(table.column_names)
+    if missing:
+        raise StoreError(f"{path} is not part of a run: it has no column {min(missing)}")
+    rows = table.select(list(columns)).to_pylist()
+    check_rows(rows, path)
+    for row in rows:
+        sums = row.get("snapshot_checksums", row["snapshot_steps"])
+        if row["chunk"] != chunk_of(path) or len(str(sums).split()) != len(row["snapshot_steps"].split()):
+            raise StoreError(f"{path} does not say where the weights of trial {row['trial_id']} are")
+    return rows
 
 
 def check_snapshots(
@@ -151,9 +183,13 @@ def check_snapshots(
             yield Problem(path, f"the snapshot {path} is damaged: {why.split(' [tensorstore')[0]}", chunk)
 
 
-def check_states(folder: Path) -> Iterator[Problem]:
-    """Give the saved states that cannot be read."""
-    for entry in scan(folder / PARTIAL):
-        chunk = entry.name.removesuffix(".npz")
-        if is_hex_name(chunk) and checkpoints.load_state(Path(entry.path)) is None:
-            yield Problem(Path(entry.path), f"{entry.path} is damaged: its trials start again", chunk)
+def check_states(folder: Path, found: Journal) -> Iterator[Problem]:
+    """Give the damaged states of unfinished chunks."""
+    for chunk in sorted(found.begun):
+        path = folder / PARTIAL / f"{chunk}.npz"
+        try:
+            checkpoints.load_state(path)
+        except checkpoints.OtherVersion:
+            continue
+        except checkpoints.StateError as error:
+            yield Problem(path, f"{path} {error}; its trials start again")

@@ -6,7 +6,7 @@ finished are removed by the next Writer.
 """
 
 import errno
-import io
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topicjax.store import checkpoints, journal, lock
-from topicjax.store.files import REASONS, StoreError, explained, first_line, write_whole
+from topicjax.store.aside import move, new_place
+from topicjax.store.files import REASONS, StoreError, explained, first_line, sync
 from topicjax.store.folder import (
     CHECKPOINTS,
     FOLDERS,
@@ -26,14 +27,18 @@ from topicjax.store.folder import (
     PARTIAL,
     TRAJECTORIES,
     TRIALS,
+    check_foreign,
     check_kind,
+    check_name,
+    files_of,
     ids_name,
     part_files,
     part_path,
     plan_path,
 )
-from topicjax.store.journal import Commit, FileMark, Journal
+from topicjax.store.journal import Commit, Journal
 from topicjax.store.manifest import FORMAT, Manifest, new_manifest, read_manifest, write_manifest
+from topicjax.store.parts import write_table
 from topicjax.store.recovery import check_whole, remove_unfinished
 
 
@@ -71,14 +76,18 @@ class Writer:
 
     def _open(self) -> None:
         """Read what is there, with the lock held; clean up after an interrupted run."""
-        self.manifest = self._check_manifest() or new_manifest(self.sweep)
-        write_manifest(self.folder, self.manifest)  # first of all: it says whose folder this is
+        manifest = self._check_manifest()
+        self.journal = journal.read_journal(self.folder) or Journal()
+        check_foreign(self.folder)
+        check_whole(self.folder, self.journal)
+        self.manifest = manifest or new_manifest(self.sweep)
+        self.manifest["sweep"] = self.manifest["sweep"] or self.sweep
+        if not manifest:
+            write_manifest(self.folder, self.manifest)  # first of all: it says whose folder this is
         with explained("write", self.folder):
             for name in FOLDERS:
                 (self.folder / name).mkdir(exist_ok=True)
-        check_foreign(self.folder)
-        self.journal = journal.read_journal(self.folder) or Journal()
-        check_whole(self.folder, self.journal)
+            sync(self.folder)
         remove_unfinished(self.folder, self.journal)
 
     def __exit__(self, *_: object) -> None:
@@ -88,8 +97,9 @@ class Writer:
         """Keep the ids of the trials that a run was asked for; return the name of that plan."""
         name = ids_name(trial_ids)
         path = plan_path(self.folder, name)
-        if not path.exists():
-            write_table(path, pa.table({"trial_id": pa.array(trial_ids, pa.string())}))
+        if name not in self.journal.plans or not path.exists():
+            mark = write_table(path, pa.table({"trial_id": pa.array(trial_ids, pa.string())}))
+            self._log(journal.plan_entry(name, self.manifest["sweep"], mark))
         return name
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -120,8 +130,8 @@ class Writer:
         self._begin(chunk)
         texts = [step_text(value) for value in trials["snapshot_steps"].tolist()]
         steps = [[int(step) for step in text.split()] for text in texts]
-        sums = self._checksums.pop(chunk, {})
-        checks = [" ".join(sums[at][row] for at in own if at in sums) for row, own in enumerate(steps)]
+        sums = self._checksums.get(chunk, {})
+        checks = [" ".join(sums[at][row] for at in own) for row, own in enumerate(steps)]
         trials = trials.assign(  # types that do not depend on which values a part happens to have
             diverged_step=trials["diverged_step"].astype("float64"),
             snapshot_steps=pd.array(texts, dtype="str"),
@@ -133,10 +143,10 @@ class Writer:
             self._check_schema(self.folder / name, table.schema)
             files[name] = write_table(part_path(self.folder / name, chunk), table)
         diverged = trials["status"].tolist().count("diverged")
-        done = Commit(chunk, tuple(trials["trial_id"]), diverged, self._trees.pop(chunk, {}), files)
-        entry = journal.commit_entry(done)
-        journal.append(self.folder, entry)
-        self.journal.apply(entry)
+        done = Commit(chunk, tuple(trials["trial_id"]), diverged, self._trees.get(chunk, {}), files)
+        self._log(journal.commit_entry(done))
+        self._checksums.pop(chunk, None)
+        self._trees.pop(chunk, None)
         self.drop_partial(chunk)
 
     def save_partial(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
@@ -144,9 +154,23 @@ class Writer:
         self._begin(chunk)
         checkpoints.save_state(self._partial(chunk), payload, meta)
 
-    def load_partial(self, chunk: str) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """Return the last (payload, meta) of a chunk; None if there is none or it is damaged."""
-        return checkpoints.load_state(self._partial(chunk))
+    def load_partial(
+        self, chunk: str, expected: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Return the last (payload, meta) of a chunk, or None if there is none that is of use.
+
+        A state that is damaged, of another version, or without the expected values in meta is set aside.
+        """
+        path = self._partial(chunk)
+        try:
+            return checkpoints.load_state(path, expected)
+        except checkpoints.StateError as error:
+            with explained("write", self.folder):
+                now = move(path, self.folder, new_place(self.folder))
+            logging.getLogger(__name__).warning(
+                "%s %s; moved to %s, its trials start again", path, error, now
+            )
+            return None
 
     def drop_partial(self, chunk: str) -> None:
         """Remove the state inside a chunk, if there is one."""
@@ -164,14 +188,12 @@ class Writer:
         """Say in the journal that files of this chunk are about to be written."""
         if chunk in self.journal.begun:
             return
-        found = [
-            path
-            for path in (self.folder / CHECKPOINTS / chunk, part_path(self.folder / TRAJECTORIES, chunk))
-            if path.exists()
-        ]
-        if found:
-            raise StoreError(f"{found[0]} is there, but no run of this folder wrote it; move it elsewhere")
-        entry = {"event": "begin", "chunk": chunk}
+        for path in files_of(self.folder, chunk):
+            if os.path.lexists(path):
+                raise StoreError(f"{path} is there, but no run of this folder wrote it; move it elsewhere")
+        self._log({"event": "begin", "chunk": chunk})
+
+    def _log(self, entry: Mapping[str, Any]) -> None:
         journal.append(self.folder, entry)
         self.journal.apply(entry)
 
@@ -181,7 +203,7 @@ class Writer:
     def _check_manifest(self) -> Manifest:
         """Return the manifest, or raise if this sweep's trials may not be added to the folder."""
         manifest = read_manifest(self.folder)
-        found = manifest.get("sweep", self.sweep)
+        found = manifest.get("sweep") or self.sweep  # empty: repair could not find out
         if found != self.sweep and not self.extend:
             raise StoreError(
                 f"{self.folder} holds trials of {found}, not of {self.sweep}; "
@@ -207,33 +229,6 @@ class Writer:
                 f"the parts of {folder} have other columns than this version writes ({differ}); "
                 "allowed: another folder (--out)"
             )
-
-
-def write_table(path: Path, table: pa.Table) -> FileMark:
-    """Write a parquet file with page checksums, whole or not at all; return its mark."""
-    with io.BytesIO() as buffer:
-        pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-        content = buffer.getvalue()
-    write_whole(path, lambda file: file.write(content))
-    return FileMark.of(content)
-
-
-def check_name(folder: Path) -> None:
-    """Raise a StoreError if the libraries that write into the folder cannot take its name."""
-    try:
-        str(folder.absolute()).encode("utf-8")
-    except UnicodeEncodeError:
-        raise StoreError(
-            f"the name of {str(folder)!r} is not valid UTF-8; allowed: another folder (--out)"
-        ) from None
-
-
-def check_foreign(folder: Path) -> None:
-    """Raise a StoreError if a folder of parts has a file that would spoil reading the folder."""
-    for parent in (folder / TRIALS, folder / TRAJECTORIES):
-        for path in sorted(parent.iterdir()):
-            if not path.name.startswith((".", "_")) and not path.match("part-*.parquet"):
-                raise StoreError(f"{path} is not part of a run; move it elsewhere")
 
 
 def step_text(steps: str | Sequence[int]) -> str:

@@ -1,0 +1,142 @@
+"""What a machine can take: memory, disk, programs and time, asked before anything is compiled or created.
+
+`plan` and `run` refuse alike, in one sentence: what is needed, what is there, which setting to change.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from topicjax.engine import costs
+from topicjax.engine.plan import Group
+from topicjax.engine.progress import duration, size
+from topicjax.errors import UserError
+from topicjax.store.folder import check_kind, check_name
+from topicjax.trial import DEFAULTS, SPEC_SETTINGS, Spec
+
+MAX_PROGRAMS = 1000  # compiling one takes seconds to a minute
+MAX_LENGTHS = 100_000  # of documents: the kernel's room for queries is found by a sum over all of them
+MAX_WINDOW_SECONDS = 3600.0  # within a window a run can neither stop nor save
+SIZES = ("topics", "words_per_topic", "batch_size", "eval_documents", "length_max")
+SIZES += ("embedding_dim", "attention_dim")
+HOST_COPIES = dict(records=6, snapshots=3, states=2)  # of a chunk: in the making, being written, read back
+LESS = {
+    "records": "raise record_every, or lower steps or --lanes",
+    "snapshots": "keep fewer --snapshots, or lower --lanes",
+    "states": "lower --lanes",
+    "training": "lower --lanes or --devices",
+    "settings": "run fewer trials at a time",
+}
+
+
+def check_specs(specs: Collection[Spec], devices: Sequence[Any]) -> None:
+    """Raise a UserError if there are too many programs, or if one cannot train even a single trial.
+
+    This takes no time however large the numbers are: nothing of their size is made.
+    """
+    if len(specs) > MAX_PROGRAMS:
+        names = [name for name in SPEC_SETTINGS if len({getattr(spec, name) for spec in specs}) > 1]
+        raise UserError(
+            f"the sweep needs {len(specs):,} programs, one for each combination of {', '.join(names)}; "
+            f"allowed: up to {MAX_PROGRAMS:,}; give these settings fewer values"
+        )
+    there = costs.device_memory(devices)
+    for spec in specs:
+        lengths = spec.length_max - spec.length_min + 1
+        if lengths > MAX_LENGTHS:
+            raise UserError(
+                f"documents have {lengths:,} different lengths; allowed: up to {MAX_LENGTHS:,}; "
+                f"bring length_max = {spec.length_max} and length_min = {spec.length_min} closer together"
+            )
+        if (needed := least_bytes(spec)) > there:
+            raise UserError(
+                f"a trial needs about {size(needed)} of memory on its device and {size(there)} are there; "
+                f"lower {largest_setting(spec, least_bytes)}"
+            )
+
+
+def least_bytes(spec: Spec) -> float:
+    """Return about the least device memory that a trial takes, with queries for average documents only."""
+    return costs.lane_bytes(spec, costs.mean_queries(spec)) + costs.stream_bytes(spec)
+
+
+def largest_setting(spec: Spec, cost: Callable[[Spec], float]) -> str:
+    """Return the size that costs most, beside its default or half of itself, as name = value."""
+    cheaper = {name: smaller(spec, name) for name in SIZES}
+    name = min(cheaper, key=lambda name: cost(cheaper[name]))
+    return f"{name} = {getattr(spec, name)}"
+
+
+def smaller(spec: Spec, name: str) -> Spec:
+    """Return the Spec with one size at its default, or halved if it is no larger than that."""
+    value, default = getattr(spec, name), DEFAULTS[name]
+    return replace(spec, **{name: default if value > default else max(min(1, value), value // 2)})
+
+
+def check_groups(groups: Sequence[Group], devices: Sequence[Any]) -> None:
+    """Raise a UserError if a group's chunks do not fit into memory, or if it could hardly be stopped."""
+    there, host = costs.device_memory(devices), costs.host_memory()
+    rate = costs.flop_rate(devices[0].platform) * len(devices)
+    for group in groups:
+        if (needed := costs.device_bytes(group, len(devices))) > there:
+            raise UserError(
+                f"training {group.trials_per_chunk // len(devices):,} at a time needs about {size(needed)} of "
+                f"memory on each device and {size(there)} are there; "
+                f"lower --lanes, or {largest_setting(group.spec, least_bytes)}"
+            )
+        parts = host_bytes(group)
+        if devices[0].platform == "cpu":
+            parts["training"] = needed * len(devices)
+        if sum(parts.values()) > host:
+            raise UserError(
+                f"a chunk of {group.trials_per_chunk:,} trials needs about {size(sum(parts.values()))} of "
+                f"memory and the machine has {size(host)}; {LESS[max(parts, key=lambda part: parts[part])]}"
+            )
+        if (seconds := costs.window_seconds(group, rate)) > MAX_WINDOW_SECONDS:
+            raise UserError(
+                f"{group.spec.record_every:,} steps from one record to the next take about "
+                f"{duration(seconds)} and a run can neither stop nor save between them; allowed: about "
+                f"{duration(MAX_WINDOW_SECONDS)}; lower record_every = {group.spec.record_every} or --lanes"
+            )
+
+
+def host_bytes(group: Group) -> dict[str, float]:
+    """Return about how much of the host's memory a chunk takes, by what takes it."""
+    parts = costs.trial_bytes(group) | {"states": costs.state_bytes(group.spec)}
+    return {name: copies * group.trials_per_chunk * parts[name] for name, copies in HOST_COPIES.items()}
+
+
+def check_folder(folder: Path) -> None:
+    """Raise a UserError or StoreError if no run can write to this folder, before it is made."""
+    check_name(folder)
+    check_kind(folder, may_be_new=True)
+    parent = existing_parent(folder)
+    if not parent.is_dir():
+        raise UserError(f"{parent} is not a folder; allowed: a run folder (--out)")
+
+
+def check_disk(groups: Sequence[Group], folder: Path) -> None:
+    """Raise a UserError if the disk has no room for what is left to train."""
+    needed: dict[str, int] = {}
+    for group in groups:
+        for name, count in costs.trial_bytes(group).items():
+            needed[name] = needed.get(name, 0) + count * group.num_trials
+    parent = existing_parent(folder)
+    free = shutil.disk_usage(parent).free
+    if (total := sum(needed.values())) > free:
+        less = LESS[max(needed, key=lambda name: needed[name])]
+        raise UserError(
+            f"the run needs about {size(total)} on disk and {size(free)} are free in {parent}; "
+            f"{less}, or name a folder elsewhere (--out)"
+        )
+
+
+def existing_parent(folder: Path) -> Path:
+    """Return the folder, or the nearest of its parents that is there."""
+    path = folder.absolute()
+    while not os.path.lexists(path):
+        path = path.parent
+    return path
