@@ -11,7 +11,11 @@ FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=t
 
 def start(*arguments: str, cache: Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     """Start the command line in a process of its own, with these environment variables."""
-    environment = os.environ | {"XLA_FLAGS": FAST, "XDG_CACHE_HOME": str(cache)} | variables
     command = [sys.executable, "-m", "topicjax", *arguments]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, env=environment, cwd=cwd, **pipes)
+    return subprocess.Popen(command, env=environment(cache) | variables, cwd=cwd, **pipes)
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """Return the environment variables of such a process."""
+    return os.environ | {"XLA_FLAGS": FAST, "XDG_CACHE_HOME": str(cache)}

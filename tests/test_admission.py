@@ -125,7 +125,7 @@ def test_less_memory_is_needed_by_fewer_lanes_and_records(monkeypatch):
     groups = groups_of()
     needed = costs.device_bytes(groups[0], 4)
     monkeypatch.setattr(costs, "host_memory", lambda: 4 * int(needed) - 8)
-    with pytest.raises(UserError, match=r"training 1 at a time needs about .*; lower --lanes, or"):
+    with pytest.raises(UserError, match=r"training 1 at once needs about .*; lower --lanes, or"):
         admission.check_groups(groups, devices)
     monkeypatch.setattr(costs, "host_memory", lambda: 16 * GB)
     admission.check_groups(groups, devices)

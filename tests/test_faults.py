@@ -1,12 +1,13 @@
 """Fail or kill at every file operation of the store: what is left is whole, and the next run finishes it."""
 
-import collections
 import contextlib
 import errno
+import functools
 import io
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,15 @@ class Machine:
     ) -> None:
         """Fail at operation `last` with `code`, or die; if it writes, first write `part` of its bytes."""
         self.last, self.code, self.part, self.for_good = last, code, part, for_good
-        self.calls, self.is_dead, self.names = 0, False, collections.Counter[str]()
+        self.is_dead = False
+        self.names: list[str] = []  # of all operations so far
 
     def before(self, name: str) -> bool:
         """Count an operation; return whether it is to be torn, or raise what happens instead of it."""
         if self.is_dead:
             raise Killed
-        number, self.calls = self.calls, self.calls + 1
-        self.names[name] += 1
+        number = len(self.names)
+        self.names.append(name)
         is_struck = number == self.last or (self.for_good and 0 <= self.last < number and name != "unlink")
         if is_struck and self.code:
             raise OSError(self.code, os.strerror(self.code))
@@ -156,7 +158,7 @@ def session(folder: Path) -> None:
         done = committed(folder)
         left = {chunk: ids for chunk, ids in CHUNKS.items() if not done >= {*ids}}
         writer.keep_partials(left)
-        for chunk, ids in left.items():
+        for chunk in left:
             for number in (1, 2):
                 found = writer.load_partial(chunk, {"records": ["loss"]})
                 assert found is None or found[0]["W"].tolist() == [found[1]["number"]] * 3
@@ -165,9 +167,25 @@ def session(folder: Path) -> None:
                         chunk, {"W": np.full(3, number)}, {"number": number, "records": ["loss"]}
                     )
             for step in STEPS:
-                writer.save_snapshot(chunk, step, weights(len(ids), seed=step, size=4))
-            writer.commit(chunk, *tables(ids, chunk, snapshot_steps=[STEPS] * len(ids)))
+                writer.save_snapshot(chunk, step, chunk_weights(chunk, step))
+            writer.commit(chunk, *chunk_tables(chunk))
         writer.write_manifest(writer.manifest | {"runs": [runs[0] | {"trials": 5}]})
+
+
+@functools.cache
+def chunk_weights(chunk: str, step: int) -> dict[str, np.ndarray]:
+    return weights(len(CHUNKS[chunk]), seed=step, size=4)
+
+
+@functools.cache
+def chunk_tables(chunk: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    ids = CHUNKS[chunk]
+    return tables(ids, chunk, snapshot_steps=[STEPS] * len(ids))
+
+
+def file_names(folder: Path) -> set[str]:
+    """Return the names of all files; orbax gives random ones to some."""
+    return {re.sub("[0-9a-f]{32}", "*", name) for name in files(folder)}
 
 
 def frames(folder: Path) -> list[pd.DataFrame]:
@@ -193,10 +211,9 @@ def check_readers(folder: Path, whole: list[pd.DataFrame]) -> int:
     for mine, other in zip((trials, trajectories), whole, strict=True):
         expected = other[other["trial_id"].isin(ids)]
         pd.testing.assert_frame_equal(mine.reset_index(drop=True), expected.reset_index(drop=True))
-    for chunk in CHUNKS.values():
-        for step in STEPS if ids >= {*chunk} else ():
-            expected = weights(len(chunk), seed=step, size=4)
-            assert same(load(folder).restore(chunk[-1], step), expected, len(chunk) - 1)
+    for chunk, own in CHUNKS.items():
+        for step in STEPS if ids >= {*own} else ():
+            assert same(load(folder).restore(own[-1], step), chunk_weights(chunk, step), len(own) - 1)
     assert status(folder).problems == ()
     return len(ids)
 
@@ -213,30 +230,30 @@ def survives(folder: Path, machines: list[Machine], whole: list[pd.DataFrame], n
         session(folder)
     assert check_readers(folder, whole) == 5
     assert verify(folder).problems == []
-    assert files(folder) == names
+    assert file_names(folder) == names
     assert not [path for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())][
         1:
     ]  # partial
-    return any(machine.calls > machine.last >= 0 for machine in machines)
+    return any(len(machine.names) > machine.last >= 0 for machine in machines)
 
 
 def uninterrupted(folder: Path) -> tuple[Machine, list[pd.DataFrame], set[str]]:
     """Return what a session does and leaves if nothing happens."""
     with running_on(Machine()) as machine:
         session(folder)
-    return machine, frames(folder), files(folder)
+    return machine, frames(folder), file_names(folder)
 
 
-def try_all(tmp_path: Path, make: Callable[[int], list[Machine]], numbers: range) -> str:
-    """Try every number; return the count of those tried and survived, or raise with those that failed."""
+def try_all(tmp_path: Path, cases: Iterable[list[Machine]]) -> str:
+    """Try every case; return the count of those tried and survived, or raise with those that failed."""
     _, whole, names = uninterrupted(tmp_path / "whole")
     tried, failed = 0, []
-    for number in numbers:
+    for number, machines in enumerate(cases):
         folder = tmp_path / f"run{number}"
         try:
-            tried += survives(folder, make(number), whole, names)
-        except (AssertionError, Exception) as error:
-            failed.append(f"{number}: {type(error).__name__}: {error!s:.300}")
+            tried += survives(folder, machines, whole, names)
+        except Exception as error:
+            failed.append(f"{[machine.last for machine in machines]}: {type(error).__name__}: {error!s:.300}")
         shutil.rmtree(folder, ignore_errors=True)
     assert not failed, f"tried {tried}, failed {len(failed)}: {failed[:5]}"
     return f"tried {tried}, survived {tried}, failed 0"
@@ -252,24 +269,80 @@ MODES: dict[str, Callable[[int], Machine]] = {
 
 
 @pytest.fixture
-def total(tmp_path: Path, plain_snapshots: None) -> int:
-    machine = uninterrupted(tmp_path / "counted")[0]
-    assert {
-        "open",
-        "write",
-        "pwrite",
-        "fsync",
-        "replace",
-        "rename",
-        "mkdir",
-        "unlink",
-    } <= machine.names.keys()
-    return machine.calls
+def operations(tmp_path: Path, plain_snapshots: None) -> list[str]:
+    names = uninterrupted(tmp_path / "counted")[0].names
+    assert {"open", "write", "pwrite", "fsync", "replace", "rename", "mkdir", "unlink"} <= {*names}
+    return names
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_file_operation_may_be_the_last(tmp_path: Path, total: int, mode: str, record_property: Any):
-    """One that is not a write is not torn, but killed: `kill` has those already."""
-    counts = try_all(tmp_path, lambda number: [MODES[mode](number)], range(total + 1))
+def test_every_file_operation_may_be_the_last(
+    tmp_path: Path, operations: list[str], mode: str, record_property: Any
+):
+    numbers = [n for n, name in enumerate(operations) if "torn" not in mode or name in WRITES]
+    numbers = numbers[::3] if mode == "fail for good" else numbers
+    counts = try_all(tmp_path, [[MODES[mode](number)] for number in numbers])
     record_property(mode, counts)
-    print(f"{mode}: {counts} of {total} operations")
+    print(f"{mode}: {counts}; {len(operations)} operations")
+
+
+@pytest.mark.slow
+def test_runs_that_are_struck_again_and_again(tmp_path: Path, operations: list[str], record_property: Any):
+    """Chains of up to five interruptions of any kind, each at a random moment of what was left to do."""
+    rng, modes = np.random.default_rng(0), [*MODES.values()]
+    cases = [
+        [
+            modes[rng.integers(len(modes))](int(rng.integers(len(operations) // 2)))
+            for _ in range(rng.integers(2, 6))
+        ]
+        for _ in range(1000)
+    ]
+    cases += [[MODES["fail for good"](number)] for number in range(len(operations))]
+    counts = try_all(tmp_path, cases)
+    record_property("chains", counts)
+    print(f"chains: {counts}")
+
+
+def all_bytes(folder: Path) -> set[bytes]:
+    return {path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_repair_that_is_struck_can_be_repeated(tmp_path: Path, plain_snapshots: None, record_property: Any):
+    """Weights, manifest and journal are damaged and a part is missing; repair is struck at each operation."""
+    _, whole, names = uninterrupted(tmp_path / "whole")
+    tried, number, machine = 0, 0, Machine()
+    while machine.last < len(machine.names):
+        for mode in ("kill", "fail", "torn in the middle"):
+            folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
+            part_path(folder / "trials", ids_name(SECOND)).unlink()
+            damaged = folder.glob(f"checkpoints/{ids_name(FIRST)}/*/*")
+            for path in (folder / "journal.log", folder / "manifest.json", *damaged):
+                data = path.read_bytes()
+                path.write_bytes(data[:-3] + b"x" + data[-2:])
+            before = all_bytes(folder)
+            machine = MODES[mode](number)
+            with contextlib.suppress(Killed, StoreError), running_on(machine):
+                repair(folder)
+            with running_on(Machine()):
+                repair(folder)
+                assert before <= all_bytes(folder), (mode, number)
+                assert verify(folder).problems == [], (mode, number)
+                session(folder)
+            assert check_readers(folder, whole) == 5 and verify(folder).problems == [], (mode, number)
+            left = {name for name in file_names(folder) if not name.startswith("set_aside")}
+            assert left == names, (mode, number)
+            shutil.rmtree(folder)
+            tried += 1
+        number += 1
+    counts = f"tried {tried}, survived {tried}, failed 0"
+    record_property("repair", counts)
+    print(f"repair: {counts}")
+
+
+def test_real_snapshots_survive_too(tmp_path: Path, record_property: Any):
+    """Orbax itself, at some of the operations that it and the store do in Python."""
+    machine = uninterrupted(tmp_path / "counted")[0]
+    total = len(machine.names)
+    counts = try_all(tmp_path, [[MODES["kill"](number)] for number in range(0, total, max(1, total // 12))])
+    record_property("orbax", counts)
+    print(f"orbax: {counts}; {total} operations")

@@ -35,6 +35,23 @@ def test_plain_lines_come_every_ten_seconds(clock):
     assert len(out.getvalue().splitlines()) == 5
 
 
+def test_a_terminal_without_the_middle_dot_gets_a_bar(clock):
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    bar = progress.Progress(10, 1000.0, out)
+    clock[0] += 20
+    bar.update(steps=100)
+    assert raw.getvalue().startswith(b"0/10 trials | 5 trial-steps/s | 3 min 00 s left | 0 ok, 0 diverged")
+
+
+def test_a_closed_standard_output_is_silence(clock, monkeypatch):
+    monkeypatch.setattr(progress.sys, "stdout", None)
+    with progress.Progress(10, 1000.0) as bar:
+        clock[0] += 20
+        bar.update(steps=100)
+    bar.out.close()
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.4, "0 s"), (59.4, "59 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")]
 )

@@ -28,8 +28,8 @@ def pool_axes(
         return cells, []
     keys = list(dict.fromkeys([*columns, *rows, x, y, *(name for name in PARTS if name in scores)]))
     sentences = [
-        f"Of {label(name)} {scores[name].nunique():,} values are drawn in up to {MOST_VALUES} places per panel: "
-        "neighbours share a place, named by the middle one, and a cell holds all their trials."
+        f"The {scores[name].nunique():,} values of {label(name)} share up to {MOST_VALUES} places of a panel: "
+        "a place holds neighbours, is named by the middle one, and its cell has all their trials."
         for name in pooled
     ]
     return score_cells(scores.assign(**{name: middles[name] for name in pooled}), keys), sentences

@@ -106,22 +106,14 @@ def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
     for name in OUTCOMES:
         columns[name] = np.bincount(number, times["outcome"] == name, count).astype(int)
     columns |= slopes_over_seeds(used, count)
-    columns |= {name: group_means(column(used, name), used["fit"].to_numpy(), onsets) for name in MEANS}
+    with np.errstate(invalid="ignore"):  # without onsets there is no mean
+        columns |= {name: np.bincount(used["fit"], used[name], count) / onsets for name in MEANS}
     return times[keys].iloc[first].reset_index(drop=True).assign(**columns)
 
 
 def fit_numbers(times: pd.DataFrame) -> Array:
     """Return the row of onset_fit that each trial belongs to."""
     return times.groupby(fit_settings(times), dropna=False).ngroup().to_numpy()
-
-
-def group_means(values: Array, group: Array, sizes: Array) -> Array:
-    """Return the mean of each group of values, NaN for an empty one; `sizes` are theirs."""
-    ordered, means = values[np.argsort(group, kind="stable")], np.full(len(sizes), np.nan)
-    filled, starts = sizes > 0, np.cumsum(sizes) - sizes
-    if filled.any():
-        means[filled] = np.add.reduceat(ordered, starts[filled]) / sizes[filled]
-    return means
 
 
 def slopes_over_seeds(used: pd.DataFrame, count: int) -> dict[str, Array]:

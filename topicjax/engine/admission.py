@@ -83,7 +83,7 @@ def check_groups(groups: Sequence[Group], devices: Sequence[Any]) -> None:
     for group in groups:
         if (needed := costs.device_bytes(group, len(devices))) > there:
             raise UserError(
-                f"training {group.trials_per_chunk // len(devices):,} at a time needs about {size(needed)} of "
+                f"training {group.trials_per_chunk // len(devices):,} at once needs about {size(needed)} of "
                 f"memory on each device and {size(there)} are there; "
                 f"lower --lanes, or {largest_setting(group.spec, least_bytes)}"
             )
