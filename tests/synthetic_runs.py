@@ -39,17 +39,26 @@ def write_run(
     trajectories: list[pd.DataFrame] | None = None,
     **manifest: Any,
 ) -> Path:
-    """Write a run folder with one part per trial; trajectories default to three records per trial."""
+    """Write a run folder with one part per trial; trajectories default to three records per trial.
+
+    Ids are filled up with zeros to the length they have in a folder: see `whole_id`.
+    """
     if trajectories is None:
         trajectories = [records(row["trial_id"]) for row in trials]
     tables = {"trials": [pd.DataFrame([row]) for row in trials], "trajectories": trajectories}
     for name, parts in tables.items():
         (folder / name).mkdir(parents=True)
         for number, part in enumerate(parts):
-            part.to_parquet(folder / name / f"part-{number:05d}.parquet", index=False)
+            whole = part.assign(trial_id=part["trial_id"].map(whole_id))
+            whole.to_parquet(folder / name / f"part-{number:05d}.parquet", index=False)
     defaults = dict(sweep="tiny", trials_planned=len(trials), limit_lines=[line_entry()])
     (folder / "manifest.json").write_text(json.dumps(defaults | manifest))
     return folder
+
+
+def whole_id(short: str) -> str:
+    """Return an id of 12 digits, as folders have them."""
+    return short.rjust(12, "0")
 
 
 def ramp(begin: float, end: float, step: np.ndarray = STEP) -> np.ndarray:
@@ -97,6 +106,26 @@ def run_of(*cases: Case) -> Run:
     tables = [frame.assign(trial_id=name) for name, (_, frame) in zip(names, cases, strict=True)]
     trials = pd.DataFrame(rows)
     return make_run(trials, join_settings(pd.concat(tables), trials))
+
+
+def random_search(count: int, **changed: Any) -> Run:
+    """Return a run of trials that are each a cell of their own: two classes, learning rate and L2 at random."""
+    rng = np.random.default_rng(0)
+    step, (value, attention) = STEP[::10], (progress[::10] for progress in TWO_STAGE)
+    kinds = [case(value, attention, step)[1], case(value, 0.0, step)[1]]
+    rows = pd.DataFrame([case(0, 0)[0]] * count).assign(
+        trial_id=[f"{number:012x}" for number in rng.permutation(count)],
+        seed=np.arange(count) % 5,
+        learning_rate=rng.uniform(0.1, 1, count),
+        l2=rng.uniform(0, 1e-6, count),
+        init_scale=np.array([1e-3, 1e-2, 1e-1])[np.arange(count) % 3],
+        snapshot_steps="",
+        **dict(final_attn_same_word=0.02, final_attn_same_topic=0.02, final_attn_diff_topic=0.01),
+        **dict(final_a_topic=rng.normal(size=count), final_a_self=0.1),
+        **changed,
+    )
+    frames = pd.concat([kinds[number % 2] for number in range(count)], ignore_index=True)
+    return make_run(rows, frames.assign(trial_id=np.repeat(rows["trial_id"].to_numpy(), len(step))))
 
 
 def score(*cases: Case) -> pd.DataFrame:

@@ -10,11 +10,12 @@ import threading
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 import test_engine
-from command_line import start
+from command_line import FAST, start
 
 import topicjax
 from topicjax import cli
@@ -164,6 +165,49 @@ def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
     assert cli.main(["plan", "smoke", "--out", str(folder)]) == 0
     assert f"already in {folder}: 16 trials; left: 0" in capsys.readouterr().out
+
+
+def test_a_layout_is_repeated(smoke, tmp_path, monkeypatch, capsys):
+    folder, _ = smoke
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    (entry,) = topicjax.load(folder).manifest["runs"]
+    assert entry["lanes"] == 2 and set(entry["devices"]) == {"cpu"}
+    assert cli.main(["plan", "smoke", "--layout", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert f"2 programs on {len(entry['devices'])} x cpu\n" in text and "streams x 2 trials" in text
+    monkeypatch.setattr("topicjax.engine.run.available_devices", lambda: jax.devices()[:1])
+    if len(entry["devices"]) > 1:
+        assert cli.main(["plan", "smoke", "--layout", str(folder)]) == 2
+        assert "and there are 1 x cpu; allowed: --lanes and --devices instead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "devices"),
+    [
+        ({"JAX_NUM_CPU_DEVICES": "3"}, (), 3),
+        ({"XLA_FLAGS": f"{FAST} --xla_force_host_platform_device_count=3"}, ("--devices", "2"), 2),
+    ],
+)
+def test_the_environment_and_an_option_say_how_many_devices(variables, options, devices, tmp_path, cache):
+    process = start("plan", "smoke", *options, cache=cache, cwd=tmp_path, **variables)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert f"2 programs on {devices} x cpu\n" in out
+
+
+@pytest.mark.parametrize("variable", ["JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS"])
+def test_an_environment_that_jax_cannot_take_is_one_sentence(variable, tmp_path, cache):
+    process = start("plan", "smoke", cache=cache, cwd=tmp_path, **{variable: "many"})
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and err.startswith("topicjax: ") and err.count("\n") == 1
+
+
+def test_help_tells_the_exit_codes(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished is kept" in text
 
 
 def test_restore_writes_weights_for_people_without_python(smoke, tmp_path, capsys):

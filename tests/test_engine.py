@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import re
+import shutil
 import signal
 from pathlib import Path
 from unittest import mock
@@ -14,12 +15,15 @@ import pytest
 
 import topicjax
 from topicjax.engine import costs, programs, run
-from topicjax.engine.plan import make_groups, parse_snapshots
+from topicjax.engine.layout import Layout, choose_devices, layout_of, requested_cpu_devices
+from topicjax.engine.plan import fit_queries, make_groups, parse_snapshots
 from topicjax.engine.progress import Progress
 from topicjax.engine.stopping import StopRequests
+from topicjax.errors import UserError
 from topicjax.experiments.one_layer import lda, model
 from topicjax.overrides import override
 from topicjax.store.files import StoreError
+from topicjax.store.writer import Writer
 from topicjax.sweep import Sweep, chain, logspace, product
 from topicjax.sweep import trials as expand
 from topicjax.sweep_files import NamedSweep, load_sweep, sweep_names
@@ -209,6 +213,122 @@ def test_a_state_saved_under_another_layout_is_not_used(whole, tmp_path, monkeyp
     pd.testing.assert_frame_equal(columns(found, "loss", "norm_k"), columns(whole, "loss", "norm_k"))
 
 
+def damaged(change):
+    """Return a Writer's load_partial whose payload or meta is changed."""
+    whole = Writer.load_partial
+
+    def load_partial(writer, chunk):
+        found = whole(writer, chunk)
+        return found and change(dict(found[0]), dict(found[1]))
+
+    return load_partial
+
+
+def without(items, name):
+    return {key: value for key, value in items.items() if key != name}
+
+
+DAMAGES = {
+    "a leaf is missing": lambda payload, meta: (without(payload, "state/0"), meta),
+    "a record is missing": lambda payload, meta: (without(payload, "record/loss"), meta),
+    "a record has another name": lambda payload, meta: (payload, meta | {"records": ["step", "loss"]}),
+    "a record is short": lambda payload, meta: (
+        payload | {"record/loss": payload["record/loss"][:, :0]},
+        meta,
+    ),
+    "there is one leaf too many": lambda payload, meta: (payload | {"state/99": np.zeros(3)}, meta),
+    "no step": lambda payload, meta: (payload, without(meta, "step")),
+    "a step between segments": lambda payload, meta: (payload, meta | {"step": 5}),
+    "a step beyond the end": lambda payload, meta: (payload, meta | {"step": 400}),
+    "other devices": lambda payload, meta: (payload, meta | {"devices": 3}),
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that was stopped in its first chunk."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch, stopped_at_every_segment(patch):
+        patch.setattr(costs, "SEGMENT_STEPS", 10)
+        train_sweep(folder)
+    assert list((folder / "partial").iterdir())
+    return folder
+
+
+@pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
+def test_a_state_that_is_not_whole_is_not_used(change, stopped, whole, tmp_path, monkeypatch, capsys):
+    """Its trials start again, with a sentence, and end as if nothing had been saved."""
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    monkeypatch.setattr(costs, "SEGMENT_STEPS", 10)
+    monkeypatch.setattr(Writer, "load_partial", damaged(change))
+    found, outcome = train_sweep(folder)
+    assert outcome.ok == 18
+    assert capsys.readouterr().out.count(": its trials start again\n") == 1
+    pd.testing.assert_frame_equal(columns(found, "loss", "norm_k"), columns(whole, "loss", "norm_k"))
+
+
+def test_the_same_layout_gives_the_same_bits_and_another_the_same_numbers(whole, tmp_path):
+    """The manifest says under which layout a run was trained, also if it was chosen."""
+    assert layout_of(whole.folder) == Layout(16, ("cpu",) * 4)
+    layout = layout_of(whole.folder)
+    same, _ = train_sweep(tmp_path / "same", lanes=layout.lanes, devices=len(layout.devices))
+    other, _ = train_sweep(tmp_path / "other", lanes=3, devices=1)
+    assert layout_of(other.folder) == Layout(3, ("cpu",))
+    names = [name for name in whole.trajectories if name not in ("trial_id", "step")]
+    pd.testing.assert_frame_equal(columns(same, *names), columns(whole, *names))
+    for name in whole.trials["trial_id"]:
+        mine, its = same.restore(name), whole.restore(name)
+        assert all((mine[key] == its[key]).all() for key in its)
+    assert_same_training(other, whole)
+
+
+def test_devices_are_those_asked_for(whole, tmp_path):
+    four = jax.devices()[:4]
+    assert choose_devices(four, None, None) == four
+    assert choose_devices(four, 3, None) == four[:3]
+    assert choose_devices(four, None, Layout(16, ("cpu",) * 2)) == four[:2]
+    for count in (0, -1, 5):
+        with pytest.raises(UserError, match=f"--devices is {count}; allowed: 1 to 4, as many as there are"):
+            choose_devices(four, count, None)
+    for kinds in (("cpu",) * 5, ("NVIDIA A100",)):
+        sentence = f"--layout asks for {len(kinds)} x {kinds[0]} and there are 4 x cpu"
+        with pytest.raises(UserError, match=sentence):
+            choose_devices(four, None, Layout(16, kinds))
+    with Writer(tmp_path / "new", "demo"):
+        pass
+    with pytest.raises(UserError, match="whose last run does not name its layout"):
+        layout_of(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("variable", "flags", "devices"),
+    [(None, "", None), ("3", "", 3), (None, "--xla_force_host_platform_device_count=5", 5)]
+    + [("2", "--a=1 --xla_force_host_platform_device_count=5 --b=2", 2), (None, "--xla_other=4", None)],
+)
+def test_the_environment_says_how_many_cores_are_devices(variable, flags, devices, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(jax.config, "update", asked.__setitem__)
+    monkeypatch.setattr(run.os, "sched_getaffinity", lambda process: range(7))
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    if variable:
+        monkeypatch.setenv("JAX_NUM_CPU_DEVICES", variable)
+    run.use_all_cores()
+    assert asked["jax_num_cpu_devices"] == (devices or 7)
+    assert requested_cpu_devices() == devices
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5", "", "9" * 5000])
+def test_a_number_of_devices_that_jax_cannot_take_is_one_sentence(text, monkeypatch):
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={text}")
+    with pytest.raises(UserError, match=r"device_count in XLA_FLAGS is .*; allowed: 1 to 4096"):
+        requested_cpu_devices()
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", text)
+    with pytest.raises(UserError, match=r"JAX_NUM_CPU_DEVICES is .*; allowed: 1 to 4096"):
+        requested_cpu_devices()
+
+
 def test_one_compilation_per_group_whatever_the_chunks(tmp_path, monkeypatch):
     compiled = []
     monkeypatch.setattr(Progress, "add_compile_time", lambda self, seconds: compiled.append(seconds))
@@ -245,8 +365,21 @@ def test_snapshot_steps_are_parsed():
     assert parse_snapshots("log:3", spec) == (20, 140, 1000)
     with pytest.raises(ValueError, match="snapshots is 'often'; allowed: last, none, log:N"):
         parse_snapshots("often", spec)
-    with pytest.raises(ValueError, match="allowed: steps from 0 to steps = 1000"):
-        parse_snapshots("2000", spec)
+    assert parse_snapshots("log:1", spec) == (1000,)
+    assert parse_snapshots("30,31,40,40", spec) == (40,)  # rounded to the records
+    assert len(parse_snapshots("log:1000", Spec(steps=10**6, record_every=1))) < 1000  # the first coincide
+    for text in ("2000", "1001", "-5", "-1,40"):
+        with pytest.raises(UserError, match="allowed: steps from 0 to steps = 1000"):
+            parse_snapshots(text, spec)
+    for text in ("log:0", "log:-1", "log:1001", "log:1000000000", "log:2,3"):
+        with pytest.raises(UserError, match=f"snapshots is '{text}'; allowed: log:1 to log:1000"):
+            parse_snapshots(text, spec)
+
+
+def test_a_program_has_room_for_the_documents_of_all_its_streams():
+    streams = [Stream(), Stream(p_mask=0.5, p_random=0.3)]
+    assert fit_queries(Spec(), streams).word_query_probability == pytest.approx(0.5 * (0.1 + 0.3))
+    assert fit_queries(Spec(), streams[:1]).word_query_probability == pytest.approx(0.15 * (0.1 + 0.1))
 
 
 def by_id(trials):
@@ -258,6 +391,8 @@ def test_segments_divide_the_training_and_meet_the_snapshots():
     for snapshots, rate, windows in (("last", 1e15, 10), ("40,1000", 1e15, 2), ("last", 1.0, 1)):
         (group,) = make_groups(trials, 2, 16, snapshots)
         assert costs.segment_windows(group, rate) == windows
+    (long,) = make_groups(by_id(expand({"steps": 2 * 10**9}, product(seed=range(4)))), 2, 16, "last")
+    assert costs.segment_windows(long, 1e15) == 10  # found at once
 
 
 def test_stream_rows_share_a_stream_and_survive_resuming():

@@ -9,12 +9,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_runs import line_entry, records, trial, write_run
+from synthetic_runs import line_entry, records, trial, whole_id, write_run
 
 import topicjax
 from topicjax import trial as trials
 from topicjax.analysis import frames
-from topicjax.analysis.frames import FIRST, SETTINGS, bands, prepared, settings_in, varying
+from topicjax.analysis.frames import (
+    FIRST,
+    LINE_COLUMNS,
+    SETTINGS,
+    aligned,
+    bands,
+    distinct,
+    owners,
+    prepared,
+    settings_in,
+    varying,
+)
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run, load
 
@@ -37,7 +48,7 @@ def test_a_complete_run_is_sorted_joined_and_misses_nothing(tmp_path: Path):
     assert run.name == "tiny"
     assert settings_in(run.trials) == list(SETTINGS)
     table = run.trajectories
-    assert table["trial_id"].tolist() == ["b", "b", "a", "a", "a"]
+    assert table["trial_id"].tolist() == [whole_id(name) for name in "bbaaa"]
     assert table["step"].tolist() == [0, 10, 0, 10, 20]
     assert table["loss"].tolist() == [9, 8, 3, 2, 1]
     assert table["seed"].tolist() == [1, 1, 2, 2, 2]
@@ -53,8 +64,25 @@ def test_preparing_twice_is_harmless_and_leaves_the_loaded_run_alone(tmp_path: P
     assert prepared(run) is run
     assert run.missing == ("1 of 2 trials have no limit lines",)
     assert (loaded.trials.columns.tolist(), loaded.trajectories.columns.tolist(), loaded.missing) == before
-    one = run.select(["b"])
+    one = run.select([whole_id("b")])
     assert prepared(one) is one and one.trajectories["p_mask"].tolist() == [0.3] * 3
+
+
+def test_an_aligned_run_has_lines_and_order_but_no_settings_at_its_records(tmp_path: Path):
+    shuffled = [records("b", steps=2)[::-1], records("a")[::-1]]
+    run = aligned(load(write_run(tmp_path / "run", [trial("b"), trial("a")], shuffled)))
+    assert aligned(run) is run and set(LINE_COLUMNS) <= set(run.trials)
+    assert not {*SETTINGS, *LINE_COLUMNS} & set(run.trajectories)
+    assert owners(run).tolist() == [0, 0, 1, 1, 1]
+    pd.testing.assert_frame_equal(prepared(run).trajectories, prepared(load(run.folder)).trajectories)
+
+
+def test_distinct_rows_are_numbered_as_they_appear():
+    frame = pd.DataFrame(dict(a=[2, 1, 2, np.nan, np.nan], b="x", c=[0, 0, 1, 1, 1]))
+    number, kinds = distinct(frame, ["a", "b"])
+    assert number.tolist() == [0, 1, 0, 2, 2]
+    pd.testing.assert_frame_equal(kinds, frame[["a", "b"]].iloc[[0, 1, 3]].reset_index(drop=True))
+    assert distinct(frame, ["b"])[0].tolist() == [0] * 5 and len(distinct(frame, ["b"])[1]) == 1
 
 
 def test_parts_with_and_without_a_diverged_trial_join(tmp_path: Path):
@@ -113,7 +141,7 @@ def test_a_run_still_going_says_how_far_it_is_and_leaves_out_the_unfinished(tmp_
     (folder / "trials" / ".part-00002.parquet.tmp").write_bytes(b"half a file")
     (folder / "trials" / "part-00002.parquet.tmp").write_bytes(b"half a file")
     run = prepared(load(folder))
-    assert run.trajectories["trial_id"].unique().tolist() == ["a", "b"]
+    assert run.trajectories["trial_id"].unique().tolist() == [whole_id("a"), whole_id("b")]
     assert run.missing == ("2 of 264 trials are finished",)
 
 
@@ -142,15 +170,15 @@ def test_missing_columns_are_named(tmp_path: Path):
 
 def test_trials_and_records_must_be_unique_and_start_at_zero(tmp_path: Path):
     two = [trial("a"), trial("b")]
-    with pytest.raises(StoreError, match="trial b has step 20 more than once"):
+    with pytest.raises(StoreError, match="trial 0+b has step 20 more than once"):
         prepare(tmp_path / "1", two, [records("a"), pd.concat([records("b"), records("b")[2:]])])
-    with pytest.raises(StoreError, match="has trial a more than once"):
+    with pytest.raises(StoreError, match="has trial 0+a more than once"):
         prepare(tmp_path / "2", [trial("a"), trial("a")], [records("a"), records("a")])
-    with pytest.raises(StoreError, match="trial b has no record at step 0"):
+    with pytest.raises(StoreError, match="trial 0+b has no record at step 0"):
         prepare(tmp_path / "3", two, [records("a"), records("b")[1:]])
-    with pytest.raises(StoreError, match="trial b has no record at step 0"):
+    with pytest.raises(StoreError, match="trial 0+b has no record at step 0"):
         prepare(tmp_path / "4", two, [records("a"), records("c")])
-    with pytest.raises(StoreError, match=r"part-00000.parquet is missing, though its trials are finished"):
+    with pytest.raises(StoreError, match=r"part-00000.parquet is missing"):
         prepare(tmp_path / "5", [trial("a")], [])
     with pytest.raises(StoreError, match="has status 'lost'; allowed: ok, diverged"):
         prepare(tmp_path / "6", [trial("a") | dict(status="lost")])

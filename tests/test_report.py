@@ -4,23 +4,27 @@ import json
 import logging
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_runs import TWO_STAGE, case, make_run, scored
+from synthetic_runs import TWO_STAGE, case, make_run, random_search, scored
 
 import topicjax
 from topicjax import cli
 from topicjax.analysis.frames import prepared
 from topicjax.analysis.report import provenance, report, trial_page
 from topicjax.analysis.report.catalogue import FIGURES, LEAD, TABLES, Entry, any_run
+from topicjax.analysis.report.findings import findings
+from topicjax.analysis.scoring.cells import score_cells
 from topicjax.analysis.scoring.stages import score_trials
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.files import StoreError
-from topicjax.store.reader import PlanStatus, Status
+from topicjax.store.manifest import write_manifest
+from topicjax.store.status import PlanStatus, Status
 from topicjax.theory.theorems import theorem2_matrix
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
@@ -209,9 +213,9 @@ def test_a_trial_is_inspected_with_its_folder_opened_once(smoke, tmp_path, monke
     run = topicjax.load(smoke[0])
     read, whole = reader.read_columns, []
 
-    def counting(parts, columns=None):
+    def counting(parts, columns=None, *more):
         whole.extend([parts[0].parent.name] * (columns is None))
-        return read(parts, columns)
+        return read(parts, columns, *more)
 
     monkeypatch.setattr(reader, "read_columns", counting)
     trial_page.inspect(run, run.find(run.trials["trial_id"][0]), out=tmp_path)
@@ -273,7 +277,7 @@ def test_entries_are_named_apart():
 
 def folder_status(*plans: tuple[str, int], finished: int, beyond: int = 0) -> Status:
     listed = tuple(PlanStatus(words, 2 * count, count) for words, count in plans)
-    return Status("two_stage", finished, finished, 0, finished, beyond, listed, None)
+    return Status("two_stage", finished, finished, 0, finished, beyond, listed, (), (), None)
 
 
 def test_a_folder_of_several_plans_says_so():
@@ -317,9 +321,109 @@ def test_a_folder_of_two_plans_has_both_at_the_top_of_its_page(smoke, tmp_path):
     folder = cut_run(smoke, tmp_path / "run", lambda frame: frame)
     manifest = json.loads((folder / "manifest.json").read_text())
     half = pd.read_parquet(next((folder / "plans").iterdir()))[:8]
-    half.to_parquet(folder / "plans" / "plan-half.parquet", index=False)
-    manifest["runs"].append(manifest["runs"][0] | dict(plan="half", overrides=["--set", "seed=1"]))
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    half.to_parquet(folder / "plans" / "plan-00000000000a.parquet", index=False)
+    manifest["runs"].append(manifest["runs"][0] | dict(plan="00000000000a", overrides=["--set", "seed=1"]))
+    del manifest["digest"]
+    write_manifest(folder, manifest)
     text = report.write(folder).read_text()
     sentence = "<p>This folder holds trials of 2 plans: smoke (16), smoke --set seed=1 (8)"
     assert sentence in text and text.index(sentence) < text.index("<li>")
+
+
+def count_calls(make, *arguments) -> int:
+    """Return how many functions are called, in Python and in C, while something is made."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        make(*arguments)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_more_trials_are_not_more_calls_but_longer_arrays():
+    """A loop over trials, or a pass over all of them for each, would be a hundred calls per trial and more."""
+    runs = [random_search(count) for count in (500, 1000)]
+    scored_runs = [(run, score_trials(run)) for run in runs]
+    entries = [LEAD, *(entry for part in FIGURES.values() for entry in part), *TABLES]
+    fitting = [entry for entry in entries if entry.fits(*scored_runs[0])]
+    assert {entry.name for entry in fitting} >= {"phase_map", "bands", "loss", "landscape", "onset", "table3"}
+    few, many = (count_calls(score_trials, run) for run in runs)
+    assert many - few < 500
+    for entry in fitting:
+        few, many = (count_calls(entry.make, *each) for each in scored_runs)
+        assert many - few < 10 * 500, entry.name
+    few, many = (count_calls(findings, scores, score_cells(scores)) for _, scores in scored_runs)
+    assert many - few < 10 * 500
+
+
+def test_a_long_table_is_pooled_on_the_page_and_whole_in_its_csv(tmp_path):
+    run = random_search(1200, optimizer=np.where(np.arange(1200) % 2, "sgd", "adam")).replace(folder=tmp_path)
+    (entry,) = (entry for entry in TABLES if entry.name == "table3")
+    text = report.tabulate(entry, run, score_trials(run))
+    assert "rows pool all values of learning rate, L2 (1,200 rows in the csv)" in text
+    assert text.count("<tr>") == 1 + 2 * 3  # a head; optimizer x init scale
+    markdown = (tmp_path / "tables" / "table3.md").read_text().splitlines()
+    assert len(markdown) == 2 + 2 * 3
+    assert len(pd.read_csv(tmp_path / "tables" / "table3.csv")) == 1200
+
+
+def test_a_long_table_that_cannot_be_pooled_says_what_is_shown(tmp_path):
+    run, scores = scored(case(*TWO_STAGE))
+    long = Entry("long", any_run, lambda run, scores: pd.DataFrame(dict(x=np.arange(1500))), "Numbers")
+    text = report.tabulate(long, run.replace(folder=tmp_path), scores)
+    assert "Numbers (the first 40 of 1500 rows)." in text and text.count("<tr>") == 41
+    markdown = (tmp_path / "tables" / "long.md").read_text()
+    assert "The first 1,000 of 1,500 rows; all are in long.csv." in markdown
+    assert len(pd.read_csv(tmp_path / "tables" / "long.csv")) == 1500
+
+
+def links_to(victim: Path, paths: list[Path]) -> None:
+    """Put links to a file in place of these, and of the names that files have while they are written."""
+    for path in [*paths, *(path.with_name(f".tmp-{path.name}") for path in paths)]:
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(victim)
+
+
+def test_nothing_is_written_through_a_link(reported, tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("dear")
+    shutil.copytree(reported, folder)
+    trial_id = topicjax.load(folder).trials["trial_id"][0]
+    written = [path for name in ("figures", "tables") for path in (folder / name).iterdir()]
+    written += [folder / name for name in ("report.html", "stages.parquet", "cells.parquet")]
+    pages = [folder / "inspect" / f"{trial_id}-step100.{kind}" for kind in ("png", "svg")]
+    assert {path.suffix for path in written} >= {".png", ".svg", ".csv", ".md"}
+    links_to(victim, [*written, *pages])
+    assert cli.main(["report", str(folder)]) == 0 and cli.main(["inspect", str(folder), trial_id]) == 0
+    assert victim.read_text() == "dear"
+    assert not [path for path in (*written, *pages) if path.is_symlink() or not path.stat().st_size]
+    assert not list(folder.rglob(".tmp-*"))
+
+
+def test_nothing_is_written_into_a_linked_folder(reported, tmp_path, capsys):
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.mkdir()
+    shutil.copytree(reported, folder)
+    for name in ("figures", "tables", "inspect"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).symlink_to(elsewhere)
+    assert cli.main(["report", str(folder)]) == 0
+    text = (folder / "report.html").read_text()
+    assert "figures is a link to another place" in text and "tables is a link to another place" in text
+    assert cli.main(["inspect", str(folder), topicjax.load(folder).trials["trial_id"][0]]) == 2
+    assert "inspect is a link to another place" in capsys.readouterr().err
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_wrong_folder_is_one_sentence_and_nothing_else(tmp_path):
+    said: list[str] = []
+    with pytest.raises(StoreError):
+        report.write(tmp_path / "nowhere", said.append)
+    assert said == []

@@ -20,7 +20,7 @@ from test_store import EMPTY, FIRST, ONE, SECOND, TWO, files, ordinary_user, sam
 from topicjax.store import aside, journal, lock
 from topicjax.store.files import StoreError
 from topicjax.store.folder import ids_name, part_path
-from topicjax.store.manifest import read_manifest
+from topicjax.store.manifest import read_manifest, write_manifest
 from topicjax.store.reader import committed, load, status
 from topicjax.store.repair import repair
 from topicjax.store.verify import verify
@@ -648,6 +648,15 @@ def test_plans_that_are_damaged_do_not_hide_the_rest(run: Path):
     assert "repair` forgets that plan" in found.problems[0]
     repair(run)
     assert status(run).problems == () and status(run).planned == 7
+    with Writer(run, "demo") as writer:
+        writer.write_plan([*FIRST, *SECOND, "e" * 12, "f" * 12])
+    assert verify(run).problems == []
+
+
+def test_damaged_plan_that_no_run_names_is_found_and_written_again(run: Path):
+    write_manifest(run, EMPTY)
+    DAMAGE["plan"](run)
+    assert len(verify(run).problems) == 1
     with Writer(run, "demo") as writer:
         writer.write_plan([*FIRST, *SECOND, "e" * 12, "f" * 12])
     assert verify(run).problems == []

@@ -28,7 +28,7 @@ def pool_axes(
         return cells, []
     keys = list(dict.fromkeys([*columns, *rows, x, y, *(name for name in PARTS if name in scores)]))
     sentences = [
-        f"The {scores[name].nunique():,} values of {label(name)} share up to {MOST_VALUES} places of a panel: "
+        f"The {scores[name].nunique():,} values of {label(name)} share up to {MOST_VALUES} places per panel: "
         "a place holds neighbours, is named by the middle one, and its cell has all their trials."
         for name in pooled
     ]

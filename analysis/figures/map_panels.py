@@ -111,7 +111,8 @@ def disagreement_panel(cells: pd.DataFrame, ax: Axes, grid: Grid | None = None) 
 def cross_panel(scores: pd.DataFrame, ax: Axes, view: str) -> Axes:
     """Draw how many trials have each class in the loss view (rows) and in another view (columns)."""
     other = scores["class" + VIEWS[view]]
-    used = [[name for name in CLASSES if name in {*kinds}] for kinds in (scores["class"], other)]
+    found = [set(kinds.unique()) for kinds in (scores["class"], other)]
+    used = [[name for name in CLASSES if name in kinds] for kinds in found]
     counts = pd.crosstab(scores["class"], other).reindex(index=used[0], columns=used[1]).to_numpy()
     ax.imshow(np.log1p(counts), cmap="Greys", vmin=0, vmax=1.6 * np.log1p(counts.max()), aspect="auto")
     for row, column in zip(*np.nonzero(counts), strict=True):

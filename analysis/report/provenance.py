@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from topicjax.store.manifest import last_run, plan_in_words
-from topicjax.store.reader import Run, Status
+from topicjax.store.reader import Run
+from topicjax.store.status import Status
 from topicjax.trial import DEFAULTS
 
 from ..frames import settings_in

@@ -14,7 +14,8 @@ import pandas as pd
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
-from topicjax.store.reader import Run, load, status
+from topicjax.store.reader import Run, load
+from topicjax.store.status import status
 
 from ..frames import aligned
 from ..outputs import subfolder, write_file

@@ -57,7 +57,7 @@ def requested_cpu_devices() -> int | None:
         ("--xla_force_host_platform_device_count in XLA_FLAGS", flag and flag[1]),
     ):
         if text is not None:
-            if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
+            if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MAX_DEVICES:
                 raise UserError(f"{name} is {shown(text)}; allowed: 1 to {MAX_DEVICES}")
             return int(text)
     return None

@@ -71,6 +71,14 @@ def read_plan(path: Path, mark: FileMark | None = None) -> list[str]:
     return read_part(path, ["trial_id"], mark, mend=FORGET)["trial_id"].to_pylist()
 
 
+def is_as_written(path: Path, mark: FileMark) -> bool:
+    """Return whether a file is there and has the bytes that were written."""
+    try:
+        return FileMark.of(read_regular(path)) == mark
+    except OSError:
+        return False
+
+
 def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Raise a StoreError unless these rows of trials/ say where weights are in a way that can be a path."""
     for row in rows:

@@ -104,9 +104,12 @@ def check_journal(folder: Path, verdict: Verdict, needed: bool) -> Journal:
 
 
 def check_plans(folder: Path, manifest: Manifest, found: Journal) -> Iterator[Problem]:
-    """Give the plans of the manifest that are missing or damaged."""
-    for plan in sorted({entry["plan"] for entry in manifest["runs"] if "plan" in entry}):
+    """Give the plans that are damaged, or missing though the manifest names them."""
+    named = {entry["plan"] for entry in manifest["runs"] if "plan" in entry}
+    for plan in sorted(named | found.plans.keys()):
         path = plan_path(folder, plan)
+        if plan not in named and not path.exists():
+            continue
         try:
             if ids_name(read_plan(path, found.plans.get(plan))) != plan:
                 raise StoreError(f"{path} is damaged: it has other trials than its name says")

@@ -38,7 +38,7 @@ from topicjax.store.folder import (
 )
 from topicjax.store.journal import Commit, Journal
 from topicjax.store.manifest import FORMAT, Manifest, new_manifest, read_manifest, write_manifest
-from topicjax.store.parts import write_table
+from topicjax.store.parts import is_as_written, write_table
 from topicjax.store.recovery import check_whole, remove_unfinished
 
 
@@ -96,8 +96,8 @@ class Writer:
     def write_plan(self, trial_ids: Sequence[str]) -> str:
         """Keep the ids of the trials that a run was asked for; return the name of that plan."""
         name = ids_name(trial_ids)
-        path = plan_path(self.folder, name)
-        if name not in self.journal.plans or not path.exists():
+        path, mark = plan_path(self.folder, name), self.journal.plans.get(name)
+        if mark is None or not is_as_written(path, mark):
             mark = write_table(path, pa.table({"trial_id": pa.array(trial_ids, pa.string())}))
             self._log(journal.plan_entry(name, self.manifest["sweep"], mark))
         return name
