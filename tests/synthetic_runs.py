@@ -109,17 +109,18 @@ def run_of(*cases: Case) -> Run:
 
 
 def random_search(count: int, **changed: Any) -> Run:
-    """Return a run of trials that are each a cell of their own: two classes, learning rate and L2 at random."""
+    """Return a run whose trials are each a cell of their own: no two have the same learning rate."""
     rng = np.random.default_rng(0)
     step, (value, attention) = STEP[::10], (progress[::10] for progress in TWO_STAGE)
     kinds = [case(value, attention, step)[1], case(value, 0.0, step)[1]]
     rows = pd.DataFrame([case(0, 0)[0]] * count).assign(
         trial_id=[f"{number:012x}" for number in rng.permutation(count)],
         seed=np.arange(count) % 5,
-        learning_rate=rng.uniform(0.1, 1, count),
+        learning_rate=rng.permutation(np.geomspace(0.1, 1, count)),
         l2=rng.uniform(0, 1e-6, count),
         init_scale=np.array([1e-3, 1e-2, 1e-1])[np.arange(count) % 3],
         snapshot_steps="",
+        **dict(line_uniform_se=0.0, line_bayes_se=0.0),
         **dict(final_attn_same_word=0.02, final_attn_same_topic=0.02, final_attn_diff_topic=0.01),
         **dict(final_a_topic=rng.normal(size=count), final_a_self=0.1),
         **changed,

@@ -170,13 +170,13 @@ def test_missing_columns_are_named(tmp_path: Path):
 
 def test_trials_and_records_must_be_unique_and_start_at_zero(tmp_path: Path):
     two = [trial("a"), trial("b")]
-    with pytest.raises(StoreError, match="trial 0+b has step 20 more than once"):
+    with pytest.raises(StoreError, match=r"trial 0+b has step 20 more than once"):
         prepare(tmp_path / "1", two, [records("a"), pd.concat([records("b"), records("b")[2:]])])
-    with pytest.raises(StoreError, match="has trial 0+a more than once"):
+    with pytest.raises(StoreError, match=r"has trial 0+a more than once"):
         prepare(tmp_path / "2", [trial("a"), trial("a")], [records("a"), records("a")])
-    with pytest.raises(StoreError, match="trial 0+b has no record at step 0"):
+    with pytest.raises(StoreError, match=r"trial 0+b has no record at step 0"):
         prepare(tmp_path / "3", two, [records("a"), records("b")[1:]])
-    with pytest.raises(StoreError, match="trial 0+b has no record at step 0"):
+    with pytest.raises(StoreError, match=r"trial 0+b has no record at step 0"):
         prepare(tmp_path / "4", two, [records("a"), records("c")])
     with pytest.raises(StoreError, match=r"part-00000.parquet is missing"):
         prepare(tmp_path / "5", [trial("a")], [])

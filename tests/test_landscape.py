@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import PathCollection
 from synthetic_runs import make_run
 
 from topicjax.analysis.figures import landscape
@@ -204,3 +205,12 @@ def test_points_have_the_class_of_their_own_trial():
     run, scores = scored(settings() | row, settings(seed=1) | row)
     found = points(run, scores.assign(**{"class": ["V-only", "reversed"]}))
     assert found["class"].tolist() == ["reversed", "V-only"]
+
+
+def test_of_very_many_models_some_are_drawn_and_all_are_counted():
+    rows = [(2.0 + number, 2.0, "two-stage", "squared") for number in range(5000)]
+    picture = landscape.landscape(settings(**TAU | dict(key_visibility="unmasked")), placed(*rows))
+    drawn = [marks for marks in picture.figure.axes[0].collections if isinstance(marks, PathCollection)]
+    assert sum(len(np.asarray(marks.get_offsets())) for marks in drawn) == landscape.MOST_POINTS
+    assert "Points: 5,000 trained models" in picture.caption
+    assert "Drawn are 2,000 of these models, evenly picked" in picture.caption

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from synthetic_runs import run_of, trial
 
+from topicjax.analysis.figures import onset
 from topicjax.analysis.figures.onset import onset_by_init_scale
 from topicjax.analysis.frames import LINE_COLUMNS
 from topicjax.analysis.scoring.onset_times import LEVEL, onset_fit, onset_times
@@ -247,6 +248,21 @@ def test_a_run_without_prediction_or_with_many_settings_is_drawn_too():
     alone = picture_of(run_of(grown(1e-4, 2e-3, l2=1.0)))
     assert len(alone.figure.subfigs[0].axes[0].get_lines()) == 1, "one init scale has no slope to draw"
     assert "Dotted" not in alone.caption and "1 of 1 trial (1 seed)" in alone.caption
+
+
+def test_of_very_many_slopes_and_onsets_some_are_drawn():
+    cases = [
+        grown(scale, 2e-3, learning_rate=10.0 + rate)
+        for rate in range(onset.MOST_SLOPES + 5)
+        for scale in SCALES[:2]
+    ]
+    picture = picture_of(run_of(*cases))
+    assert len(picture.figure.axes[-1].get_yticks()) == onset.MOST_SLOPES
+    assert "Not drawn below: 5 further slopes; those drawn are evenly picked." in picture.caption
+    again = run_of(*(grown(1e-4, 2e-3, seed=seed, step=STEP[::10]) for seed in range(onset.MOST_POINTS + 1)))
+    picture = picture_of(again)
+    assert "with more than 1,000 onsets as many are drawn" in picture.caption
+    assert len(np.asarray(picture.figure.axes[0].lines[0].get_xdata())) == onset.MOST_POINTS
 
 
 def test_a_run_without_onsets_or_a_level_of_zero_is_refused():

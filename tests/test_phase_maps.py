@@ -12,6 +12,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from topicjax.analysis.figures.map_bins import MOST_VALUES, middle_values
 from topicjax.analysis.figures.map_panels import AGREE, phase_panel
 from topicjax.analysis.figures.phase_maps import (
     log_lag_map,
@@ -341,3 +342,42 @@ def test_the_norms_have_a_map_of_their_own():
     assert picture.title == "Classes in the norm view"
     names = [entry.get_text() for entry in picture.figure.legends[0].get_texts()]
     assert names[:2] == ["two-stage: 1", "V-only: 1"]
+
+
+def test_neighbours_share_a_place_where_an_axis_has_too_many_values():
+    """A hundred rates in 40 places: two or three each; those of SGD are not those of Adam."""
+    rates = {"sgd": np.geomspace(1, 10, 100), "adam": np.geomspace(1e-3, 1e-2, 100)}
+    rows = [
+        trial("two-stage" if place < 50 else "V-only", optimizer=name, learning_rate=rate, l2=1e-9 * place)
+        for name, values in rates.items()
+        for place, rate in enumerate(values)
+    ]
+    picture = phase_map(RUN, scores_of(*rows))
+    for ax in panels(picture):
+        found = polygons(ax)
+        assert sorted(found) == [(x, 0) for x in range(MOST_VALUES)]
+        assert [colours[0] for _, colours in sorted(found.items())] == (
+            [colour_of("two-stage")] * 20 + [colour_of("V-only")] * 20
+        )
+    assert "200 trials in 80 cells, 2 to 3 per cell" in picture.caption
+    assert "The 200 values of learning rate share up to 40 places per panel" in picture.caption
+    assert "Along the axes these settings change as well: L2." in picture.caption
+    few = phase_map(RUN, scores_of(*rows[::5]))
+    assert "share" not in few.caption and "40 trials in 40 cells" in few.caption
+
+
+def test_the_middle_of_neighbouring_values_stands_for_them():
+    values = np.arange(3 * MOST_VALUES, dtype=float)
+    frame = pd.DataFrame(dict(x=np.r_[values, 7.0], column=["a"] * len(values) + ["b"]))
+    found = middle_values(frame.sample(frac=1, random_state=0), "x", ["column"]).sort_index()
+    assert found.tolist() == [*(1 + values // 3 * 3), 7.0]
+    pd.testing.assert_series_equal(middle_values(frame[:40], "x", []), frame["x"][:40])
+
+
+def test_a_run_of_random_settings_has_a_map_of_bounded_size():
+    draw = np.random.default_rng(0).uniform
+    rows = [
+        trial(learning_rate=draw(), init_scale=draw(), batch_size=draw(), seed=seed) for seed in range(3000)
+    ]
+    (ax,) = panels(theta_map(RUN, scores_of(*rows)))
+    assert len(polygons(ax)) + len(dots(ax)) == MOST_VALUES**2

@@ -68,20 +68,22 @@ def test_a_hundred_kills_with_damage_and_repair(
     smoke: tuple[Path, str], tmp_path: Path, cache: Path, record_property: Any
 ):
     rng, counts, begun = np.random.default_rng(0), collections.Counter[str](), time.monotonic()
-    place = 0
-    for number in range(KILLS):
+    (tmp_path / "timed").mkdir()
+    finish(*RUN, cache=cache, cwd=tmp_path / "timed")
+    seconds, place = time.monotonic() - begun, 0  # of an undisturbed run on this machine
+    while counts["kills"] < KILLS:
         cwd = tmp_path / str(place)
         cwd.mkdir(exist_ok=True)
         folder = cwd / "results" / "smoke"
-        counts["kills" if kill(cwd, cache, rng.uniform(0.5, 8)) else "too late"] += 1
-        if number % REPAIR_EVERY == REPAIR_EVERY - 1 and (folder / "journal.log").exists():
+        counts["kills" if kill(cwd, cache, rng.uniform(0.1, 1.0) * seconds) else "too late"] += 1
+        if (counts["kills"] + counts["too late"]) % REPAIR_EVERY == 0 and (folder / "journal.log").exists():
             flip_bits(folder, rng)
             problems = verify(folder).problems
             counts["damaged files found"] += len({problem.path for problem in problems})
             finish("repair", "results/smoke", cache=cache, cwd=cwd)
             finish("verify", "results/smoke", cache=cache, cwd=cwd)
             counts["repairs"] += 1
-        elif (folder / "trials").is_dir() and len(committed(folder)) == 16:
+        if (folder / "trials").is_dir() and len(committed(folder)) == 16:
             finish(*RUN, cache=cache, cwd=cwd)
             assert_equal(folder, smoke[0])
             counts["folders"] += 1

@@ -1,5 +1,6 @@
 """Table 3 and distances by hand; uniform attention against drawn documents."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ from small_models import SMALL, one_hot_weights
 from synthetic_runs import TWO_STAGE, case, make_run, ramp, scored
 
 from topicjax.analysis.report import tables
-from topicjax.analysis.report.tables import distances, table3, to_csv, to_markdown, uniform_attention
+from topicjax.analysis.report.tables import (
+    distances,
+    settings_to_pool,
+    table3,
+    to_csv,
+    to_markdown,
+    uniform_attention,
+)
 from topicjax.errors import UserError
 from topicjax.theory.documents import DataModel
 from topicjax.theory.uniform_attention import uniform_attention_optimum
@@ -92,6 +100,34 @@ def test_distances_by_hand():
     assert squared["optimum_distance"] == pytest.approx(0.5)
     assert squared["optimum_distance_se"] == pytest.approx(0.25)
     assert np.isnan(entropy["optimum_distance"])
+
+
+def test_distances_of_many_seeds_are_those_of_the_lowest():
+    best = uniform_attention_optimum(DataModel(**SMALL))
+    rows = [trial(f"{seed}", objective="squared", seed=seed) for seed in reversed(range(40))]
+    weights = {f"{seed}": one_hot_weights(1.5 * best) for seed in range(32)}
+    run = make_run(pd.DataFrame(rows), restore=weights.__getitem__)
+    (row,) = distances(run, NO_SCORES).to_dict("records")
+    assert (row["n"], row["weights_read"]) == (40, 32)
+    assert row["optimum_distance"] == pytest.approx(0.5)
+
+
+def test_settings_are_pooled_from_the_one_with_most_values_on():
+    kinds = itertools.product(range(3), (1e-3, 1e-2), ("all", "unmasked"), range(2))
+    rows = [
+        trial(f"{place}", (0.05, 0.01 * (rate + 1), 0.01), learning_rate=0.1 + rate, seed=seed)
+        | dict(init_scale=scale, key_visibility=keys)
+        for place, (rate, scale, keys, seed) in enumerate(kinds)
+    ]
+    run = make_run(pd.DataFrame(rows))
+    assert settings_to_pool(run.trials, 12) == []
+    assert settings_to_pool(run.trials, 4) == ["learning_rate"]
+    assert settings_to_pool(run.trials, 1) == ["learning_rate", "init_scale", "key_visibility"]
+    table = table3(run, NO_SCORES, ["learning_rate", "init_scale"])
+    assert table["key_visibility"].tolist() == ["all", "unmasked"] and table["n"].tolist() == [12, 12]
+    np.testing.assert_allclose(table["attn_same_topic"], 0.02)
+    spread = np.std([0.01, 0.02, 0.03] * 4, ddof=1) / 12**0.5
+    np.testing.assert_allclose(table["attn_same_topic_se"], spread)
 
 
 def test_markdown_by_hand():

@@ -76,8 +76,9 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
     ids=["pipe", "full", "closed"],
 )
 def test_a_command_that_only_prints_says_if_nobody_can_read_it(error, code, said, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdout", Broken(error))
-    assert cli.main(["settings"]) == code
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Broken(error))
+        assert cli.main(["settings"]) == code
     assert capsys.readouterr().err.startswith(said)
 
 

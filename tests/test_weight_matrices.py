@@ -9,7 +9,7 @@ from small_models import SMALL, TOKENS, blocks, one_hot_weights, random_weights,
 from synthetic_runs import make_run
 
 from topicjax.analysis.figures import weight_matrices
-from topicjax.analysis.figures.matrix_cells import choose_cells
+from topicjax.analysis.figures.matrix_cells import MOST_SEEDS, choose_cells
 from topicjax.analysis.trained_models import block_share
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
@@ -76,6 +76,19 @@ def test_the_best_setting_and_its_lowest_seed_are_chosen():
         "Of 8 trials 1 have no stored weights.",
         "Not drawn: optimizers adamw.",
     ]
+
+
+def test_of_many_seeds_the_weights_of_the_lowest_are_read():
+    read = []
+
+    def restore(name: str) -> dict[str, np.ndarray]:
+        read.append(name)
+        return one_hot_weights(np.eye(TOKENS))
+
+    rows = [trial(f"{seed}", optimizer="sgd", seed=seed) for seed in reversed(range(MOST_SEEDS + 9))]
+    chosen = choose_cells(pd.DataFrame(rows), restore)
+    assert read == [f"{seed}" for seed in range(MOST_SEEDS)]
+    assert chosen.notes == ["Weights are read of the 32 lowest seeds of a panel, not of 9 others."]
 
 
 def test_nothing_to_draw_is_one_sentence():

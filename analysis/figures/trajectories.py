@@ -157,7 +157,7 @@ def telling_cells(run: Run, scores: pd.DataFrame, cell: np.ndarray) -> list[int]
     """Return the cells, or of more than MOST_CELLS those of the most telling trials, in their order."""
     if cell.max() < MOST_CELLS:
         return list(range(cell.max() + 1))
-    place = dict(zip(run.trials["trial_id"], cell.tolist(), strict=True))
+    place = dict(zip(run.trials["trial_id"].tolist(), cell.tolist(), strict=True))
     found: set[int] = set()
     for trial_id in ranked_trials(scores.loc[scores["trial_id"].isin(run.trials["trial_id"])]):
         found.add(place[trial_id])

@@ -18,7 +18,8 @@ from ..scoring.stages import STAGES_FILE
 from . import page
 
 REPORT, FIGURES_FOLDER, TABLES_FOLDER, CELLS = "report.html", "figures", "tables", "cells.parquet"
-MOST_VALUES = 12  # of a setting
+MOST_VALUES = 12  # of a setting, of plans in a sentence, of runs that share a version
+MOST_RUNS = 40  # of the table of runs; the manifest has all
 CONTENTS = {  # of a run folder that has its report
     "trials": "one row per trial: settings, status, final values (parquet parts)",
     "trajectories": "one row per record (parquet parts)",
@@ -36,7 +37,7 @@ def plans_sentence(status: Status) -> str:
     """Return which plans the folder holds trials of; empty if it is one."""
     if len(status.plans) < 2:
         return ""
-    listed = ", ".join(f"{plan.words} ({plan.finished:,})" for plan in status.plans)
+    listed = first_of([f"{plan.words} ({plan.finished:,})" for plan in status.plans])
     sentence = f"This folder holds trials of {len(status.plans)} plans: {listed}"
     if sum(plan.finished for plan in status.plans) > status.finished - status.beyond:
         sentence += "; some trials belong to several"
@@ -51,9 +52,8 @@ def settings_tables(run: Run) -> str:
     for name in settings_in(run.trials):
         values = sorted(run.trials[name].unique())
         if len(values) > 1:
-            more = ", ..." if len(values) > MOST_VALUES else ""
-            listed = ", ".join(page.shown(value) for value in values[:MOST_VALUES])
-            varied.append((name, len(values), listed + more))
+            listed = first_of([page.shown(value) for value in values[: MOST_VALUES + 1]])
+            varied.append((name, len(values), listed))
         else:
             mark = "" if values[0] == DEFAULTS[name] else "changed"
             fixed.append((name, page.shown(values[0]), mark))
@@ -67,7 +67,9 @@ def provenance(run: Run) -> str:
     entries = run.manifest.get("runs", [])
     if not entries:
         return ""
-    table = page.table(runs_table(run, entries), "The runs that made these trials, as they wrote it down.")
+    last = f" (the last {MOST_RUNS} of {len(entries):,})" if len(entries) > MOST_RUNS else ""
+    caption = f"The runs that made these trials{last}, as they wrote it down."
+    table = page.table(runs_table(run, entries).tail(MOST_RUNS), caption)
     table += page.table(circumstances(entries), "What they ran with.")
     return table + f"<pre>{html.escape(str(last_run(run.manifest).get('description', '')))}</pre>\n"
 
@@ -75,10 +77,11 @@ def provenance(run: Run) -> str:
 def runs_table(run: Run, entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return one row per run: what it was asked for, how many trials it trained, when, how fast."""
     rows = []
+    counts = run.trials["run"].value_counts() if "run" in run.trials else None
     for number, entry in enumerate(entries, 1):
         trained = entry.get("trials", 0)
-        if "run" in run.trials:  # counts those of an interrupted run, too
-            trained = run.trials["run"].tolist().count(number)
+        if counts is not None:  # counts those of an interrupted run, too
+            trained = int(counts.get(number, 0))
         seconds, rate = entry.get("wall_seconds"), entry.get("trial_steps_per_second")
         rows.append(
             {
@@ -115,9 +118,16 @@ def by_run(values: Sequence[Any]) -> str:
             runs.setdefault(str(value), []).append(str(number))
     if len(runs) == 1:
         return next(iter(runs))
-    return "; ".join(
-        f"{value} (run{'s' * (len(numbers) > 1)} {', '.join(numbers)})" for value, numbers in runs.items()
+    return first_of(
+        [f"{value} (run{'s' * (len(numbers) > 1)} {first_of(numbers)})" for value, numbers in runs.items()],
+        "; ",
     )
+
+
+def first_of(texts: Sequence[str], between: str = ", ") -> str:
+    """Return the texts, at most MOST_VALUES of them."""
+    more = [] if len(texts) <= MOST_VALUES else ["..."]
+    return between.join([*texts[:MOST_VALUES], *more])
 
 
 def files(folder: Path) -> str:

@@ -128,6 +128,13 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         help="replace an axis or add one; repeatable",
     )
     add("--out", type=path, help="run folder (default: results/SWEEP)")
+    add("--extend", action="store_true", help="add to a folder that holds another sweep's trials")
+    add_training_options(parser)
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add how to train, as opposed to what."""
+    add = parser.add_argument
     add("--lanes", type=int, default=0, help="trials that a device trains together (default: chosen)")
     add("--devices", type=int, metavar="N", help="use N of the devices (default: all)")
     add(
@@ -149,7 +156,6 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how often long trials save their state (default: 60)",
     )
-    add("--extend", action="store_true", help="add to a folder that holds another sweep's trials")
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:

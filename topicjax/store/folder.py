@@ -67,7 +67,12 @@ def is_just_begun(folder: Path, names: Sequence[str]) -> bool:
 
 def part_path(folder: Path, chunk: str) -> Path:
     """Return the file of a chunk in trials/ or trajectories/."""
-    return folder / f"part-{chunk}.parquet"
+    return folder / part_name(chunk)
+
+
+def part_name(chunk: str) -> str:
+    """Return the name of a chunk's files in trials/ and trajectories/."""
+    return f"part-{chunk}.parquet"
 
 
 def part_files(folder: Path) -> list[Path]:

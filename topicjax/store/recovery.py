@@ -19,6 +19,7 @@ from topicjax.store.folder import (
     TRIALS,
     chunk_of,
     part_files,
+    part_name,
     part_path,
 )
 from topicjax.store.journal import Commit, FileMark, Journal
@@ -47,15 +48,15 @@ def missing_files(folder: Path, found: Journal) -> Iterator[str]:
     except StoreError as error:
         yield str(error)
         return
-    for chunk, commit in found.commits.items():
+    for chunk, commit in found.commits.items():  # thousands: paths are made for what is missing only
         for name, mark in commit.files.items():
-            path = part_path(folder / name, chunk)
-            size = sizes[name].get(path.name)
+            size = sizes[name].get(part_name(chunk))
             if size is None:
-                yield f"{path} is missing"
+                yield f"{part_path(folder / name, chunk)} is missing"
             elif size != mark.size:
-                yield f"{path} has {size:,} bytes instead of {mark.size:,}"
-        kept = {entry.name for entry in scan(folder / CHECKPOINTS / chunk)} if chunk in snapshots else set()
+                yield f"{part_path(folder / name, chunk)} has {size:,} bytes instead of {mark.size:,}"
+        is_there = commit.snapshots and chunk in snapshots
+        kept = {entry.name for entry in scan(folder / CHECKPOINTS / chunk)} if is_there else set()
         for step in commit.snapshots:
             if str(step) not in kept:
                 yield f"the snapshot {folder / CHECKPOINTS / chunk / str(step)} is missing"
