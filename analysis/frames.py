@@ -117,7 +117,7 @@ def bands(
     """
     keys = [by] if isinstance(by, str) else list(by)
     finite = frame[[*keys, "step"]].assign(value=frame[name].where(np.isfinite(frame[name])))
-    values = finite.groupby([*keys, "step"], dropna=False)["value"]
+    values: Any = finite.groupby([*keys, "step"], dropna=False)["value"]
     found = values.quantile(list(quantiles)).to_numpy().reshape(-1, len(quantiles))  # sorts once for all
     columns = {f"q{100 * quantile:g}": found[:, place] for place, quantile in enumerate(quantiles)}
     return (

@@ -63,8 +63,8 @@ def loss_curves(run: Run, scores: pd.DataFrame) -> Picture:
 
 def panel_records(run: Run, classes: np.ndarray, shown: Sequence[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Yield the records of each panel's trials: the row of the trial as trial_id, its class, step, losses."""
-    step, owner = run.trajectories["step"], owners(run)
-    steps, kinds = pd.unique(step), np.unique(classes)
+    owner = owners(run)
+    steps, kinds = pd.unique(run.trajectories["step"].to_numpy()), np.unique(classes)
     for trials in shown:
         is_shown = np.zeros(len(run.trials), bool)
         is_shown[run.trials.index.get_indexer(trials.index)] = True

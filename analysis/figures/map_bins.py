@@ -1,6 +1,7 @@
 """Maps of many values: neighbours along an axis share a place, and a cell holds all their trials."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,8 @@ def middle_values(scores: pd.DataFrame, name: str, within: Sequence[str]) -> pd.
 
     Neighbours are among trials of equal `within`; up to MOST_VALUES values are left as they are.
     """
-    group, pooled = distinct(scores, within)[0], scores[name].copy()
+    group = distinct(scores, within)[0]
+    pooled: Any = scores[name].copy()
     for number in np.unique(group) if pooled.nunique() > MOST_VALUES else ():
         own = group == number
         values, place = np.unique(scores.loc[own, name].to_numpy(), return_inverse=True)

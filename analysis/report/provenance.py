@@ -77,7 +77,7 @@ def provenance(run: Run) -> str:
 def runs_table(run: Run, entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return one row per run: what it was asked for, how many trials it trained, when, how fast."""
     rows = []
-    counts = run.trials["run"].value_counts() if "run" in run.trials else None
+    counts: Any = run.trials["run"].value_counts() if "run" in run.trials else None
     for number, entry in enumerate(entries, 1):
         trained = entry.get("trials", 0)
         if counts is not None:  # counts those of an interrupted run, too

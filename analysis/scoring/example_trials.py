@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import pandas as pd
 
@@ -35,7 +36,8 @@ def ranked_trials(scores: pd.DataFrame) -> Iterator[str]:
     rank = pd.DataFrame(names | {"class": scores["class"], "kind": kind})
     rank = rank.sort_values(["recedes", "agrees", "distance", "id"])
     left: dict[str, Queues] = {}
-    for (name, kind), places in rank.groupby(["class", "kind"]).indices.items():
+    indices: Any = rank.groupby(["class", "kind"]).indices
+    for (name, kind), places in indices.items():
         left.setdefault(name, {})[kind] = deque(places.tolist())
     sizes = {name: sum(map(len, queues.values())) for name, queues in left.items()}
     is_last = {name: name in ("diverged", "unscored") for name in left}
