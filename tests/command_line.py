@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+STARTED: list[subprocess.Popen[str]] = []  # none of them outlives its test
 FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
@@ -13,7 +14,16 @@ def start(*arguments: str, cache: Path, cwd: Path, **variables: str) -> subproce
     """Start the command line in a process of its own, with these environment variables."""
     command = [sys.executable, "-m", "topicjax", *arguments]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, env=environment(cache) | variables, cwd=cwd, **pipes)
+    process = subprocess.Popen(command, env=environment(cache) | variables, cwd=cwd, **pipes)
+    STARTED.append(process)
+    return process
+
+
+def end_started() -> None:
+    """Kill what a failed test left running."""
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
 
 
 def environment(cache: Path) -> dict[str, str]:

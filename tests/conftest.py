@@ -1,15 +1,17 @@
 """Set before jax starts: four devices, quick compilations that are kept, strictness that catches mistakes."""
 
 import os
+import signal
 from pathlib import Path
 
-from command_line import FAST, ROOT, start
+from command_line import FAST, ROOT, end_started, start
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 
 import jax
 import pytest
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
@@ -19,6 +21,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the command line's tests: one worker has them all, and they take longest."""
     items.sort(key=lambda item: not any(mark.args == ("cli",) for mark in item.iter_markers("xdist_group")))
+
+
+@pytest.fixture(autouse=True)
+def no_process_left():
+    """Kill what a failed test left running."""
+    yield
+    end_started()
 
 
 @pytest.fixture(scope="session")

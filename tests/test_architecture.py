@@ -30,6 +30,7 @@ WITHOUT_JAX = (
     "topicjax.overrides",
 )
 FLOORS_OF_ANALYSIS = (
+    ("outputs",),
     ("frames", "pictures"),
     ("trained_models", "optima", "scoring"),
     ("figures",),
@@ -118,7 +119,7 @@ def test_imports_within_analysis_go_down_only(name: str):
         there = (other.split(".") + ["", ""])[2]
         if room(other) == "analysis" and here and there and here != there:
             assert floors[there] <= floors[here], f"{name} imports {other}"
-            assert floors[there] < floors[here] or floors[here] < 2, f"{name} imports {other}"
+            assert floors[there] < floors[here] or floors[here] < 3, f"{name} imports {other}"
 
 
 def test_there_is_no_circle():

@@ -61,9 +61,8 @@ def check_queries(state: TrainState) -> None:
     missing = int(jnp.max(state.queries_missing))
     if missing > 0:
         raise RuntimeError(
-            f"a batch has {missing} kept and random words more than the kernel has room for: its trials are "
-            "void; "
-            "word_query_probability must be at least p_mask (p_keep + p_random)"
+            f"a batch has {missing} more kept and random words than the kernel has room for: its trials are "
+            "void; word_query_probability must be at least p_mask (p_keep + p_random)"
         )
 
 
