@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topicjax import trial
+from topicjax.experiments.one_layer import settings as trial
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
-from topicjax.trial import DATA_SETTINGS
 
 FIRST = (  # settings that titles and tables name before all others
     *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from .frames import MAIN_SETTINGS
 from .outputs import write_file
 
+MOST_VALUES = 12  # of a setting, of plans in a sentence, of runs that share a version
 WIDTH = 7.0  # inches: the text width of a two-column paper
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -156,3 +157,9 @@ def evenly(count: int, most: int) -> np.ndarray:
 def sentences(parts: Mapping[str, Any]) -> str:
     """Return the sentences that hold."""
     return " ".join(sentence for sentence, holds in parts.items() if holds)
+
+
+def first_of(texts: Sequence[str], between: str = ", ") -> str:
+    """Return the texts, at most MOST_VALUES of them."""
+    more = [] if len(texts) <= MOST_VALUES else ["..."]
+    return between.join([*texts[:MOST_VALUES], *more])

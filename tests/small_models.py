@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from topicjax.trial import DEFAULTS
+from topicjax.experiments.one_layer.settings import DEFAULTS
 
 SMALL = dict(topics=3, words_per_topic=4, length_min=20, length_max=30)
 TOKENS = 13

@@ -9,8 +9,8 @@ import pandas as pd
 
 from topicjax.analysis.frames import LINE_COLUMNS, NEEDED_TRAJECTORIES, join_settings
 from topicjax.analysis.scoring.stages import score_trials
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS, DEFAULTS
 from topicjax.store.reader import Run
-from topicjax.trial import DATA_SETTINGS, DEFAULTS
 
 LINES = dict(uniform=4.6, stage1=3.4, stage2=3.3, bayes=2.9)
 ERRORS = dict(uniform_se=0.0, stage1_se=0.001, stage2_se=0.002, bayes_se=0.003)

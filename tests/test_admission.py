@@ -7,15 +7,17 @@ from pathlib import Path
 
 import jax
 import pytest
+from one_trial import expand
 
 from topicjax import cli
 from topicjax.engine import admission, costs, run
 from topicjax.engine.plan import make_groups
 from topicjax.errors import UserError
+from topicjax.experiments.one_layer import kernel
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Spec, make_trial, trial_id
 from topicjax.store.files import StoreError
 from topicjax.sweep import product
-from topicjax.sweep import trials as expand
-from topicjax.trial import Spec, make_trial, trial_id
 
 GB = 10**9
 Usage = namedtuple("Usage", "total used free")
@@ -51,7 +53,7 @@ TOO_LARGE = [
         "--set length_max=1e9",
         "documents have 999,999,981 different lengths; allowed: up to 100,000; bring length_max =",
     ),
-    ("--set length_max=1e9 --set length_min=1e9", "a trial needs about .* of memory .*; lower length_max"),
+    ("--set length_max=1e9 --set length_min=1e9", "a trial needs about .* of memory .*; lower .*length_max"),
     ("--set topics_per_document=1e12", "is 1000000000000; allowed: 1 or more, at most 2147483647"),
     ("--set steps=1e12", "steps is 1000000000000; allowed: 1 or more, at most 2147483647"),
     (
@@ -63,8 +65,8 @@ TOO_LARGE = [
         "a chunk of .* needs about .* the machine has 16 GB; raise record_every",
     ),
     (
-        "--set steps=2e9 --set record_every=1e9",
-        "1,000,000,000 steps from one record to the next take about .* h .* lower record_every = 1000000000",
+        "--set steps=2e9 --set record_every=2e9",
+        "2,000,000,000 steps from one record to the next take about .* h .* lower record_every = 2000000000",
     ),
     ("--set steps=1e6 --axis seed=range:0:1000", "the run needs about .* on disk and 50 GB are free in /"),
     ("--snapshots log:1000000000", "snapshots is 'log:1000000000'; allowed: log:1 to log:1000"),
@@ -111,13 +113,15 @@ def test_a_small_machine_takes_the_shipped_sweeps(name, monkeypatch, capsys):
 
 def groups_of(snapshots: str = "last", lanes: int = 16, **settings):
     trials = {trial_id(trial): trial for trial in expand(settings, product(seed=range(4)))}
-    return make_groups(trials, 4, lanes, snapshots)
+    return make_groups(EXPERIMENT, trials, 4, lanes, snapshots)
 
 
 def test_the_largest_setting_is_named():
     for name, value in dict(topics=500, words_per_topic=500, eval_documents=10**6, batch_size=10**5).items():
         spec = make_trial({name: value}).spec
-        assert admission.largest_setting(spec, admission.least_bytes) == f"{name} = {value}"
+        assert admission.largest_setting(EXPERIMENT, spec) == f"{name} = {value}"
+    longest = "the largest length_max among a program's trials = 1000000"
+    assert admission.largest_setting(EXPERIMENT, Spec(longest=10**6)) == longest
 
 
 def test_less_memory_is_needed_by_fewer_lanes_and_records(monkeypatch):
@@ -137,7 +141,7 @@ def test_less_memory_is_needed_by_fewer_lanes_and_records(monkeypatch):
 
 def test_only_what_is_left_to_train_needs_disk(tmp_path):
     (group,) = groups_of(steps=10**6)
-    needed = sum(costs.trial_bytes(group).values())
+    needed = sum(costs.disk_bytes(group).values())
     finished = {row.trial_ids[0] for row in group.streams[:3]}
     free = Usage(0, 0, needed)
     with pytest.MonkeyPatch.context() as patch:
@@ -180,16 +184,12 @@ def test_the_nearest_existing_parent(tmp_path):
     assert admission.existing_parent(tmp_path / "a" / "b" / "c") == tmp_path
     assert admission.existing_parent(Path("a/b")) == tmp_path  # where we are
     with pytest.raises(StoreError, match="not valid UTF-8"):
-        admission.check_folder(tmp_path / "a\udc80")
+        admission.check_folder(tmp_path / "a\udc80", EXPERIMENT)
 
 
 def test_nothing_of_their_size_is_made_for_large_numbers(monkeypatch):
     """The kernel's own room for queries is asked for only once the documents are known to fit."""
-    monkeypatch.setattr(costs.kernel, "query_capacity", None)
-    for settings in (
-        dict(length_max=10**9),
-        dict(batch_size=10**9),
-        dict(length_min=10**8, length_max=10**8),
-    ):
+    monkeypatch.setattr(kernel, "query_capacity", None)
+    for settings in (dict(longest=10**9), dict(batch_size=10**9), dict(shortest=10**8, longest=10**8)):
         with pytest.raises(UserError):
-            admission.check_specs([Spec(**settings)], jax.devices())
+            admission.check_specs(EXPERIMENT, [Spec(**settings)], jax.devices())

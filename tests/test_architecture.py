@@ -13,15 +13,28 @@ ROOMS = (  # from the ground up; a room may import from its own floor only itsel
     ("errors", "version"),
     ("settings",),
     ("trial",),
-    ("sweep", "sweep_files", "overrides", "theory"),
-    ("experiments", "store"),
+    ("sweep", "experiments"),
+    ("one_layer_settings", "sweep_files"),
+    ("overrides", "theory"),
+    ("one_layer", "store"),
     ("engine", "analysis", "export"),
-    ("bench",),
+    ("api", "bench"),
     ("cli",),
     ("__main__",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
-ANALYSIS_MAY_SEE = {"errors", "settings", "trial", "store", "theory", "analysis"}
+ANALYSIS_MAY_SEE = {"errors", "settings", "one_layer_settings", "store", "theory", "analysis"}
+OF_ANY_EXPERIMENT = (
+    "settings",
+    "trial",
+    "sweep",
+    "sweep_files",
+    "overrides",
+    "experiments",
+    "store",
+    "engine",
+    "export",
+)
 WITHOUT_JAX = (
     "topicjax",
     "topicjax.cli",
@@ -50,6 +63,7 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
+PACKAGES = {f"{name}.__init__" for name, path in MODULES.items() if path.name == "__init__.py"}
 
 
 def imports(name: str) -> set[str]:
@@ -76,8 +90,14 @@ def nearest(module: str) -> str:
 
 
 def room(module: str) -> str:
-    """Return the room of a module: the first word after topicjax."""
-    return (module.split(".") + [""])[1]
+    """Return the room of a module: the first word after topicjax, or the experiment.
+
+    The settings of an experiment are a room of their own, below theory and analysis: they need no jax.
+    """
+    first, *rest = (module.split(".") + [""])[1:]
+    if first == "experiments" and f"topicjax.experiments.{rest[0]}.__init__" in PACKAGES:
+        return f"{rest[0]}_settings" if rest[1] in ("settings", "losses", "optimizers") else rest[0]
+    return first
 
 
 def test_every_room_has_a_floor():
@@ -96,6 +116,11 @@ def test_imports_go_down_only(name: str):
 def test_the_sweep_modules_go_down_among_themselves():
     assert not {"topicjax.sweep_files", "topicjax.overrides"} & imports("topicjax.sweep")
     assert "topicjax.overrides" not in imports("topicjax.sweep_files")
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if room(name) in OF_ANY_EXPERIMENT])
+def test_the_engine_and_the_store_know_no_experiment(name: str):
+    assert not {room(other) for other in imports(name)} & {"one_layer", "one_layer_settings", "theory"}
 
 
 def test_nothing_imports_the_command_line():

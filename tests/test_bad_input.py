@@ -13,16 +13,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from one_trial import expand
 
 from topicjax import cli
 from topicjax.engine import run as engine_run
+from topicjax.experiments.one_layer.settings import SETTINGS, settings_of, trial_id
 from topicjax.settings import Choice, Flag, Real, Whole
 from topicjax.store.folder import ids_name
 from topicjax.store.manifest import RUN_FIELDS, encode, read_manifest
 from topicjax.store.writer import Writer
-from topicjax.sweep import trials as expand
 from topicjax.sweep_files import load_sweep
-from topicjax.trial import SETTINGS, settings_of, trial_id
 
 SECONDS = 2.0
 

@@ -17,7 +17,8 @@ from topicjax.bench.summary import summary, text
 from topicjax.bench.timing import Method
 from topicjax.engine import costs, plan
 from topicjax.experiments.one_layer import lda, model
-from topicjax.trial import Hypers, Spec, Stream, traced, trial_id
+from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
+from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, traced, trial_id
 
 MACHINE = dict(device="2 x cpu", load_before=0.1, peak_memory_bytes=900e6, record_every=20)
 
@@ -101,12 +102,12 @@ def test_methods_are_timed_in_turns(monkeypatch):
 def test_useful_work_against_a_count_by_hand():
     # 40 documents of 125 words on average, 15 % masked, a fifth of them shown as words: 150 + 40
     # queries: outputs, their gradient, the gradient of W_V: 3 x 2 x 190 x 101 x 101; scores the same with 101
-    spec = plan.fit_queries(Spec(), [Stream()])
-    assert costs.step_flops(spec) == pytest.approx(6 * 190 * 10201 + 6 * 101 * 10201)
+    spec = fit_queries(Spec(), [Stream()])
+    assert costs.step_flops(EXPERIMENT, spec) == pytest.approx(6 * 190 * 10201 + 6 * 101 * 10201)
 
 
 def test_token_work_against_a_count_by_hand():
-    spec = Spec(topics=2, words_per_topic=2, length_min=10, length_max=12, batch_size=3)
+    spec = Spec(topics=2, words_per_topic=2, shortest=10, longest=12, batch_size=3)
     pairs = 3 * 0.15 * (100 + 121 + 144) / 3  # masked positions times positions
     assert compare.token_flops(spec, 0.15) == pytest.approx(3 * 2 * pairs * (5 + 5))
     assert compare.token_flops(spec) == pytest.approx(3 * 2 * pairs / 0.15 * (5 + 5))
@@ -194,7 +195,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path, capsys):
 def test_sizes_become_the_chunks_they_name():
     for size in {size for curve in sizes.curves(2).values() for size in curve}:
         trials = {trial_id(trial): trial for trial in sizes.trials(size, chunks=3)}
-        (group,) = plan.make_groups(trials, size.devices, size.streams * size.hypers)
+        (group,) = plan.make_groups(EXPERIMENT, trials, size.devices, size.streams * size.hypers)
         assert (group.lanes, group.rows_per_chunk) == (size.hypers, size.devices * size.streams)
         assert len(group.chunks) == 3
         assert group.spec.batch_size == size.batch_size
@@ -217,7 +218,7 @@ class StubChunks:
 
     def __init__(self, size, clock):
         self.size, self.clock, self.trained = size, clock, []
-        self.group = plan.Group(Spec(), (), (), size.hypers, size.devices * size.streams)
+        self.group = plan.Group(EXPERIMENT, Spec(), "", (), (), size.hypers, size.devices * size.streams)
 
     def advance(self, chunk=0):
         self.trained.append(chunk)
@@ -244,7 +245,7 @@ def test_table_of_sizes_against_hand_values(frame):
         assert part.seconds.tolist() == [0.5, 1.0, 1.5, 2.0]
         assert part[name].tolist() == [part[name].iloc[0] * n for n in (1, 2, 3, 4)]
         assert part[fixed].nunique() == 1
-    flop = costs.step_flops(Spec())
+    flop = costs.step_flops(EXPERIMENT, Spec())
     np.testing.assert_allclose(frame.useful_gflops, frame.trial_steps_per_second * flop / 1e9)
 
 

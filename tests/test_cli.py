@@ -16,16 +16,16 @@ import pandas as pd
 import pytest
 import test_engine
 from command_line import FAST, start
+from one_trial import expand
 
 import topicjax
 from topicjax import cli
 from topicjax.cli import advice
 from topicjax.engine import run as engine_run
 from topicjax.engine.progress import Progress
+from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
-from topicjax.sweep import trials as expand
 from topicjax.sweep_files import NamedSweep
-from topicjax.trial import SETTINGS
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
 
@@ -349,8 +349,8 @@ def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
         never.wait()
         return {}
 
-    monkeypatch.setattr("topicjax.engine.limit_lines.limit_lines", endless)
-    named = NamedSweep("test", "", test_engine.BASE, product(seed=0))
+    monkeypatch.setattr("topicjax.experiments.one_layer.lines.limit_lines", endless)
+    named = NamedSweep("test", "", "one_layer", test_engine.BASE, product(seed=0))
     threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
     trials = expand(named.base, named.sweep)
     try:

@@ -5,29 +5,39 @@ import itertools
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+from one_trial import expand
 
 import topicjax
 from topicjax.engine import costs, programs, run
 from topicjax.engine.layout import Layout, choose_devices, layout_of, requested_cpu_devices
-from topicjax.engine.plan import fit_queries, make_groups, parse_snapshots
+from topicjax.engine.plan import make_groups, parse_snapshots
 from topicjax.engine.progress import Progress
 from topicjax.engine.stopping import StopRequests
 from topicjax.errors import UserError
+from topicjax.experiments import no_lines
 from topicjax.experiments.one_layer import lda, model
+from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
+from topicjax.experiments.one_layer.settings import (
+    SETTINGS,
+    Spec,
+    Stream,
+    make_trial,
+    settings_of,
+    traced,
+    trial_id,
+)
 from topicjax.overrides import override
 from topicjax.store.files import StoreError
 from topicjax.store.writer import Writer
 from topicjax.sweep import Sweep, chain, logspace, product
-from topicjax.sweep import trials as expand
 from topicjax.sweep_files import NamedSweep, load_sweep, sweep_names
-from topicjax.trial import SETTINGS, Spec, Stream, make_trial, settings_of, traced, trial_id
 
 BASE = dict(
     topics=3,
@@ -40,15 +50,17 @@ BASE = dict(
     steps=40,
     record_every=10,
 )
+WITHOUT_LINES = replace(EXPERIMENT, lines=no_lines)  # they take seconds
 SWEEP = product(seed=(0, 1, 2), learning_rate=(0.1, 0.5, 1.0), init_scale=(0.01, 0.3))
 
 
-def train_sweep(folder: Path, sweep=SWEEP, base=BASE, lanes=0, devices=4, snapshots="last", **options):
+def train_sweep(
+    folder: Path, sweep=SWEEP, base=BASE, lanes=0, devices=4, snapshots="last", experiment=None, **options
+):
     """Run a sweep as the command line does, without limit lines; return the run and its outcome."""
-    named = NamedSweep("test", "A sweep of the tests.", base, sweep)
-    chosen = run.Options(lanes, snapshots, devices=jax.devices()[:devices], **options)
-    with mock.patch("topicjax.engine.run_manifest.wanted_lines", return_value=[]):  # they take seconds
-        outcome = run.run_sweep(named, expand(base, sweep), folder, chosen)
+    named = NamedSweep("test", "A sweep of the tests.", WITHOUT_LINES, base, sweep)
+    chosen = run.Options(lanes, snapshots=snapshots, devices=jax.devices()[:devices], **options)
+    outcome = run.run_sweep(named, expand(base, sweep), folder, chosen)
     return topicjax.load(folder), outcome
 
 
@@ -231,7 +243,7 @@ def without(items, name):
 DAMAGES = {
     "a leaf is missing": lambda payload, meta: (without(payload, "state/0"), meta),
     "a record is missing": lambda payload, meta: (without(payload, "record/loss"), meta),
-    "a record has another name": lambda payload, meta: (payload, meta | {"records": ["step", "loss"]}),
+    "a record has another name": lambda payload, meta: (payload, meta | {"records": ["loss"]}),
     "a record is short": lambda payload, meta: (
         payload | {"record/loss": payload["record/loss"][:, :0]},
         meta,
@@ -269,11 +281,11 @@ def test_a_state_that_is_not_whole_is_not_used(change, stopped, whole, tmp_path,
 
 def test_the_same_layout_gives_the_same_bits_and_another_the_same_numbers(whole, tmp_path):
     """The manifest says under which layout a run was trained, also if it was chosen."""
-    assert layout_of(whole.folder) == Layout(16, ("cpu",) * 4)
+    assert layout_of(whole.folder) == Layout(64, ("cpu",) * 4, "lane")
     layout = layout_of(whole.folder)
     same, _ = train_sweep(tmp_path / "same", lanes=layout.lanes, devices=len(layout.devices))
     other, _ = train_sweep(tmp_path / "other", lanes=3, devices=1)
-    assert layout_of(other.folder) == Layout(3, ("cpu",))
+    assert layout_of(other.folder) == Layout(3, ("cpu",), "lane")
     names = [name for name in whole.trajectories if name not in ("trial_id", "step")]
     pd.testing.assert_frame_equal(columns(same, *names), columns(whole, *names))
     for name in whole.trials["trial_id"]:
@@ -286,14 +298,14 @@ def test_devices_are_those_asked_for(whole, tmp_path):
     four = jax.devices()[:4]
     assert choose_devices(four, None, None) == four
     assert choose_devices(four, 3, None) == four[:3]
-    assert choose_devices(four, None, Layout(16, ("cpu",) * 2)) == four[:2]
+    assert choose_devices(four, None, Layout(16, ("cpu",) * 2, "lane")) == four[:2]
     for count in (0, -1, 5):
         with pytest.raises(UserError, match=f"--devices is {count}; allowed: 1 to 4, as many as there are"):
             choose_devices(four, count, None)
     for kinds in (("cpu",) * 5, ("NVIDIA A100",)):
         sentence = f"--layout asks for {len(kinds)} x {kinds[0]} and there are 4 x cpu"
         with pytest.raises(UserError, match=sentence):
-            choose_devices(four, None, Layout(16, kinds))
+            choose_devices(four, None, Layout(16, kinds, "lane"))
     with Writer(tmp_path / "new", "demo"):
         pass
     with pytest.raises(UserError, match="whose last run does not name its layout"):
@@ -333,7 +345,7 @@ def test_one_compilation_per_group_whatever_the_chunks(tmp_path, monkeypatch):
     compiled = []
     monkeypatch.setattr(Progress, "add_compile_time", lambda self, seconds: compiled.append(seconds))
     train_sweep(tmp_path / "run", lanes=1)
-    assert len(compiled) == 3  # init, advance, record: five chunks
+    assert len(compiled) == 4  # init, advance, record, weights: five chunks
 
 
 SMALL = "steps=2 record_every=1 topics=3 words_per_topic=2 length_min=8 length_max=12".split()
@@ -389,15 +401,17 @@ def by_id(trials):
 def test_segments_divide_the_training_and_meet_the_snapshots():
     trials = by_id(expand({"steps": 1000}, product(seed=range(4))))
     for snapshots, rate, windows in (("last", 1e15, 10), ("40,1000", 1e15, 2), ("last", 1.0, 1)):
-        (group,) = make_groups(trials, 2, 16, snapshots)
+        (group,) = make_groups(EXPERIMENT, trials, 2, 16, snapshots)
         assert costs.segment_windows(group, rate) == windows
-    (long,) = make_groups(by_id(expand({"steps": 2 * 10**9}, product(seed=range(4)))), 2, 16, "last")
+    (long,) = make_groups(
+        EXPERIMENT, by_id(expand({"steps": 2 * 10**9}, product(seed=range(4)))), 2, 16, "last"
+    )
     assert costs.segment_windows(long, 1e15) == 10  # found at once
 
 
 def test_stream_rows_share_a_stream_and_survive_resuming():
     trials = expand({}, product(seed=range(3), learning_rate=logspace(1e-3, 1, 10)))
-    (group,) = make_groups(by_id(trials), 2, 4)
+    (group,) = make_groups(EXPERIMENT, by_id(trials), 2, 4)
     assert group.lanes == 4 and group.rows_per_chunk == 2
     rows = list(itertools.chain(*group.chunks))
     assert [len(row.trial_ids) for row in rows] == [4, 4, 2] * 3

@@ -13,9 +13,10 @@ from jax.test_util import check_grads
 
 from topicjax.experiments.one_layer import kernel, lda, model
 from topicjax.experiments.one_layer.lda import Documents
-from topicjax.trial import Hypers, Spec, Stream, traced, validate_spec
+from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, check, traced
+from topicjax.trial import Trial
 
-TINY = Spec(topics=2, words_per_topic=3, length_min=3, length_max=7, word_query_probability=1.0)
+TINY = Spec(topics=2, words_per_topic=3, shortest=3, longest=7, word_query_probability=1.0)
 
 
 def variants() -> list[Spec]:
@@ -40,7 +41,7 @@ def variants() -> list[Spec]:
             output_bias=output_bias,
             attention_biases=attention_biases,
         )
-        validate_spec(spec)
+        check(Trial(spec, Stream(), Hypers()))
         specs.append(spec)
     return specs
 
@@ -250,8 +251,9 @@ def test_padding_is_removed_and_gets_no_gradient():
 
 def test_infinite_documents_are_the_limit_of_long_ones():
     """Twenty thousand words of the first topic against their expectation, attending and uniform."""
-    spec = replace(TINY, documents="tau", length_min=20_000, length_max=20_000, word_query_probability=0.4)
-    stream = traced(Stream(topics_per_document=1, p_mask=0.5, p_keep=0.3, p_random=0.3))
+    spec = replace(TINY, documents="tau", shortest=20_000, longest=20_000, word_query_probability=0.4)
+    lengths = dict(length_min=20_000, length_max=20_000)
+    stream = traced(Stream(topics_per_document=1, p_mask=0.5, p_keep=0.3, p_random=0.3, **lengths))
     params = kernel.pad({name: leaf.astype(jnp.float32) for name, leaf in large_params(TINY).items()})
     first_TxW = jnp.tile(lda.topic_words(spec, stream)[:1], (2, 1))
 
@@ -328,10 +330,19 @@ def test_an_unusual_batch_gets_all_queries_and_so_do_those_beside_it():
         batch = empty._replace(queries_missing=queries_missing)
         return kernel.with_usual_queries(spec, lambda bag: bag.query_R.size, batch, spec.batch_size)
 
-    usual = spec.batch_size + kernel.query_capacity(spec, spec.batch_size, kernel.UNUSUAL_PROBABILITY)
-    just_fits = usual - size
-    assert queries_taken(jnp.int32(just_fits)) == usual < size
-    assert queries_taken(jnp.int32(just_fits + 1)) == size
-    together = jax.vmap(queries_taken, out_axes=None)  # one answer for both: no `select` of both branches
-    assert together(jnp.array([just_fits, just_fits - 5])) == usual
-    assert together(jnp.array([just_fits, just_fits + 1])) == size
+    half, usual = (spec.batch_size + found for found in kernel.usual_capacities(spec, spec.batch_size))
+    assert half < usual < size
+    assert queries_taken(jnp.int32(half - size)) == half
+    assert queries_taken(jnp.int32(half - size + 1)) == usual
+    assert queries_taken(jnp.int32(usual - size)) == usual
+    assert queries_taken(jnp.int32(usual - size + 1)) == size
+    together = jax.vmap(queries_taken, out_axes=None)  # one answer for both: no `select` of all branches
+    assert together(jnp.array([usual - size, half - size])) == usual
+
+
+def test_half_of_the_batches_and_nearly_all_are_usual():
+    half, nearly_all = kernel.usual_capacities(Spec(), 40)
+    lengths = np.random.default_rng(0).integers(100, 151, (20_000, 40)).sum(axis=1)
+    needed = np.random.default_rng(1).binomial(lengths, 0.03)
+    assert 0.45 < (needed <= half).mean() < 0.75
+    assert 0.95 < (needed <= nearly_all).mean() < 0.999

@@ -12,9 +12,9 @@ from synthetic_runs import make_run
 from topicjax.analysis.figures import landscape
 from topicjax.analysis.figures.landscape import axis_range, landscapes, points, stand_in, theorem3
 from topicjax.errors import UserError
+from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
-from topicjax.trial import DEFAULTS
 
 TAU = dict(documents="tau", infinite_documents=True, topics_per_document=2)
 

@@ -1,5 +1,6 @@
 """The sampler: frequencies within four standard errors, and what seeds share."""
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 
 from topicjax.experiments.one_layer import lda
-from topicjax.trial import Spec, Stream, traced
+from topicjax.experiments.one_layer.settings import Spec, traced
+from topicjax.experiments.one_layer.settings import Stream as AnyStream
 
-SPEC = Spec(topics=4, words_per_topic=3, length_min=20, length_max=30)
+SPEC = Spec(topics=4, words_per_topic=3, shortest=20, longest=30)
+Stream = functools.partial(AnyStream, length_min=20, length_max=30)
 
 
 def sample(spec: Spec, num_documents: int = 4000, key: int = 0, **stream) -> lda.Documents:
@@ -48,8 +51,8 @@ def test_topics_are_dirichlet():
 
 
 def test_tau_documents_have_tau_equal_topics():
-    spec = replace(SPEC, documents="tau", length_min=200, length_max=200)
-    documents = sample(spec, 500, topics_per_document=2)
+    spec = replace(SPEC, documents="tau", shortest=200, longest=200)
+    documents = sample(spec, 500, topics_per_document=2, length_min=200, length_max=200)
     topic_BxN = (documents.word_BxN - 1) // 3
     used_BxT = np.stack([(topic_BxN == t).any(axis=1) for t in range(4)], axis=1)
     assert (used_BxT.sum(axis=1) == 2).all()
@@ -111,3 +114,19 @@ def test_equal_seeds_share_documents_other_seeds_do_not():
     assert first == again and first != other
     keys = lda.stream_keys(3)
     assert len({str(jax.random.key_data(key)) for key in keys}) == 3
+
+
+def test_documents_do_not_depend_on_the_longest_of_their_program():
+    """Each trial sees the documents that its settings name, whatever room its program has."""
+    alone = sample(SPEC, 50)
+    beside_longer = sample(replace(SPEC, longest=47), 50)
+    for mine, other in zip(alone, beside_longer, strict=True):
+        np.testing.assert_array_equal(mine[alone.present_BxN], other[:, :30][alone.present_BxN])
+    assert not beside_longer.present_BxN[:, 30:].any()
+
+
+def test_numbers_of_positions_are_those_of_jax():
+    key = jax.random.key(3)
+    found = lda.position_uniforms(key, 4, 5, 40, jnp.int32(30))
+    expected = jax.random.uniform(key, (4 * 5 * 30,)).reshape(4, 5, 30)
+    np.testing.assert_array_equal(found[:, :, :30], expected)

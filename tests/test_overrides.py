@@ -1,16 +1,21 @@
 """Changes from the command line: how texts are read, what --set selects and what --axis replaces."""
 
+import functools
 import itertools
 from typing import Any
 
 import pytest
+from one_trial import expand as trials
 
+from topicjax import overrides
 from topicjax.errors import UserError
-from topicjax.overrides import override, parse_axis, parse_setting
-from topicjax.sweep import Sweep, chain, product, trials, where
+from topicjax.experiments.one_layer.settings import TRIALS, settings_of, trial_id
+from topicjax.overrides import override
+from topicjax.sweep import Sweep, bind, chain, product, where
 from topicjax.sweep_files import NamedSweep
-from topicjax.trial import settings_of, trial_id
 
+parse_axis = functools.partial(overrides.parse_axis, TRIALS)
+parse_setting = functools.partial(overrides.parse_setting, TRIALS)
 SGD = product(optimizer="sgd", learning_rate=[1.0, 3.0])
 ADAM = product(optimizer="adam", learning_rate=[0.01, 0.03, 0.1])
 CHAINED = product(seed=range(2)) * chain(SGD, ADAM)
@@ -20,7 +25,7 @@ def changed(
     sweep: Sweep, sets: tuple[str, ...] = (), axes: tuple[str, ...] = (), **base: Any
 ) -> tuple[NamedSweep, list[str]]:
     """Return the sweep over this base after --set and --axis, and the notes."""
-    return override(NamedSweep("mine", "", base, sweep), sets, axes)
+    return override(NamedSweep("mine", "", "one_layer", base, bind(TRIALS, sweep)), sets, axes)
 
 
 def settings(named: NamedSweep, *names: str) -> list[tuple]:
@@ -208,7 +213,7 @@ def test_where_is_not_applied_again() -> None:
 
 
 def test_overrides_without_texts_change_nothing() -> None:
-    named = NamedSweep("mine", "", dict(l2=0.5), chain(SGD, ADAM))
+    named = NamedSweep("mine", "", "one_layer", dict(l2=0.5), chain(SGD, ADAM))
     assert override(named, [], []) == (named, [])
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import test_engine
+from one_trial import expand
 
 from topicjax import cli
-from topicjax.sweep import trials as expand
 from topicjax.sweep_files import load_sweep
 
 ROOT = Path(__file__).resolve().parents[1]

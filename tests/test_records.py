@@ -7,16 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from one_trial import as_lane, only_lane
 
+from topicjax.engine import orders
 from topicjax.experiments.one_layer import kernel, lda, model, records, train
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
+from topicjax.experiments.one_layer.settings import Stream as AnyStream
 from topicjax.theory.theorems import theorem2_matrix
-from topicjax.trial import Hypers, Spec, Stream, traced
 
 SPEC = Spec(
     topics=3,
     words_per_topic=2,
-    length_min=6,
-    length_max=9,
+    shortest=6,
+    longest=9,
     batch_size=3,
     eval_documents=5,
     embedding="trained",
@@ -27,12 +31,25 @@ SPEC = Spec(
     record_every=10,
     word_query_probability=1.0,
 )
+Stream = functools.partial(AnyStream, length_min=6, length_max=9)
 STREAM = traced(Stream(seed=4, p_mask=0.4, p_keep=0.3, p_random=0.2, key_visibility="unmasked"))
 HYPERS = traced(Hypers(init_scale=0.7, init="normal", objective="squared"))
 
 
+def record_of(spec: Spec, stream: AnyStream, hypers: Hypers, state: train.State) -> records.Record:
+    """Return the record of a state before its first step."""
+
+    @jax.jit
+    def record(state):
+        source, zero = train.make_source(spec, stream), jnp.int32(0)
+        row = orders.RowState(zero, zero, source, jax.tree.map(lambda leaf: leaf[None], state))
+        return only_lane(orders.record_row(EXPERIMENT, spec, stream, as_lane(hypers), row))
+
+    return record(state)
+
+
 @pytest.fixture(scope="module")
-def state() -> train.TrainState:
+def state() -> train.State:
     start = jax.jit(functools.partial(train.init, SPEC))(STREAM, HYPERS)
     rng = np.random.default_rng(0)
     params = {
@@ -44,7 +61,7 @@ def state() -> train.TrainState:
 
 @pytest.fixture(scope="module")
 def record(state) -> records.Record:
-    return jax.jit(functools.partial(train.record, SPEC))(STREAM, HYPERS, state)
+    return record_of(SPEC, STREAM, HYPERS, state)
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +156,9 @@ def test_attention_between_positions_by_kind_of_pair(record, params):
 
 def test_columns_without_meaning_are_nan(record):
     assert np.isnan(record.rotation_v)  # no step ten before step 0
-    spec = Spec(topics=2, words_per_topic=1, length_min=9, length_max=9, attention="uniform")
-    stream, hypers = traced(Stream(alpha=9.0)), traced(Hypers())
-    uniform = jax.jit(lambda: train.record(spec, stream, hypers, train.init(spec, stream, hypers)))()
+    spec = Spec(topics=2, words_per_topic=1, shortest=9, longest=9, attention="uniform")
+    stream, hypers = traced(AnyStream(alpha=9.0, length_min=9, length_max=9)), traced(Hypers())
+    uniform = record_of(spec, stream, hypers, train.init(spec, stream, hypers))
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
     frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block"}
     one_word_topics = {"v_block", "v_diag", "attn_same_topic"}

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+from one_trial import expand as trials
 
 from topicjax import sweep_files
 from topicjax.errors import UserError
-from topicjax.sweep import product, trials
+from topicjax.experiments.one_layer.settings import trial_id
+from topicjax.sweep import product
 from topicjax.sweep_files import load_sweep, sweep_names
-from topicjax.trial import trial_id
 
 IDS = {  # how many trials, and the first, middle and last: a change would make old run folders useless
     "embeddings": (8, "cc1780e29019", "546f38a4fbf2", "1ca8d438df6f"),

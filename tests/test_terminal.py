@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import environment, start
+from test_engine import WITHOUT_LINES
 
 import topicjax
 from topicjax import cli
@@ -200,7 +201,7 @@ def test_a_full_disk_is_one_sentence_and_exit_1_wherever_it_strikes(
     folder, _ = smoke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "use_all_cores", lambda: None)
-    monkeypatch.setattr("topicjax.engine.run_manifest.wanted_lines", lambda trials, known: [])
+    monkeypatch.setattr("topicjax.engine.run.load_experiment", lambda name: WITHOUT_LINES)
     monkeypatch.setattr("topicjax.engine.costs.SEGMENT_STEPS", 10)
     Path("mine.py").write_text(SWEEP)
     monkeypatch.setattr(place, full)

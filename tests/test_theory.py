@@ -7,6 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial, settings_of
 from topicjax.theory.documents import DataModel
 from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.onset import onset_rate
@@ -26,7 +27,6 @@ from topicjax.theory.uniform_attention import (
     uniform_attention_moments,
     uniform_attention_optimum,
 )
-from topicjax.trial import DEFAULTS, make_trial, settings_of
 
 SMALL = DataModel(
     topics=4,
@@ -453,7 +453,7 @@ def test_bad_settings_are_named(change, message):
 
 def test_documents_of_a_trial_have_its_settings():
     changed = dict(
-        topics=3, words_per_topic=4, documents="tau", alpha=0.7, p_keep=0.2, key_visibility="unmasked"
+        topics=3, words_per_topic=4, length_max=170, alpha=0.7, p_keep=0.2, key_visibility="unmasked"
     )
     settings = settings_of(make_trial(changed | dict(word_distribution="zipf", zipf_exponent=2)))
     words = np.full((3, 12), 1 / 12)

@@ -8,18 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from one_trial import programs
 
+from topicjax.engine import orders
+from topicjax.engine.chunk import check_room
 from topicjax.experiments.one_layer import kernel, lda, model, records, train
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
+from topicjax.experiments.one_layer.settings import Stream as AnyStream
 from topicjax.theory import limits
 from topicjax.theory.documents import DataModel
 from topicjax.theory.theorems import theorem2_matrix
-from topicjax.trial import Hypers, Spec, Stream, traced
 
 TINY = Spec(
     topics=3,
     words_per_topic=2,
-    length_min=8,
-    length_max=12,
+    shortest=8,
+    longest=12,
     batch_size=4,
     eval_documents=6,
     optimizer="sgd",
@@ -27,29 +32,18 @@ TINY = Spec(
     record_every=4,
     word_query_probability=1.0,
 )
-
-
+Stream = functools.partial(AnyStream, length_min=8, length_max=12)
 PLAIN, USUAL = Stream(), Hypers()
 
 
-@functools.lru_cache
-def programs(spec: Spec, num_records: int):
-    """Return the jitted init, advance and record of a Spec: compiled once for all tests."""
-    return (
-        jax.jit(functools.partial(train.init, spec)),
-        jax.jit(functools.partial(train.advance, spec, num_records=num_records)),
-        jax.jit(functools.partial(train.record, spec)),
-    )
-
-
-def run(spec: Spec, stream: Stream = PLAIN, hypers: Hypers = USUAL, num_records: int = 6):
+def run(spec: Spec, stream: AnyStream = PLAIN, hypers: Hypers = USUAL, num_records: int = 6):
     """Return the state and records after num_records windows."""
     stream, hypers = traced(stream), traced(hypers)
     init, advance, _ = programs(spec, num_records)
     return advance(stream, hypers, init(stream, hypers))
 
 
-def documents_of(spec: Spec, stream: Stream, step: int) -> lda.Documents:
+def documents_of(spec: Spec, stream: AnyStream, step: int) -> lda.Documents:
     keys = lda.stream_keys(stream.seed)
     key = jax.random.fold_in(keys.documents, step)
     phi_TxW = lda.topic_words(spec, stream)
@@ -164,30 +158,30 @@ def test_seeds_differ_in_documents_and_weights_and_only_they_do():
         assert (batch == documents_of(TINY, traced(Stream(seed=1)), 0).word_BxN).all() == (seed == 1)
 
 
-def many(spec: Spec, num_records: int):
+def many(spec: Spec, num_records: int, order: str):
     """Return the programs for many Hypers that share one Stream, and a list with an item per tracing."""
     tracings = []
 
     def advance(stream, hypers, state):
         tracings.append(1)
-        return train.advance(spec, stream, hypers, state, num_records)
+        return orders.ORDERS[order](EXPERIMENT, spec, stream, hypers, state, num_records)
 
-    axes = train.TrainState(*(0 if per is train.Per.TRIAL else None for per in train.STATE_PER))
-    start = jax.jit(jax.vmap(functools.partial(train.init, spec), in_axes=(None, 0), out_axes=axes))
-    return start, jax.jit(jax.vmap(advance, (None, 0, axes), (axes, 0))), tracings
+    return jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec)), jax.jit(advance), tracings
 
 
 def stack(*hypers: Hypers) -> Hypers:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(traced, hypers))
 
 
-def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane():
-    start, program, tracings = many(TINY, 3)
+@pytest.mark.parametrize("order", orders.ORDERS)
+def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane(order):
+    start, program, tracings = many(TINY, 3, order)
     stream = traced(Stream())
 
     def result(rates, scale=0.1):
         hypers = stack(*(Hypers(learning_rate=rate, init_scale=scale) for rate in rates))
-        return program(stream, hypers, start(stream, hypers))
+        state, records = program(stream, hypers, start(stream, hypers))
+        return state.trial_L, records
 
     state, records = result([0.5, 0.2, 0.1])
     sick, sick_records = result([0.5, float("nan"), 0.1])
@@ -199,9 +193,10 @@ def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane():
         assert (sick_records.eval_loss[lane] == records.eval_loss[lane]).all()
 
 
-def test_documents_are_drawn_once_for_all_lanes():
-    """Under vmap over Hypers no random number has a lane axis."""
-    start, program, _ = many(TINY, 1)
+@pytest.mark.parametrize("order", orders.ORDERS)
+def test_documents_are_drawn_once_for_all_lanes(order):
+    """No random number has a lane axis, and none is drawn for one lane at a time."""
+    start, program, _ = many(TINY, 1, order)
     stream, hypers = traced(Stream()), stack(*(Hypers() for _ in range(17)))
     text = program.lower(stream, hypers, start(stream, hypers)).as_text()
     draws = [line for line in text.splitlines() if "threefry" in line and "call" in line]
@@ -214,7 +209,6 @@ def test_any_record_interval_trains_the_same(record_every):
     stream, hypers = Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1)
     _, records = run(spec, stream, hypers, 24 // record_every)
     _, every = run(replace(spec, record_every=1), stream, hypers, 24)
-    assert records.step.tolist() == list(range(0, 24, record_every))
     for name in ("loss", "eval_loss", "norm_v", "grad_norm_k", "rotation_v"):
         np.testing.assert_allclose(
             getattr(records, name), getattr(every, name)[::record_every], rtol=1e-4, atol=1e-7
@@ -242,7 +236,7 @@ def test_segments_continue_and_the_last_record_is_of_the_final_state():
     whole, records = run(TINY, Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1), 6)
     half, _ = run(TINY, Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1), 3)
     final = programs(TINY, 6)[2](stream, hypers, half)
-    assert final.step == 12
+    assert half.row.step == 12
     np.testing.assert_allclose(final.loss, records.loss[3], rtol=1e-6)
     np.testing.assert_allclose(final.norm_k, records.norm_k[3], rtol=1e-6)
     joined, _ = programs(TINY, 3)[1](stream, hypers, half)
@@ -251,14 +245,14 @@ def test_segments_continue_and_the_last_record_is_of_the_final_state():
 
 def test_too_few_queries_are_reported():
     state, _ = run(replace(TINY, word_query_probability=0.0), num_records=1)
-    with pytest.raises(RuntimeError, match="more kept and random words than the kernel has room for"):
-        train.check_queries(state)
-    train.check_queries(run(TINY)[0])
+    with pytest.raises(RuntimeError, match=r"the program lacks room for \d+ items of its data"):
+        check_room(state.row)
+    check_room(run(TINY)[0].row)
 
 
 def test_record_columns_are_the_contract():
     assert " ".join(records.Record._fields) == (
-        "step loss eval_loss eval_loss_uniform norm_k norm_q norm_v norm_e grad_norm_k grad_norm_q "
+        "loss eval_loss eval_loss_uniform norm_k norm_q norm_v norm_e grad_norm_k grad_norm_q "
         "grad_norm_v rotation_v v_block v_diag e_block a_topic a_self a_mask a_key attn_same_word "
         "attn_same_topic attn_diff_topic theorem2_distance"
     )
@@ -289,7 +283,7 @@ def test_gradient_descent_reaches_theorem_2(topics_per_document):
 def test_the_one_run_on_record_is_reproduced():
     """LDA, uniform attention, cross-entropy, Adam .01, batch 40, masked keys hidden: 3.395."""
     spec = Spec(attention="uniform", steps=1000, record_every=1000, eval_documents=2000)
-    stream = Stream(key_visibility="unmasked")
+    stream = AnyStream(key_visibility="unmasked")
     hypers = Hypers(learning_rate=0.01, objective="cross_entropy")
     state, first = run(spec, stream, hypers, 1)
     final = programs(spec, 1)[2](traced(stream), traced(hypers), state)

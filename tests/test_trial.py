@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from topicjax.settings import Choice, Role
-from topicjax.trial import (
+from topicjax.experiments.one_layer.settings import (
     DATA_SETTINGS,
     DEFAULTS,
     DOCUMENT_SETTINGS,
@@ -21,6 +20,7 @@ from topicjax.trial import (
     traced,
     trial_id,
 )
+from topicjax.settings import Choice, Role
 
 
 def test_defaults_are_the_papers():
@@ -66,8 +66,8 @@ def test_every_setting_is_known_everywhere():
 
 def test_limit_lines_depend_on_the_data_settings_alone():
     assert " ".join(DATA_SETTINGS) == (
-        "topics words_per_topic documents infinite_documents word_distribution length_min length_max alpha "
-        "topics_per_document overlap zipf_exponent word_concentration p_mask p_keep p_random key_visibility"
+        "topics words_per_topic documents infinite_documents word_distribution alpha topics_per_document "
+        "length_min length_max overlap zipf_exponent word_concentration p_mask p_keep p_random key_visibility"
     )
     words = {name for name in DATA_SETTINGS if SETTINGS[name].role is Role.TOPIC_WORDS}
     assert set(DOCUMENT_SETTINGS) == set(DATA_SETTINGS) - words
@@ -136,5 +136,26 @@ def test_choices_become_numbers():
 
 def test_programs_take_32_bit_numbers():
     kinds = {name: value.dtype.name for name, value in traced(Stream())._asdict().items()}
-    whole = {"seed", "topics_per_document", "key_visibility"}
+    whole = {"seed", "topics_per_document", "length_min", "length_max", "key_visibility"}
     assert kinds == {name: "int32" if name in whole else "float32" for name in Stream._fields}
+
+
+@pytest.mark.parametrize(
+    ("settings", "inert"),
+    [
+        (dict(optimizer="adam"), dict(momentum=0.3)),
+        (dict(optimizer="sgd"), dict(beta1=0.5, beta2=0.5, epsilon=1.0, weight_decay=0.1, momentum=0.2)),
+        (dict(documents="tau"), dict(alpha=3.0)),
+        (dict(), dict(topics_per_document=5, zipf_exponent=2.0, word_concentration=9.0, embedding_scale=2.0)),
+        (dict(infinite_documents=True), dict(length_min=3, length_max=9)),
+    ],
+)
+def test_settings_that_do_not_act_make_no_other_trial(settings, inert):
+    plain, other = make_trial(settings), make_trial(settings | inert)
+    assert plain == other and trial_id(plain) == trial_id(other)
+    assert {name: settings_of(other)[name] for name in inert} == {name: DEFAULTS[name] for name in inert}
+
+
+def test_settings_that_act_make_another_trial():
+    for settings, change in ((dict(optimizer="momentum"), dict(momentum=0.3)), ({}, dict(alpha=3.0))):
+        assert trial_id(make_trial(settings)) != trial_id(make_trial(settings | change))

@@ -21,7 +21,6 @@ from pyarrow import csv
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError, explained, is_hex_name
 from topicjax.store.reader import Run
-from topicjax.trial import SETTINGS
 
 UNFINISHED = ".unfinished"  # files are written into this folder, then moved out of it
 SAY_EVERY = 500  # trials
@@ -56,7 +55,7 @@ def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list
     for trial_id in trials.index:
         if not is_hex_name(trial_id):  # it will be the name of a folder, which must not lead elsewhere
             raise StoreError(f"{run.folder} has trial {trial_id!r}; allowed: 12 hexadecimal digits")
-    settings = trials.loc[:, [*varying_settings(trials), "status"]].to_dict("index")
+    settings = trials.loc[:, [*varying_settings(run), "status"]].to_dict("index")
     rows_of = trajectories.groupby("trial_id", sort=False).indices
     paths = [Path(trial_id) / f"events.out.tfevents.{trial_id}" for trial_id in trials.index]
     with new_folder(out) as folder:
@@ -116,9 +115,9 @@ def write_events(tools: Tools, path: Path, records: pd.DataFrame, settings: Mapp
         write(summary=end)
 
 
-def varying_settings(trials: pd.DataFrame) -> list[str]:
+def varying_settings(run: Run) -> list[str]:
     """Return the settings that have several values among the trials."""
-    return [name for name in SETTINGS if name in trials and len(trials[name].unique()) > 1]
+    return [name for name in run.setting_names if len(run.trials[name].unique()) > 1]
 
 
 @contextlib.contextmanager

@@ -5,9 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 from topicjax.errors import UserError, shown, unknown_name
-from topicjax.sweep import MAX_VALUES, Settings, Sweep, axis_values, distinct, linspace, logspace, product
+from topicjax.sweep import (
+    MAX_VALUES,
+    Settings,
+    Sweep,
+    axis_values,
+    bind,
+    distinct,
+    linspace,
+    logspace,
+    product,
+)
 from topicjax.sweep_files import NamedSweep
-from topicjax.trial import DEFAULTS, SETTINGS, convert
+from topicjax.trial import TrialSettings
 
 MOST_LISTED = 8  # values of a setting in a message
 
@@ -19,20 +29,22 @@ def override(named: NamedSweep, sets: Iterable[str], axes: Iterable[str]) -> tup
     its branch of the sweep chose for it; any other fixed setting goes into the base.  An axis replaces what
     the sweep says about its setting and is crossed with all trials.  `where` is not applied again.
     """
-    fixed, added = parse_once(sets, parse_setting), parse_once(axes, parse_axis)
+    known = named.settings
+    fixed, added = parse_once(known, sets, parse_setting), parse_once(known, axes, parse_axis)
     if both := sorted(fixed.keys() & added.keys()):
         raise UserError(given_twice(both[0]))
-    kept, notes = named.sweep.settings, []
+    kept, notes, default = named.sweep.settings, [], known.defaults | named.base
     for name, value in fixed.items():
         if name not in named.sweep.names:
             continue
-        before = len(distinct(named.base, kept))
-        kept = select(name, value, kept, DEFAULTS | named.base)
-        if (left := len(distinct(named.base, kept))) < before:
+        before = len(distinct(default, kept))
+        kept = select(name, value, kept, default)
+        if (left := len(distinct(default, kept))) < before:
             notes.append(f"--set {name}={value} keeps {left:,} of {before:,} trials")
     base, replaced = named.base | fixed, fixed.keys() | added.keys()
     rest = ({name: value for name, value in settings.items() if name not in replaced} for settings in kept)
-    return replace(named, base=base, sweep=Sweep(distinct(base, rest)) * product(**added)), notes
+    combined = Sweep(distinct(known.defaults | base, rest)) * bind(known, product(**added))
+    return replace(named, base=base, sweep=combined), notes
 
 
 def select(name: str, value: Any, candidates: Sequence[Settings], default: Settings) -> tuple[Settings, ...]:
@@ -49,11 +61,13 @@ def select(name: str, value: Any, candidates: Sequence[Settings], default: Setti
     return tuple(settings for settings, own in zip(candidates, found, strict=True) if own == value)
 
 
-def parse_once(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
+def parse_once(
+    known: TrialSettings, texts: Iterable[str], parse: Callable[[TrialSettings, str], tuple[str, Any]]
+) -> dict[str, Any]:
     """Return what the texts mean, by name; a name given twice is an error."""
     found: dict[str, Any] = {}
     for text in texts:
-        name, value = parse(text)
+        name, value = parse(known, text)
         if name in found:
             raise UserError(given_twice(name))
         found[name] = value
@@ -65,17 +79,17 @@ def given_twice(name: str) -> str:
     return f"{name} is given twice; allowed: once, as a setting or as an axis"
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
+def parse_setting(known: TrialSettings, text: str) -> tuple[str, Any]:
     """Return the name and the value that name=value means."""
-    name, value = split_name(text)
-    return name, parse_value(name, value)
+    name, value = split_name(known, text)
+    return name, parse_value(known, name, value)
 
 
-def parse_axis(text: str) -> tuple[str, tuple[Any, ...]]:
+def parse_axis(known: TrialSettings, text: str) -> tuple[str, tuple[Any, ...]]:
     """Return the name and the values that name=v1,v2 or name=log:lo:hi:n (or lin, or range:lo:hi) means."""
-    name, values = split_name(text)
+    name, values = split_name(known, text)
     if ":" not in values:
-        return name, tuple(parse_value(name, value) for value in values.split(","))
+        return name, tuple(parse_value(known, name, value) for value in values.split(","))
     spacing, *ends = values.split(":")
     spacings: dict[str, Callable[..., Any]] = dict(log=logspace, lin=linspace, range=range)
     types = (int, int) if spacing == "range" else (float, float, int)
@@ -86,17 +100,17 @@ def parse_axis(text: str) -> tuple[str, tuple[Any, ...]]:
         raise UserError(
             f"axis {shown(text)} cannot be read; allowed after =: {forms}, up to {MAX_VALUES} values"
         ) from None
-    return name, axis_values(name, points)
+    return name, tuple(known.convert(name, value) for value in axis_values(name, points))
 
 
-def split_name(text: str) -> tuple[str, str]:
+def split_name(known: TrialSettings, text: str) -> tuple[str, str]:
     """Return the name of a setting, before the first =, and the text after it."""
     name, _, value = (part.strip() for part in text.partition("="))
-    if name not in SETTINGS:
-        raise UserError(unknown_name("setting", name, SETTINGS))
+    if name not in known.settings:
+        raise UserError(unknown_name("setting", name, known.settings))
     return name, value
 
 
-def parse_value(name: str, text: str) -> Any:
+def parse_value(known: TrialSettings, name: str, text: str) -> Any:
     """Return the value that the text means, in the type of the setting."""
-    return convert(name, SETTINGS[name].kind.read(text.strip()))
+    return known.convert(name, known.settings[name].kind.read(text.strip()))

@@ -19,6 +19,7 @@ from topicjax.errors import UserError, shown
 
 MAX_WHOLE = 2**63  # no array holds larger integers
 MAX_INT32 = 2**31 - 1  # compiled programs count in int32 ...
+FORM = 'Annotated[type, kind, "one line of help"], with at most one Role and one Only'
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # ... and in float32
 
 
@@ -28,6 +29,17 @@ class Role(Enum):
     DOCUMENTS = "how documents are written, masked and seen"
     TOPIC_WORDS = "the words of each topic: theory takes the resulting distributions, not the setting"
     EXECUTION = "the layout of a compiled program: no part of a trial's identity"
+
+
+@dataclass(frozen=True)
+class Only:
+    """Marks a setting that acts only where another setting has one of these values.
+
+    Elsewhere it is no part of a trial: it stands at its default, whatever it was given.
+    """
+
+    name: str
+    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -196,6 +208,14 @@ class Setting(NamedTuple):
     default: Any
     help: str
     role: Role | None
+    only: Only | None = None
+
+    @property
+    def meaning(self) -> str:
+        """The line of help, with the condition under which the setting acts."""
+        if self.only is None:
+            return self.help
+        return f"{self.help} ({self.only.name}={', '.join(map(str, self.only.values))})"
 
     def convert(self, value: Any) -> Any:
         """Return the value in the type of the setting, or raise a UserError that says what is allowed."""
@@ -215,6 +235,9 @@ def declared(owner: type) -> dict[str, Setting]:
     """Return the settings that a class declares as annotated fields with defaults, by name."""
     defaults = getattr(owner, "_field_defaults", None) or vars(owner)
     hints = get_type_hints(owner, include_extras=True)
+    for name in hints:
+        if name not in defaults:
+            raise UserError(f"setting {name} has no default; allowed: {FORM}, and a default")
     return {name: read_field(name, hint, defaults[name]) for name, hint in hints.items()}
 
 
@@ -223,14 +246,15 @@ def read_field(name: str, hint: Any, default: Any) -> Setting:
     base, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     texts = [extra for extra in extras if isinstance(extra, str)]
     roles = [extra for extra in extras if isinstance(extra, Role)]
+    only = [extra for extra in extras if isinstance(extra, Only)]
     kinds: list[Kind] = [extra for extra in extras if isinstance(extra, Kind)]
     if get_origin(base) is Literal:
         kinds.append(Choice(get_args(base)))
     elif base is bool:
         kinds.append(Flag())
-    if len(kinds) != 1 or len(texts) != 1 or len(roles) > 1:
-        raise TypeError(f"setting {name} needs one kind, one line of help and at most one role")
-    return Setting(name, kinds[0], default, texts[0], roles[0] if roles else None)
+    if len(kinds) != 1 or len(texts) != 1 or len(roles) > 1 or len(only) > 1:
+        raise UserError(f"setting {name} is declared by {shown(hint)}; allowed: {FORM}")
+    return Setting(name, kinds[0], default, texts[0], roles[0] if roles else None, only[0] if only else None)
 
 
 def is_number(value: Any) -> bool:

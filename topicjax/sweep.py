@@ -1,11 +1,11 @@
 """Sweeps as data: an algebra of axes, and their expansion to trials.
 
-A sweep is an ordered sequence of partial settings.  What it leaves open comes from the base settings of its
-file, then from the defaults.  Equal trials are trained once and keep the place of the first.
+A sweep is an ordered sequence of partial settings, of any experiment.  What it leaves open comes from the
+base settings of its file, then from the experiment's defaults.  Equal trials are trained once and keep the
+place of the first.
 """
 
 import functools
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from topicjax.errors import UserError, shown, unknown_name
-from topicjax.trial import DEFAULTS, SETTINGS, Hypers, Spec, Stream, Trial, convert, validate
+from topicjax.trial import Trial, TrialSettings
 
 MAX_VALUES = 100_000  # of one axis: a slip of the keyboard must not fill the memory
 MAX_TRIALS = 1_000_000  # of a sweep: planning takes about 30 s and 1 GB for so many
-PLAIN = (bool, int, float, str)
 Settings = dict[str, Any]  # partial settings of a trial, by name
 
 
@@ -39,9 +38,6 @@ class Sweep:
         for settings in self.settings:
             if not isinstance(settings, dict):
                 raise UserError(f"a sweep has {shown(settings)}; allowed: dicts of settings")
-            for name, value in settings.items():
-                if name not in SETTINGS or not isinstance(value, PLAIN):
-                    convert(name, value)  # raises, unless it is a number of NumPy
 
     def __len__(self) -> int:
         return len(self.settings)
@@ -84,8 +80,8 @@ def chain(*sweeps: Sweep) -> Sweep:
 
 
 def where(sweep: Sweep, predicate: Callable[[Settings], object]) -> Sweep:
-    """Return the settings that the predicate accepts; it sees defaults (not the base) for all others."""
-    return Sweep(tuple(settings for settings in sweep if predicate(_Complete(DEFAULTS, **settings))))
+    """Return the settings that the predicate accepts; it sees those that the sweep sets."""
+    return Sweep(tuple(settings for settings in sweep if predicate(_Named(settings))))
 
 
 def logspace(lo: float, hi: float, n: int) -> tuple[float, ...]:
@@ -104,56 +100,63 @@ def linspace(lo: float, hi: float, n: int) -> tuple[float, ...]:
     return (float(lo), *inner, float(hi))[:n]
 
 
-def trials(base: Mapping[str, Any], sweep: Sweep) -> list[Trial]:
-    """Return the distinct, validated trials of the sweep over the base, in order."""
-    base = checked(base)
-    kept = distinct(base, sweep.settings)
-    if not kept:
-        raise UserError("the sweep has no trials; allowed: one or more (see its where and chain)")
-    spec, stream, hypers = (part_maker(part, base) for part in (Spec, Stream, Hypers))
-    made = []
-    for settings in kept:
+def bind(settings: TrialSettings, sweep: Sweep) -> Sweep:
+    """Return the sweep with every value in the type of its setting, or raise a UserError."""
+    known: dict[tuple[str, type, Any], Any] = {}
+
+    def convert(name: str, value: Any) -> Any:
         try:
-            trial = Trial(spec(settings), stream(settings), hypers(settings))
-            validate(trial)
+            key = (name, type(value), value)
+            if key not in known:
+                known[key] = settings.convert(name, value)
+            return known[key]
+        except TypeError:  # what cannot be hashed is no value of a setting
+            return settings.convert(name, value)
+
+    return Sweep(tuple({name: convert(name, value) for name, value in own.items()} for own in sweep.settings))
+
+
+def expand(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> list[Trial]:
+    """Return the distinct, validated trials of the sweep over the base, in order."""
+    base = settings.converted(base)
+    make_part = [part_maker(settings, number, base) for number in range(3)]
+    made: dict[Trial, None] = {}
+    for own in bind(settings, sweep).settings:
+        try:
+            trial = settings.valid(Trial(*(make(own) for make in make_part)))
         except UserError as error:
-            which = ", ".join(f"{name}={value}" for name, value in settings.items())
+            which = ", ".join(f"{name}={value}" for name, value in own.items())
             raise UserError(f"{error} (in the trial with {which or 'the base alone'})") from None
-        made.append(trial)
-    return made
+        made[trial] = None
+    if not made:
+        raise UserError("the sweep has no trials; allowed: one or more (see its where and chain)")
+    return list(made)
 
 
-def axes_of(base: Mapping[str, Any], sweep: Sweep) -> dict[str, list[Any]]:
+def axes_of(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> dict[str, list[Any]]:
     """Return the distinct values, in order, of each setting that differs between the trials."""
-    default = DEFAULTS | checked(base)
+    default = settings.defaults | settings.converted(base)
     columns = {
-        name: list(dict.fromkeys(settings.get(name, default[name]) for settings in sweep.settings))
+        name: list(dict.fromkeys(own.get(name, default[name]) for own in sweep.settings))
         for name in dict.fromkeys(itertools.chain.from_iterable(sweep.settings))
     }
     return {name: values for name, values in columns.items() if len(values) > 1}
 
 
-class _Complete(dict[str, Any]):
+class _Named(dict[str, Any]):
     """The settings that a predicate of `where` sees."""
 
     def __missing__(self, name: str) -> Any:
-        raise UserError(unknown_name("setting", name, SETTINGS))
-
-
-def checked(base: Mapping[str, Any]) -> Settings:
-    """Return the base with every value in the type of its setting."""
-    if not isinstance(base, Mapping):
-        raise UserError(f"the base is {shown(base)}; allowed: a dict of settings")
-    return {name: convert(name, value) for name, value in base.items()}
+        raise UserError(f"where sees what the sweep sets: {unknown_name('setting', name, self)}")
 
 
 def axis_values(name: str, values: Any) -> tuple[Any, ...]:
-    """Return the values of an axis, or the single value, in the type of the setting."""
+    """Return the values of an axis, or the single value."""
     values = values.tolist() if hasattr(values, "tolist") else values
     column = values if isinstance(values, list | tuple | range) else (values,)
     if not column or column[MAX_VALUES:]:
         raise UserError(f"axis {name} has no values or too many; allowed: 1 to {MAX_VALUES}")
-    return tuple(convert(name, value) for value in column)
+    return tuple(column)
 
 
 def check_count(count: int) -> None:
@@ -162,9 +165,8 @@ def check_count(count: int) -> None:
         raise UserError(f"the sweep has {count:,} trials; allowed: up to {MAX_TRIALS:,}; shorten an axis")
 
 
-def distinct(base: Settings, candidates: Iterable[Settings]) -> tuple[Settings, ...]:
-    """Return the first settings of each distinct trial over the base."""
-    default = DEFAULTS | base
+def distinct(default: Settings, candidates: Iterable[Settings]) -> tuple[Settings, ...]:
+    """Return the first settings of each distinct combination, given what they leave open."""
     first: dict[frozenset[Any], Settings] = {}
     for settings in candidates:
         changed = frozenset(item for item in settings.items() if default[item[0]] != item[1])
@@ -172,13 +174,13 @@ def distinct(base: Settings, candidates: Iterable[Settings]) -> tuple[Settings, 
     return tuple(first.values())
 
 
-def part_maker(part: Callable[..., Any], base: Settings) -> Callable[[Settings], Any]:
+def part_maker(settings: TrialSettings, number: int, base: Settings) -> Callable[[Settings], Any]:
     """Return the function from settings to a Spec, Stream or Hypers; equal parts are one object."""
-    names = frozenset(inspect.signature(part).parameters)
+    part, names = settings.classes[number], frozenset(settings.names[number])
     fixed = {name: value for name, value in base.items() if name in names}
 
     @functools.cache
     def make(items: tuple[tuple[str, Any], ...]) -> Any:
-        return part(**fixed | checked(dict(items)))
+        return part(**fixed | dict(items))
 
-    return lambda settings: make(tuple(item for item in settings.items() if item[0] in names))
+    return lambda own: make(tuple(item for item in own.items() if item[0] in names))

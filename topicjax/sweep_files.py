@@ -9,19 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from topicjax.errors import UserError, shown, unknown_name
-from topicjax.sweep import Settings, Sweep, checked
+from topicjax.experiments import Experiment, trial_settings
+from topicjax.sweep import Settings, Sweep, bind
+from topicjax.trial import TrialSettings
 
+DEFAULT = "one_layer"  # the experiment of a file that names none
 MOST_SAID = 300  # characters of an exception in a message
 
 
 @dataclass(frozen=True)
 class NamedSweep:
-    """A sweep file: its name, its docstring, the settings all its trials share, and its sweep."""
+    """A sweep file: its name, its docstring, its experiment, what all its trials share, and its sweep."""
 
     name: str
     description: str
+    experiment: str | Experiment  # the name of a shipped one, or the user's own
     base: Settings
     sweep: Sweep
+
+    @property
+    def settings(self) -> TrialSettings:
+        """The settings of the experiment's trials."""
+        return trial_settings(self.experiment)
 
 
 def shipped_folder() -> Path:
@@ -42,17 +51,19 @@ def load_sweep(name: str) -> NamedSweep:
         raise UserError(f"{unknown}, or the path of a file that ends in .py")
     found = run_file(path)
     try:
-        base, description = checked(found.get("BASE", {})), found.get("__doc__") or ""
+        description, experiment = found.get("__doc__") or "", found.get("EXPERIMENT", DEFAULT)
         if not isinstance(description, str):
             raise UserError(f"its docstring is {shown(description)}; allowed: a text")
         description.encode()  # what files and terminals can take
         if not isinstance(sweep := found.get("SWEEP"), Sweep):
             raise UserError("it has no SWEEP; allowed: SWEEP = product(...)")
+        settings = trial_settings(experiment)
+        base, sweep = settings.converted(found.get("BASE", {})), bind(settings, sweep)
     except UserError as error:
         raise UserError(f"sweep file {path} fails: {error}") from error
     except UnicodeEncodeError:
         raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
-    return NamedSweep(path.stem, inspect.cleandoc(description), base, sweep)
+    return NamedSweep(path.stem, inspect.cleandoc(description), experiment, base, sweep)
 
 
 def run_file(path: Path) -> dict[str, Any]:

@@ -1,238 +1,161 @@
-"""Trials: settings that are static (Spec), that fix the documents (Stream), that act on the weights (Hypers).
+"""Trials of any experiment: settings that are static (Spec), fix the data (Stream), act on a trial (Hypers).
 
-A trial is fully described by these settings, and its identity is a short hash of them.  Each distinct Spec is
-compiled once; Streams and Hypers are traced numbers, so a new learning rate never recompiles.  A new setting
-is declared here as a field; its conversion, range check, help, table column and, if documents depend on it,
-its place in theory's DataModel follow.
+A trial is fully described by its settings, and its identity is a short hash of them.  Each distinct Spec is
+compiled once; Streams and Hypers are traced numbers, so a new learning rate never recompiles.  An experiment
+declares its settings as fields of three classes (see `topicjax.settings`); conversion, range checks, help and
+table columns follow.
 """
 
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple
 
-from topicjax.errors import UserError, unknown_name
-from topicjax.settings import MAX_INT32, Choice, Real, Role, Setting, Whole, declared
+from topicjax.errors import UserError, shown, unknown_name
+from topicjax.settings import Role, Setting, declared
 
-Objective = Literal["cross_entropy", "squared"]
-KeyVisibility = Literal["all", "unmasked"]
-InitLaw = Literal["normal", "uniform", "default"]
-DOCUMENTS, TOPIC_WORDS, EXECUTION = Role.DOCUMENTS, Role.TOPIC_WORDS, Role.EXECUTION
-
-# Traced fields hold plain values, then arrays: their type is Any, their kind says what is allowed.
-Count = Annotated[Any, Whole(1)]
-AutomaticSize = Annotated[int, Whole(0)]
-Probability = Annotated[Any, Real(low=0, high=1)]
-Positive = Annotated[Any, Real(above=0, smallest=1e-30)]  # a smaller concentration draws NaN in float32
-NotNegative = Annotated[Any, Real(low=0)]
-BelowOne = Annotated[Any, Real(low=0, below=1)]
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Static settings: they change shapes or the program."""
-
-    topics: Annotated[int, Whole(1), "T: number of topics", DOCUMENTS] = 10
-    words_per_topic: Annotated[int, Whole(1), "v: the vocabulary is T v words and [MASK]", DOCUMENTS] = 10
-    documents: Annotated[Literal["lda", "tau"], "topic shares: Dirichlet, tau equal ones", DOCUMENTS] = "lda"
-    infinite_documents: Annotated[bool, "Assumption 1: every count is its expectation", DOCUMENTS] = False
-    word_distribution: Annotated[
-        Literal["uniform", "zipf", "dirichlet"], "distribution of the words within a topic", TOPIC_WORDS
-    ] = "uniform"
-    length_min: Annotated[int, Whole(1), "fewest words of a document", DOCUMENTS] = 100
-    length_max: Annotated[int, Whole(1), "most words; every length between is as likely", DOCUMENTS] = 150
-    batch_size: Annotated[int, Whole(1), "documents per step"] = 40
-    eval_documents: Annotated[int, Whole(1), "held-out documents per record"] = 160
-    embedding: Annotated[Literal["one_hot", "trained", "random"], "W^E; random ones stay frozen"] = "one_hot"
-    embedding_dim: Annotated[AutomaticSize, "d of trained or random embeddings; 0: the vocabulary size"] = 0
-    attention: Annotated[Literal["trained", "uniform"], "W^K and W^Q; uniform: neither acts"] = "trained"
-    attention_dim: Annotated[AutomaticSize, "d_a, the size of keys and queries; 0: the embedding size"] = 0
-    value: Annotated[
-        Literal["trained", "identity", "blocks"], "W^V; blocks: frozen at the optimum of Theorem 2"
-    ] = "trained"
-    output_bias: Annotated[
-        Literal["trained", "zero", "theorem1"], "b^pred; theorem1: frozen at the constant of Theorem 1"
-    ] = "zero"
-    attention_biases: Annotated[Literal["trained", "absent"], "b^K, b^Q and b^V"] = "absent"
-    optimizer: Annotated[Literal["sgd", "momentum", "adam", "adamw"], "how weights are updated"] = "adam"
-    steps: Annotated[int, Whole(1), "training steps, a multiple of record_every"] = 1000
-    record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
-    word_query_probability: Annotated[
-        float, Real(low=0, high=1), "largest p_mask (p_keep + p_random) among a program's trials", EXECUTION
-    ] = 0.03
-
-    @property
-    def num_words(self) -> int:
-        """Return T v, the number of words of all topics, without [MASK]."""
-        return self.topics * self.words_per_topic
-
-    @property
-    def vocabulary(self) -> int:
-        """Return V = T v + 1, the number of words and [MASK]."""
-        return self.num_words + 1
-
-    @property
-    def width(self) -> int:
-        """Return d, the size of an embedding."""
-        return self.vocabulary if self.embedding == "one_hot" else self.embedding_dim or self.vocabulary
-
-    @property
-    def head_width(self) -> int:
-        """Return d_a, the size of a key or a query."""
-        return self.attention_dim or self.width
-
-
-class Stream(NamedTuple):
-    """Traced numbers that determine the documents: equal Streams see the same documents."""
-
-    seed: Annotated[Any, Whole(0, MAX_INT32), "of the documents and the initial weights"] = 0
-    alpha: Annotated[Positive, "Dirichlet concentration of the topic shares (documents=lda)", DOCUMENTS] = 0.1
-    topics_per_document: Annotated[Count, "tau: topics per document (documents=tau)", DOCUMENTS] = 2
-    overlap: Annotated[Probability, "share of a topic's words that the one before uses", TOPIC_WORDS] = 0.0
-    zipf_exponent: Annotated[NotNegative, "of Zipf's law (word_distribution=zipf)", TOPIC_WORDS] = 1.0
-    word_concentration: Annotated[
-        Positive, "Dirichlet concentration of the words (word_distribution=dirichlet)", TOPIC_WORDS
-    ] = 1.0
-    p_mask: Annotated[Any, Real(above=0, high=1), "p_m: a position is masked", DOCUMENTS] = 0.15
-    p_keep: Annotated[Probability, "p_c: a masked position shows its own word", DOCUMENTS] = 0.1
-    p_random: Annotated[Probability, "p_r: a masked position shows a random word", DOCUMENTS] = 0.1
-    key_visibility: Annotated[
-        Any, Choice(get_args(KeyVisibility)), "positions that are keys: all, or only unmasked ones", DOCUMENTS
-    ] = "all"
-
-
-class Hypers(NamedTuple):
-    """Traced numbers that act on a trial given its documents."""
-
-    learning_rate: Annotated[NotNegative, "of the optimizer"] = 1e-2
-    objective: Annotated[Any, Choice(get_args(Objective)), "loss to train and record"] = "cross_entropy"
-    init: Annotated[
-        Any, Choice(get_args(InitLaw)), "normal(0, s), uniform on [0, s), or s times a linear layer's default"
-    ] = "normal"
-    init_scale: Annotated[NotNegative, "s: scale of the initial weights"] = 1e-3
-    embedding_scale: Annotated[NotNegative, "expected norm of an embedding (embedding=trained, random)"] = 1.0
-    l2: Annotated[NotNegative, "lambda of eq. (2), over all trained parameters"] = 0.0
-    momentum: Annotated[BelowOne, "decay of the velocity (optimizer=momentum)"] = 0.9
-    beta1: Annotated[BelowOne, "decay of the mean gradient (optimizer=adam, adamw)"] = 0.9
-    beta2: Annotated[BelowOne, "decay of the mean squared gradient (optimizer=adam, adamw)"] = 0.999
-    epsilon: Annotated[NotNegative, "added to the root of the mean square (optimizer=adam, adamw)"] = 1e-8
-    weight_decay: Annotated[NotNegative, "decoupled weight decay (optimizer=adamw)"] = 0.0
+NEEDED = ("steps", "record_every")  # of every Spec: the engine counts by them
 
 
 class Trial(NamedTuple):
     """One training run, fully described."""
 
-    spec: Spec
-    stream: Stream
-    hypers: Hypers
+    spec: Any
+    stream: Any
+    hypers: Any
 
 
-SETTINGS: dict[str, Setting] = {  # what identifies a trial
-    name: setting
-    for part in (Spec, Stream, Hypers)
-    for name, setting in declared(part).items()
-    if setting.role is not EXECUTION
-}
-DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in SETTINGS.items()}
-DOCUMENT_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role is DOCUMENTS)
-DATA_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role in (DOCUMENTS, TOPIC_WORDS))
-SPEC_SETTINGS = tuple(name for name in declared(Spec) if name in SETTINGS)
+class TrialSettings:
+    """The settings of an experiment's trials, by name, and the trials they make."""
 
+    def __init__(
+        self,
+        experiment: str,
+        Spec: type,
+        Stream: type,
+        Hypers: type,
+        check: Callable[[Trial], object] = lambda trial: None,
+        id_prefix: str | None = None,
+        id_in_spec: tuple[str, ...] = (),
+    ) -> None:
+        """Take an experiment's name and its three classes.
 
-def make_trial(settings: Mapping[str, Any]) -> Trial:
-    """Return the validated trial with these settings and defaults for all others."""
-    given = {name: convert(name, value) for name, value in settings.items()}
-    trial = Trial(
-        Spec(**{name: given[name] for name in SPEC_SETTINGS if name in given}),
-        Stream(**{name: given[name] for name in Stream._fields if name in given}),
-        Hypers(**{name: given[name] for name in Hypers._fields if name in given}),
-    )
-    validate(trial)
-    return trial
+        `check` raises a UserError if the settings of a trial, each of them in its range, do not go together.
+        `id_prefix` stands before the settings in the text that is hashed (the name, unless given);
+        `id_in_spec` are settings of a Stream that stand among those of the Spec there.
+        """
+        check_classes(experiment, Spec, Stream, Hypers)
+        self.experiment, self.classes, self._check = experiment, (Spec, Stream, Hypers), check
+        self._prefix = f"{experiment}\n" if id_prefix is None else id_prefix
+        every = {name: setting for part in self.classes for name, setting in declared(part).items()}
+        self.settings: dict[str, Setting] = {  # what identifies a trial
+            name: setting for name, setting in every.items() if setting.role is not Role.EXECUTION
+        }
+        self.defaults: dict[str, Any] = {name: setting.default for name, setting in self.settings.items()}
+        self.spec_names = tuple(name for name in declared(Spec) if name in self.settings)
+        self.names = (self.spec_names, tuple(declared(Stream)), tuple(declared(Hypers)))
+        self._every = every
+        spec, stream, hypers = map(set, self.names)
+        parts = (spec | set(id_in_spec), stream - set(id_in_spec), hypers)
+        self._id_names = tuple(tuple(sorted(part)) for part in parts)
+        self._part_text = functools.lru_cache(maxsize=4096)(part_text)
+        self._checked_spec = functools.lru_cache(maxsize=4096)(self._check_spec)
+        self._only = [setting for setting in self.settings.values() if setting.only is not None]
 
+    def convert(self, name: Any, value: Any) -> Any:
+        """Return the value in the type of the setting, or raise a UserError that says what is allowed."""
+        if name not in self.settings:
+            raise UserError(unknown_name("setting", name, self.settings))
+        return self.settings[name].convert(value)
 
-def settings_of(trial: Trial) -> dict[str, Any]:
-    """Return every setting that identifies the trial, by name."""
-    every = vars(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
-    return {name: every[name] for name in SETTINGS}
+    def converted(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings with every value in the type of its setting."""
+        if not isinstance(settings, Mapping):
+            raise UserError(f"the base is {shown(settings)}; allowed: a dict of settings")
+        return {name: self.convert(name, value) for name, value in settings.items()}
 
+    def make_trial(self, settings: Mapping[str, Any]) -> Trial:
+        """Return the validated trial with these settings and defaults for all others."""
+        given = self.converted(settings)
+        parts = (
+            part(**{name: given[name] for name in names if name in given})
+            for part, names in zip(self.classes, self.names, strict=True)
+        )
+        return self.valid(Trial(*parts))
 
-def trial_id(trial: Trial) -> str:
-    """Return the trial's identity: 12 hexadecimal digits that depend on its settings alone."""
-    text = "\n".join(map(part_text, trial))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    def valid(self, trial: Trial) -> Trial:
+        """Return the trial without what does not act, or raise a one-sentence UserError if it cannot be."""
+        self._checked_spec(trial.spec)
+        for part in trial[1:]:
+            for name, value in zip(part._fields, part, strict=True):
+                self.settings[name].check(value)
+        trial = self.without_inert(trial)
+        self._check(trial)
+        return trial
 
+    def without_inert(self, trial: Trial) -> Trial:
+        """Return the trial with defaults for all settings that do not act in it."""
+        changes: dict[str, Any] = {}
+        for setting in self._only:
+            assert setting.only is not None
+            acts = self.value(trial, setting.only.name) in setting.only.values
+            if not acts and self.value(trial, setting.name) != setting.default:
+                changes[setting.name] = setting.default
+        return trial if not changes else self.changed(trial, changes)
 
-@functools.lru_cache(maxsize=4096)
-def part_text(part: Spec | Stream | Hypers) -> str:
-    """Return the identifying settings of one part as text; cached, since trials share parts."""
-    settings = vars(part) if isinstance(part, Spec) else part._asdict()
-    return json.dumps({name: settings[name] for name in sorted(settings) if name in SETTINGS})
-
-
-def convert(name: str, value: Any) -> Any:
-    """Return the value in the type of the setting, or raise a UserError that says what is allowed."""
-    if name not in SETTINGS:
-        raise UserError(unknown_name("setting", name, SETTINGS))
-    return SETTINGS[name].convert(value)
-
-
-def validate(trial: Trial) -> None:
-    """Raise a one-sentence UserError unless a trial can have these settings."""
-    validate_spec(trial.spec)
-    spec, stream, hypers = trial
-    for part in (stream, hypers):
-        for name, value in zip(part._fields, part, strict=True):
-            SETTINGS[name].check(value)
-    check_documents(vars(spec) | stream._asdict())
-    if stream.overlap > 0 and spec.topics < 2:
-        raise UserError(f"overlap is {stream.overlap}; allowed: 0 when there is one topic")
-    if spec.value == "blocks" and stream.p_keep + stream.p_random == 1:
-        raise UserError("value is 'blocks'; allowed: only with p_keep + p_random below 1 (Theorem 2)")
-
-
-def check_documents(settings: Mapping[str, Any]) -> None:
-    """Raise a UserError unless documents can have these settings together, each of them in its range."""
-    length_min, length_max = settings["length_min"], settings["length_max"]
-    if length_min > length_max:
-        raise UserError(f"length_min is {length_min}; allowed: at most length_max = {length_max}")
-    p_keep, p_random = settings["p_keep"], settings["p_random"]
-    if p_keep + p_random > 1:
-        raise UserError(f"p_keep + p_random is {p_keep} + {p_random}; allowed: a sum of at most 1")
-    tau, topics = settings["topics_per_document"], settings["topics"]
-    if settings["documents"] == "tau" and tau > topics:
-        raise UserError(f"topics_per_document is {tau}; allowed: at most topics = {topics}")
-
-
-@functools.lru_cache(maxsize=4096)
-def validate_spec(spec: Spec) -> None:
-    """Raise a one-sentence UserError unless a model can be trained with these static settings."""
-    for name in SPEC_SETTINGS:
-        SETTINGS[name].check(getattr(spec, name))
-    if spec.steps % spec.record_every:
-        raise UserError(f"steps is {spec.steps}; allowed: a multiple of record_every = {spec.record_every}")
-    if spec.embedding == "one_hot" and spec.embedding_dim not in (0, spec.vocabulary):
-        raise UserError(f"embedding_dim is {spec.embedding_dim}; allowed: 0 when embedding is 'one_hot'")
-    if spec.value == "blocks" and spec.embedding != "one_hot":
-        raise UserError(
-            f"value is 'blocks'; allowed: only when embedding is 'one_hot', not {spec.embedding!r}"
+    def changed(self, trial: Trial, changes: Mapping[str, Any]) -> Trial:
+        """Return the trial with some settings at other values."""
+        spec, stream, hypers = ({n: v for n, v in changes.items() if n in names} for names in self.names)
+        return Trial(
+            replace(trial.spec, **spec), trial.stream._replace(**stream), trial.hypers._replace(**hypers)
         )
 
+    def value(self, trial: Trial, name: str) -> Any:
+        """Return a setting of a trial."""
+        part = next(i for i, names in enumerate(self.names) if name in names)
+        return getattr(trial[part], name)
 
-def code(name: str, value: str) -> int:
-    """Return the number that stands for a value of a choice in compiled programs."""
-    kind = SETTINGS[name].kind
-    if not isinstance(kind, Choice):
-        raise TypeError(f"{name} is not a choice of names")
-    return kind.code(value)
+    def settings_of(self, trial: Trial) -> dict[str, Any]:
+        """Return every setting that identifies the trial, by name."""
+        every = vars(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
+        return {name: every[name] for name in self.settings}
+
+    def trial_id(self, trial: Trial) -> str:
+        """Return the trial's identity: 12 hexadecimal digits that depend on its settings alone."""
+        every = vars(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
+        texts = (self._part_text(tuple((n, every[n]) for n in names)) for names in self._id_names)
+        return hashlib.sha256((self._prefix + "\n".join(texts)).encode()).hexdigest()[:12]
+
+    def _check_spec(self, spec: Any) -> None:
+        for name in self.spec_names:
+            self.settings[name].check(getattr(spec, name))
+        if spec.steps % spec.record_every:
+            raise UserError(
+                f"steps is {spec.steps}; allowed: a multiple of record_every = {spec.record_every}"
+            )
+
+    def traced(self, part: Any) -> Any:
+        """Return a Stream or Hypers as the NumPy scalars that compiled programs take."""
+        values = part._asdict().items()
+        return part._replace(**{name: self._every[name].kind.traced(value) for name, value in values})
 
 
-Part = TypeVar("Part", Stream, Hypers)
+def check_classes(experiment: str, Spec: type, Stream: type, Hypers: type) -> None:
+    """Raise a UserError unless the classes are what an experiment needs."""
+    if not experiment.isidentifier():
+        raise UserError(f"the name of an experiment is {shown(experiment)}; allowed: letters, digits and _")
+    if not is_dataclass(Spec) or not Spec.__hash__:
+        raise UserError(f"Spec of {experiment} is {shown(Spec)}; allowed: a frozen dataclass")
+    for name in NEEDED:
+        if name not in {field.name for field in fields(Spec)}:
+            raise UserError(f"Spec of {experiment} has no {name}; allowed: one with {' and '.join(NEEDED)}")
+    for what, part in (("Stream", Stream), ("Hypers", Hypers)):
+        if not (issubclass(part, tuple) and hasattr(part, "_fields")):
+            raise UserError(f"{what} of {experiment} is {shown(part)}; allowed: a NamedTuple")
 
 
-def traced(part: Part) -> Part:
-    """Return the settings as the NumPy scalars that compiled programs take."""
-    values = part._asdict().items()
-    return part._replace(**{name: SETTINGS[name].kind.traced(value) for name, value in values})
+def part_text(items: tuple[tuple[str, Any], ...]) -> str:
+    """Return settings as the text that is hashed; cached, since trials share parts."""
+    return json.dumps(dict(items))

@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import UserError
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.theorems import theorem2_entries, theorem3_interval
 from topicjax.theory.uniform_attention import uniform_attention_optimum
-from topicjax.trial import DATA_SETTINGS
 
 from ..frames import varying
 from ..pictures import CLASS_COLOURS, WIDTH, Picture, counted, described, evenly, label, sentences, style

@@ -10,8 +10,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
-from topicjax.trial import DATA_SETTINGS
 
 from ..frames import LINES, MAIN_SETTINGS, aligned, bands, column, owners, varying
 from ..pictures import CLASS_COLOURS, Picture, counted, described, evenly, label, sentences, style

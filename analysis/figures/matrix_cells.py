@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from topicjax.errors import UserError
-from topicjax.trial import DATA_SETTINGS
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 
 from ..pictures import OPTIMIZERS, counted, label
 from ..scoring.cells import cell_numbers

@@ -7,18 +7,17 @@ from typing import Any
 
 import pandas as pd
 
+from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.manifest import last_run, plan_in_words
 from topicjax.store.reader import Run
 from topicjax.store.status import Status
-from topicjax.trial import DEFAULTS
 
 from ..frames import settings_in
-from ..pictures import counted
+from ..pictures import MOST_VALUES, counted, first_of
 from ..scoring.stages import STAGES_FILE
 from . import page
 
 REPORT, FIGURES_FOLDER, TABLES_FOLDER, CELLS = "report.html", "figures", "tables", "cells.parquet"
-MOST_VALUES = 12  # of a setting, of plans in a sentence, of runs that share a version
 MOST_RUNS = 40  # of the table of runs; the manifest has all
 CONTENTS = {  # of a run folder that has its report
     "trials": "one row per trial: settings, status, final values (parquet parts)",
@@ -122,12 +121,6 @@ def by_run(values: Sequence[Any]) -> str:
         [f"{value} (run{'s' * (len(numbers) > 1)} {first_of(numbers)})" for value, numbers in runs.items()],
         "; ",
     )
-
-
-def first_of(texts: Sequence[str], between: str = ", ") -> str:
-    """Return the texts, at most MOST_VALUES of them."""
-    more = [] if len(texts) <= MOST_VALUES else ["..."]
-    return between.join([*texts[:MOST_VALUES], *more])
 
 
 def files(folder: Path) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
-from topicjax.store.reader import Run, load
+from topicjax.store.reader import FIRST_EXPERIMENT, Run, load
 from topicjax.store.status import status
 
 from ..frames import aligned
@@ -22,7 +22,7 @@ from ..outputs import subfolder, write_file
 from ..pictures import Picture, counted, label
 from ..scoring.cells import score_cells
 from ..scoring.stages import CUTS, score_trials, write_stages
-from . import page, tables
+from . import any_experiment, page, tables
 from .catalogue import FIGURES, LEAD, TABLES, Entry
 from .findings import findings
 from .provenance import (
@@ -68,6 +68,8 @@ def write(folder: str | Path, say: Say = nothing) -> Path:
     """
     run = load(folder)
     say("reading the run ...")
+    if run.experiment != FIRST_EXPERIMENT:
+        return write_file(run.folder / REPORT, any_experiment.render(run, draw, tabulate, say))
     run = aligned(run)
     run = run.replace(restore=functools.lru_cache(KEPT_WEIGHTS)(run.restore))
     say(f"scoring {counted(len(run.trials), 'trial')} ...")

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from topicjax.errors import UserError
+from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 from topicjax.theory.queries import sample_queries
-from topicjax.trial import DEFAULTS
 
 from ..figures.trajectories import trajectory_panels, verdict
 from ..figures.weight_matrices import attention_matrix, heat_map

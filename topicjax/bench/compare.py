@@ -1,8 +1,9 @@
 """How fast is the engine beside plain ways to train?  All are timed in turns: trust ratios, not rates.
 
 Default model and documents.  `engine-sgd` and `engine-adam` are the engine's programs as users get them: all
-devices, its own chunks, records on at the default interval, nothing written.  `token-vmap` is the token-space
-model in a plain `jit(vmap)` over trials that share documents, `one-trial` the type-space kernel without vmap,
+devices, its own chunks, records on at the default interval, nothing written; `adam-together` is engine-adam
+in the order of accelerators, all lanes together.  `token-vmap` is the token-space model in a plain
+`jit(vmap)` over trials that share documents, `one-trial` the type-space kernel for one trial alone,
 `torch-eager` equation 7 in PyTorch (if installed), one trial at a time with documents drawn beforehand, and
 `torch-masked` the same with outputs of masked positions only.
 """
@@ -21,17 +22,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from topicjax import sweep
 from topicjax.bench.engine_chunks import EngineChunks, bench_spec
 from topicjax.bench.summary import summary, text
 from topicjax.bench.timing import Method, memory_bytes, seconds_of
 from topicjax.engine import costs
-from topicjax.engine.plan import fit_queries
+from topicjax.engine.orders import init_row, lane_at_a_time
 from topicjax.engine.run import use_all_cores
-from topicjax.experiments.one_layer import lda, model, train
-from topicjax.trial import Hypers, Spec, Stream, traced
+from topicjax.experiments.one_layer import lda, model
+from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
+from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, Stream, traced
+from topicjax.sweep import expand, logspace, product
 
 ENGINE_TRIALS = 64
+TOGETHER_LANES = 16  # at which lanes together are fastest on a core
 TOKEN_TRIALS = 16  # about a second per step on two cores, at the rate that 64 trials reach too
 SINGLE_RECORDS = 5
 TORCH_STEPS = 20
@@ -42,18 +45,19 @@ def token_flops(spec: Spec, attending: float = 1.0) -> float:
 
     Keys, queries and values of one-hot tokens are looked up, not multiplied.
     """
-    lengths = range(spec.length_min, spec.length_max + 1)
+    lengths = range(spec.shortest, spec.longest + 1)
     pairs = spec.batch_size * attending * statistics.mean(length**2 for length in lengths)
     return 3 * (2 * pairs * spec.head_width + 2 * pairs * spec.width)
 
 
-def engine_method(name: str, optimizer: str) -> Method:
+def engine_method(name: str, optimizer: str, order: str = "", lanes: int = 0) -> Method:
     """Return the engine's own program on all devices, for trials that share their documents."""
-    rates = sweep.product(learning_rate=sweep.logspace(1e-4, 1e-2, ENGINE_TRIALS // 2))
+    rates = product(learning_rate=logspace(1e-4, 1e-2, ENGINE_TRIALS // 2))
     spec, devices = bench_spec(optimizer), jax.local_devices()
     base = dict(optimizer=optimizer, steps=spec.steps, record_every=spec.record_every)
-    trials = sweep.trials(base, rates * sweep.product(objective=("cross_entropy", "squared")))
-    return EngineChunks(trials, devices, costs.lanes_that_fit([spec], devices)).method(name)
+    trials = expand(TRIALS, base, rates * product(objective=("cross_entropy", "squared")))
+    lanes = lanes or costs.lanes_that_fit(EXPERIMENT, [spec], devices)
+    return EngineChunks(trials, devices, lanes, order).method(name)
 
 
 def token_method() -> Method:
@@ -80,11 +84,13 @@ def token_method() -> Method:
 
 def single_method() -> Method:
     """Return the type-space kernel for one trial alone, Adam, records on."""
-    spec, arguments = fit_queries(bench_spec("adam"), [Stream()]), (traced(Stream()), traced(Hypers()))
-    state = jax.jit(functools.partial(train.init, spec))(*arguments)
-    advance = functools.partial(train.advance, spec, num_records=SINGLE_RECORDS)
+    spec, stream = fit_queries(bench_spec("adam"), [Stream()]), traced(Stream())
+    hypers_1 = jax.tree.map(lambda leaf: leaf[None], traced(Hypers()))
+    state = jax.jit(functools.partial(init_row, EXPERIMENT, spec))(stream, hypers_1)
+    advance = functools.partial(lane_at_a_time, EXPERIMENT, spec, num_windows=SINGLE_RECORDS)
     steps = SINGLE_RECORDS * spec.record_every
-    return jitted("one-trial", advance, (*arguments, state), steps, costs.step_flops(spec))
+    flop = costs.step_flops(EXPERIMENT, spec)
+    return jitted("one-trial", advance, (stream, hypers_1, state), steps, flop)
 
 
 def jitted(
@@ -160,6 +166,7 @@ def run(repeats: int) -> dict[str, Any]:
     """Return the rates of all methods, timed in turns."""
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     methods = [engine_method("engine-sgd", "sgd"), engine_method("engine-adam", "adam")]
+    methods.append(engine_method("adam-together", "adam", "together", TOGETHER_LANES))
     methods += [token_method(), single_method()]
     if importlib.util.find_spec("torch"):
         methods += torch_methods()

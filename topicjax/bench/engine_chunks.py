@@ -10,24 +10,26 @@ from topicjax.bench.timing import Method, memory_bytes
 from topicjax.engine import costs
 from topicjax.engine.plan import make_groups
 from topicjax.engine.programs import Programs, device_mesh
-from topicjax.trial import Spec, Trial, trial_id, validate_spec
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Spec, trial_id
+from topicjax.trial import Trial
 
 
 def bench_spec(optimizer: str, **changes: Any) -> Spec:
     """Return the default model and documents with this optimizer, for a few records."""
-    spec = replace(Spec(), **dict(optimizer=optimizer, steps=20 * Spec().record_every) | changes)
-    validate_spec(spec)
-    return spec
+    return replace(Spec(), **dict(optimizer=optimizer, steps=20 * Spec().record_every) | changes)
 
 
 class EngineChunks:
     """Chunks of trials that share one Spec, compiled and trained for one segment."""
 
-    def __init__(self, trials: Sequence[Trial], devices: Sequence[Any], lanes_per_device: int) -> None:
+    def __init__(
+        self, trials: Sequence[Trial], devices: Sequence[Any], lanes_per_device: int, order: str = ""
+    ) -> None:
         by_id = {trial_id(trial): trial for trial in trials}
-        (self.group,) = make_groups(by_id, len(devices), lanes_per_device)
+        (self.group,) = make_groups(EXPERIMENT, by_id, len(devices), lanes_per_device)
         compiling: list[float] = []
-        self.programs = Programs(self.group, device_mesh(devices), compiling.append)
+        self.programs = Programs(self.group, device_mesh(devices), compiling.append, order)
         self.arguments = [self.programs.arguments(rows) for rows in self.group.chunks]
         self.states = [self.programs.init(*arguments) for arguments in self.arguments]
         self.advance()
@@ -50,6 +52,7 @@ class EngineChunks:
 
     def method(self, name: str) -> Method:
         """Return a segment of the first chunk as a method to time."""
-        trial_steps, flop = self.steps * self.group.trials_per_chunk, costs.step_flops(self.group.spec)
+        trial_steps = self.steps * self.group.trials_per_chunk
+        flop = costs.step_flops(EXPERIMENT, self.group.spec)
         memory = memory_bytes(self.programs.compiled["advance"], self.programs.mesh.size)
         return Method(name, self.advance, trial_steps, flop, self.compile_seconds, memory)

@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import pandas as pd
 
-from topicjax import sweep
 from topicjax.bench.engine_chunks import EngineChunks, bench_spec
 from topicjax.bench.timing import seconds_of
 from topicjax.engine import costs
-from topicjax.trial import Spec, Trial
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import TRIALS, Spec
+from topicjax.sweep import expand, logspace, product
+from topicjax.trial import Trial
 
 CHUNKS = (1, 2, 3, 4)  # numbers of calls and of chunks, with which the cost must grow in proportion
 
@@ -28,7 +30,7 @@ class Size:
 
     devices: int
     streams: int = 1
-    hypers: int = costs.CPU_LANES
+    hypers: int = 16
     batch_size: int = Spec.batch_size
     topics: int = Spec.topics
     words_per_topic: int = Spec.words_per_topic
@@ -59,9 +61,9 @@ def trials(size: Size, chunks: int = 1) -> list[Trial]:
     changes = {name: getattr(size, name) for name in names}
     spec = bench_spec("adam", steps=2 * Spec().record_every, **changes)
     base = {name: getattr(spec, name) for name in (*names, "optimizer", "steps", "record_every")}
-    rates = sweep.logspace(1e-4, 1e-2, size.hypers)
+    rates = logspace(1e-4, 1e-2, size.hypers)
     seeds = range(chunks * size.devices * size.streams)
-    return sweep.trials(base, sweep.product(seed=seeds, learning_rate=rates))
+    return expand(TRIALS, base, product(seed=seeds, learning_rate=rates))
 
 
 def build(size: Size, chunks: int = 1) -> EngineChunks:
@@ -75,7 +77,7 @@ def row(
     """Return one measured point; `times` says how many times the steps or trials of one call it took."""
     trials, steps = size.trials * times.get("trials", 1), engine.steps * times.get("steps", 1)
     rates = [trials * steps / each for each in seconds]
-    rate, flop = statistics.median(rates), costs.step_flops(engine.group.spec)
+    rate, flop = statistics.median(rates), costs.step_flops(EXPERIMENT, engine.group.spec)
     shape = dict(devices=size.devices, streams_per_device=size.streams, hypers_per_stream=size.hypers)
     shape |= dict(trials_per_chunk=size.trials, batch_size=size.batch_size, topics=size.topics)
     shape |= dict(words_per_topic=size.words_per_topic, trials=trials, steps=steps)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from topicjax.cli import advice
 from topicjax.cli.folder_commands import analysis, say
 from topicjax.errors import UserError
+from topicjax.experiments import trial_settings
 from topicjax.overrides import override
 from topicjax.store import reader
-from topicjax.sweep import trials as expand_trials
-from topicjax.sweep_files import NamedSweep, load_sweep, sweep_names
-from topicjax.trial import SETTINGS, Trial
+from topicjax.sweep import expand as expand_trials
+from topicjax.sweep_files import DEFAULT, NamedSweep, load_sweep, sweep_names
+from topicjax.trial import Trial
 
 if TYPE_CHECKING:
     from topicjax.engine.run import Options, Outcome
@@ -24,14 +25,15 @@ def list_sweeps(options: argparse.Namespace) -> int:
     """Print each sweep with its size and first sentence."""
     for name in sweep_names():
         named = load_sweep(name)
-        count = len(expand_trials(named.base, named.sweep))
+        count = len(expand_trials(named.settings, named.base, named.sweep))
         print(f"{name:16} {count:6,} trials   {named.description.splitlines()[0]}")
     return 0
 
 
 def list_settings(options: argparse.Namespace) -> int:
-    """Print every setting with its default, what is allowed, and its meaning."""
-    rows = [(s.name, str(s.default), s.kind.allowed, s.help) for s in SETTINGS.values()]
+    """Print every setting of an experiment with its default, what is allowed, and its meaning."""
+    known = load_sweep(options.sweep).settings if options.sweep else trial_settings(DEFAULT)
+    rows = [(s.name, str(s.default), s.kind.allowed, s.meaning) for s in known.settings.values()]
     header = ("setting", "default", "allowed", "meaning")
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(3)]
     for row in (header, *rows):
@@ -67,7 +69,7 @@ def expand(options: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
     if not options.save_every >= 0:
         raise UserError(f"--save-every is {options.save_every}; allowed: 0 or more seconds")
     named, notes = override(load_sweep(options.sweep), options.sets, options.axes)
-    trials = expand_trials(named.base, named.sweep)
+    trials = expand_trials(named.settings, named.base, named.sweep)
     for note in notes:
         print(note)
     return named, trials, options.out or RESULTS / named.name
@@ -77,8 +79,8 @@ def make_engine_options(options: argparse.Namespace) -> "Options":
     """Return how to run; from here on jax has its devices."""
     from topicjax.engine.layout import choose_devices, layout_of, requested_cpu_devices
 
-    if options.layout is not None and (options.lanes or options.devices is not None):
-        raise UserError("--layout is given with --lanes or --devices; allowed: either, not both")
+    if options.layout is not None and (options.lanes or options.devices is not None or options.order):
+        raise UserError("--layout is given with --lanes, --devices or --order; allowed: either, not both")
     layout = layout_of(options.layout) if options.layout is not None else None
     requested_cpu_devices()  # a mistake in the environment is found before jax stumbles over it
     from topicjax.engine.run import Options, available_devices, use_all_cores
@@ -86,6 +88,7 @@ def make_engine_options(options: argparse.Namespace) -> "Options":
     use_all_cores()
     return Options(
         lanes=layout.lanes if layout is not None else options.lanes,
+        order=layout.order if layout is not None else options.order,
         snapshots=options.snapshots,
         save_seconds=options.save_every,
         extend=options.extend,
@@ -114,11 +117,11 @@ def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> st
             f"{outcome.trial_steps / max(busy, 1e-9):,.0f} trial-steps/s",
             f"  {outcome.ok:,} ok, {outcome.diverged:,} diverged",
             f"  {folder}/trials         one row per trial: settings, status, final values",
-            f"  {folder}/trajectories   one row per record: norms, losses, order parameters",
+            f"  {folder}/trajectories   one row per record: what was measured",
             f"  {folder}/checkpoints    weights (orbax); {size(total)} in all",
             "Next:",
             f"  {advice.report_command(folder)}",
-            f"  {advice.command('inspect', folder, example)}",
+            *([f"  {advice.command('inspect', folder, example)}"] if outcome.experiment == DEFAULT else []),
             f"  {advice.command('restore', folder, example, '--out', 'weights.npz')}",
             f"  in Python: topicjax.load({str(folder)!r}).trials",
         ]

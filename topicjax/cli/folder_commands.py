@@ -15,7 +15,6 @@ from topicjax.store.files import explained, write_whole
 from topicjax.store.lock import who
 from topicjax.store.repair import repair
 from topicjax.store.verify import verify
-from topicjax.trial import SETTINGS, make_trial
 
 SAY_SECONDS = 2.0
 MOST_PROBLEMS = 5  # of a status
@@ -114,10 +113,14 @@ def inspect_trial(options: argparse.Namespace) -> int:
     """Draw one trial's weights, attention and trajectory on one page."""
     run = reader.load(options.folder)
     trial_id = run.find(options.trial_id)
+    if run.experiment != "one_layer":
+        raise UserError(f"{options.folder} holds trials of {run.experiment}; allowed: those of one_layer")
+    from topicjax.experiments.one_layer.settings import SETTINGS, make_trial
+
     row = run.trials.set_index("trial_id").loc[trial_id, list(SETTINGS)]
     words = None
     if row["word_distribution"] != "uniform" or row["overlap"] != 0:
-        from topicjax.engine.limit_lines import data_model
+        from topicjax.experiments.one_layer.lines import data_model
 
         words = data_model(make_trial(row.to_dict())).topic_word
     inspect = analysis("report.trial_page").inspect

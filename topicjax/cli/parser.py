@@ -46,7 +46,8 @@ def make_parser() -> argparse.ArgumentParser:
     settings = "list every setting of a trial: default, what is allowed, meaning"
     plan = "say what a sweep would do and cost, without doing it"
     add("list", commands.list_sweeps, "list the sweeps there are", prints=True)
-    add("settings", commands.list_settings, settings, prints=True)
+    listed = add("settings", commands.list_settings, settings, prints=True)
+    listed.add_argument("sweep", nargs="?", help="the sweep of another experiment (default: the topic model)")
     add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
     add_folder_commands(add)
@@ -138,10 +139,16 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--lanes", type=int, default=0, help="trials that a device trains together (default: chosen)")
     add("--devices", type=int, metavar="N", help="use N of the devices (default: all)")
     add(
+        "--order",
+        choices=("lane", "together"),
+        default="",
+        help="train a lane at a time or lanes together (default: lane on cores, together on accelerators)",
+    )
+    add(
         "--layout",
         type=path,
         metavar="FOLDER",
-        help="lanes and devices of that folder's last run, to get the same bits again",
+        help="lanes, devices and order of that folder's last run, to get the same bits again",
     )
     add(
         "--snapshots",

@@ -5,7 +5,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,15 @@ from topicjax.engine import costs
 from topicjax.engine.plan import Group
 from topicjax.engine.progress import duration, size
 from topicjax.errors import UserError
+from topicjax.experiments import Experiment
+from topicjax.settings import Setting, Whole, declared
+from topicjax.store.files import StoreError
 from topicjax.store.folder import check_kind, check_name
-from topicjax.trial import DEFAULTS, SPEC_SETTINGS, Spec
+from topicjax.store.manifest import experiment_of, read_manifest
+from topicjax.trial import NEEDED
 
 MAX_PROGRAMS = 1000  # compiling one takes seconds to a minute
-MAX_LENGTHS = 100_000  # of documents: the kernel's room for queries is found by a sum over all of them
 MAX_WINDOW_SECONDS = 3600.0  # within a window a run can neither stop nor save
-SIZES = ("topics", "words_per_topic", "batch_size", "eval_documents", "length_max")
-SIZES += ("embedding_dim", "attention_dim")
 HOST_COPIES = dict(records=6, snapshots=3, states=2)  # of a chunk: in the making, being written, read back
 LESS = {
     "records": "raise record_every, or lower steps or --lanes",
@@ -32,47 +33,39 @@ LESS = {
 }
 
 
-def check_specs(specs: Collection[Spec], devices: Sequence[Any]) -> None:
-    """Raise a UserError if there are too many programs, or if one cannot train even a single trial.
-
-    This takes no time however large the numbers are: nothing of their size is made.
-    """
+def check_specs(experiment: Experiment, specs: Collection[Any], devices: Sequence[Any]) -> None:
+    """Raise a UserError if there are too many programs, or if one cannot train even a single trial."""
     if len(specs) > MAX_PROGRAMS:
-        names = [name for name in SPEC_SETTINGS if len({getattr(spec, name) for spec in specs}) > 1]
+        names = experiment.settings.spec_names
+        names = [name for name in names if len({getattr(spec, name) for spec in specs}) > 1]
         raise UserError(
             f"the sweep needs {len(specs):,} programs, one for each combination of {', '.join(names)}; "
             f"allowed: up to {MAX_PROGRAMS:,}; give these settings fewer values"
         )
     there = costs.device_memory(devices)
     for spec in specs:
-        lengths = spec.length_max - spec.length_min + 1
-        if lengths > MAX_LENGTHS:
-            raise UserError(
-                f"documents have {lengths:,} different lengths; allowed: up to {MAX_LENGTHS:,}; "
-                f"bring length_max = {spec.length_max} and length_min = {spec.length_min} closer together"
-            )
-        if (needed := least_bytes(spec)) > there:
+        if (needed := costs.trial_bytes(experiment, spec)) > there:
             raise UserError(
                 f"a trial needs about {size(needed)} of memory on its device and {size(there)} are there; "
-                f"lower {largest_setting(spec, least_bytes)}"
+                f"lower {largest_setting(experiment, spec)}"
             )
 
 
-def least_bytes(spec: Spec) -> float:
-    """Return about the least device memory that a trial takes, with queries for average documents only."""
-    return costs.lane_bytes(spec, costs.mean_queries(spec)) + costs.stream_bytes(spec)
-
-
-def largest_setting(spec: Spec, cost: Callable[[Spec], float]) -> str:
+def largest_setting(experiment: Experiment, spec: Any) -> str:
     """Return the size that costs most, beside its default or half of itself, as name = value."""
-    cheaper = {name: smaller(spec, name) for name in SIZES}
-    name = min(cheaper, key=lambda name: cost(cheaper[name]))
-    return f"{name} = {getattr(spec, name)}"
+    sizes = {name: own for name, own in declared(type(spec)).items() if isinstance(own.kind, Whole)}
+    cheaper = {name: smaller(spec, own) for name, own in sizes.items() if name not in NEEDED}
+    if not cheaper:
+        return "its sizes"
+    name = min(cheaper, key=lambda name: costs.trial_bytes(experiment, cheaper[name]))
+    is_setting = name in experiment.settings.settings
+    return f"{name if is_setting else 'the ' + sizes[name].help} = {getattr(spec, name)}"
 
 
-def smaller(spec: Spec, name: str) -> Spec:
+def smaller(spec: Any, setting: Setting) -> Any:
     """Return the Spec with one size at its default, or halved if it is no larger than that."""
-    value, default = getattr(spec, name), DEFAULTS[name]
+    name, default = setting.name, setting.default
+    value = getattr(spec, name)
     return replace(spec, **{name: default if value > default else max(min(1, value), value // 2)})
 
 
@@ -85,7 +78,7 @@ def check_groups(groups: Sequence[Group], devices: Sequence[Any]) -> None:
             raise UserError(
                 f"training {group.trials_per_chunk // len(devices):,} at once needs about {size(needed)} of "
                 f"memory on each device and {size(there)} are there; "
-                f"lower --lanes, or {largest_setting(group.spec, least_bytes)}"
+                f"lower --lanes, or {largest_setting(group.experiment, group.spec)}"
             )
         parts = host_bytes(group)
         if devices[0].platform == "cpu":
@@ -105,14 +98,20 @@ def check_groups(groups: Sequence[Group], devices: Sequence[Any]) -> None:
 
 def host_bytes(group: Group) -> dict[str, float]:
     """Return about how much of the host's memory a chunk takes, by what takes it."""
-    parts = costs.trial_bytes(group) | {"states": costs.state_bytes(group.spec)}
+    parts = costs.disk_bytes(group) | {"states": costs.sizes(group.experiment, group.spec).state}
     return {name: copies * group.trials_per_chunk * parts[name] for name, copies in HOST_COPIES.items()}
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, experiment: Experiment) -> None:
     """Raise a UserError or StoreError if no run can write to this folder, before it is made."""
     check_name(folder)
     check_kind(folder, may_be_new=True)
+    there = experiment_of(read_manifest(folder))
+    if there not in ("", experiment.name):
+        raise StoreError(
+            f"{folder} holds trials of the experiment {there}, not of {experiment.name}; "
+            "allowed: another folder (--out)"
+        )
     parent = existing_parent(folder)
     if not parent.is_dir():
         raise UserError(f"{parent} is not a folder; allowed: a run folder (--out)")
@@ -122,7 +121,7 @@ def check_disk(groups: Sequence[Group], folder: Path) -> None:
     """Raise a UserError if the disk has no room for what is left to train."""
     needed: dict[str, int] = {}
     for group in groups:
-        for name, count in costs.trial_bytes(group).items():
+        for name, count in costs.disk_bytes(group).items():
             needed[name] = needed.get(name, 0) + count * group.num_trials
     parent = existing_parent(folder)
     free = shutil.disk_usage(parent).free

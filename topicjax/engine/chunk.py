@@ -6,19 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from topicjax.engine.plan import StreamRow
+from topicjax.engine.orders import RowState
+from topicjax.engine.plan import Group, StreamRow
 from topicjax.engine.programs import Programs
-from topicjax.experiments.one_layer import kernel, train
-from topicjax.experiments.one_layer.records import Record
-from topicjax.experiments.one_layer.train import TrainState
 from topicjax.store.folder import ids_name
 from topicjax.store.writer import Writer
-from topicjax.trial import Spec, Trial, settings_of
-
-HEALTH = ("loss", "eval_loss", "norm_k", "norm_q", "norm_v")  # finite in every healthy record
+from topicjax.trial import Trial
 
 
 class Interrupted(Exception):
@@ -47,7 +44,7 @@ class Chunk:
         """Return stream rows x lanes x ... as trials x ..., without the padding."""
         return np.concatenate([values[i, : len(row.trial_ids)] for i, row in enumerate(self.rows)])
 
-    def add_records(self, records: Record) -> None:
+    def add_records(self, records: Any) -> None:
         """Keep the records of a segment, trials x records."""
         self.records.append(
             {name: self.unpacked(np.asarray(values)) for name, values in records._asdict().items()}
@@ -56,22 +53,12 @@ class Chunk:
     def columns(self) -> dict[str, np.ndarray]:
         """Return all records so far, trials x records."""
         return {
-            name: np.concatenate([part[name] for part in self.records], axis=1) for name in Record._fields
+            name: np.concatenate([part[name] for part in self.records], axis=1) for name in self.records[0]
         }
 
-    def add_snapshot(self, spec: Spec, step: int, params: Any) -> None:
-        """Keep the weights of a step in their true shapes."""
-        host = {name: self.unpacked(np.asarray(leaf)) for name, leaf in params.items()}
-        self.snapshots[step] = unpad_trials(spec, host)
-
-
-def unpad_trials(spec: Spec, params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return parameters of many trials without the padding of their own axes."""
-    first = kernel.unpad(spec, {name: leaf[0] for name, leaf in params.items()})
-    return {
-        name: np.ascontiguousarray(leaf[(slice(None), *map(slice, first[name].shape))])
-        for name, leaf in params.items()
-    }
+    def add_snapshot(self, step: int, weights: Mapping[str, Any]) -> None:
+        """Keep the weights of a step."""
+        self.snapshots[step] = {name: self.unpacked(np.asarray(leaf)) for name, leaf in weights.items()}
 
 
 def train_chunk(
@@ -92,29 +79,36 @@ def train_chunk(
     state = programs.init(streams, hypers)
     step, state = resume(chunk, writer, state, programs, say)
     if step == 0 and 0 in snapshots:
-        chunk.add_snapshot(spec, 0, state.params)
+        chunk.add_snapshot(0, programs.weights(state))
     saved = time.monotonic()
     while step < spec.steps:
         state, records = programs.advance(streams, hypers, state)
         step += programs.segment_steps
         chunk.add_records(records)
         if step in snapshots:
-            chunk.add_snapshot(spec, step, state.params)
+            chunk.add_snapshot(step, programs.weights(state))
         stop = on_segment(programs.segment_steps)
         if step < spec.steps and (stop or time.monotonic() - saved > save_seconds):
-            train.check_queries(state)
+            check_room(state)
             suspend(chunk, writer, state, programs.layout | dict(step=step))
             saved = time.monotonic()
         if stop and step < spec.steps:
             raise Interrupted
-    train.check_queries(state)
+    check_room(state)
     final = programs.record(streams, hypers, state)
     chunk.add_records(jax.tree.map(lambda column: column[..., None], final))
 
 
-def suspend(chunk: Chunk, writer: Writer, state: TrainState, meta: dict[str, Any]) -> None:
+def check_room(state: RowState) -> None:
+    """Raise if some data had no room in the program: its sizes are wrong, and its trials void."""
+    missing = int(np.max(np.asarray(state.missing)))
+    if missing > 0:
+        raise RuntimeError(f"the program lacks room for {missing} items of its data: its trials are void")
+
+
+def suspend(chunk: Chunk, writer: Writer, state: RowState, meta: dict[str, Any]) -> None:
     """Save the state inside a chunk, with its step and the layout it fits."""
-    payload = {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(state_leaves(state))}
+    payload = {f"state/{i}": to_host(leaf) for i, leaf in enumerate(state_leaves(state))}
     payload |= {f"record/{name}": values for name, values in chunk.columns().items()}
     for at, params in chunk.snapshots.items():
         payload |= {f"snapshot/{at}/{name}": leaf for name, leaf in params.items()}
@@ -122,23 +116,24 @@ def suspend(chunk: Chunk, writer: Writer, state: TrainState, meta: dict[str, Any
 
 
 def resume(
-    chunk: Chunk, writer: Writer, state: TrainState, programs: Programs, say: Callable[[str], None]
-) -> tuple[int, TrainState]:
+    chunk: Chunk, writer: Writer, state: RowState, programs: Programs, say: Callable[[str], None]
+) -> tuple[int, RowState]:
     """Return the step and state that an interrupted run saved for this chunk, or the given ones."""
     found = writer.load_partial(chunk.name)
     if found is None:
         return 0, state
-    if why := misfit(*found, len(chunk.trial_ids), state, programs):
+    if why := misfit(*found, chunk, state, programs):
         say(f"the saved state of chunk {chunk.name} {why}: its trials start again")
         return 0, state
     payload, meta = found
-    chunk.records = [{name: payload[f"record/{name}"] for name in Record._fields}]
+    names = programs.layout["records"]
+    chunk.records = [{name: payload[f"record/{name}"] for name in names}]
     for key, leaf in payload.items():
         kind, *rest = key.split("/")
         if kind == "snapshot":
             chunk.snapshots.setdefault(int(rest[0]), {})[rest[1]] = leaf
     old = state_leaves(state)
-    placed = [jax.device_put(payload[f"state/{i}"], leaf.sharding) for i, leaf in enumerate(old)]
+    placed = [to_device(payload[f"state/{i}"], leaf) for i, leaf in enumerate(old)]
     bare = jax.tree.unflatten(jax.tree.structure(state._replace(source=None)), placed)
     return meta["step"], bare._replace(source=state.source)
 
@@ -146,8 +141,8 @@ def resume(
 def misfit(
     payload: Mapping[str, np.ndarray],
     meta: Mapping[str, Any],
-    num_trials: int,
-    state: TrainState,
+    chunk: Chunk,
+    state: RowState,
     programs: Programs,
 ) -> str:
     """Return why a saved state is of no use to these programs; empty if it is whole and fits them."""
@@ -156,32 +151,43 @@ def misfit(
     step, spec = meta.get("step"), programs.spec
     if type(step) is not int or not 0 < step < spec.steps or step % programs.segment_steps:
         return f"has step {step!r}"
-    shapes = {f"state/{i}": leaf.shape for i, leaf in enumerate(state_leaves(state))}
-    shapes |= {f"record/{name}": (num_trials, step // spec.record_every) for name in Record._fields}
-    weights = unpadded_shapes(spec, state.params)
+    count, names = len(chunk.trial_ids), programs.layout["records"]
+    shapes = {f"state/{i}": to_host(leaf).shape for i, leaf in enumerate(state_leaves(state))}
+    shapes |= {f"record/{name}": (count, step // spec.record_every) for name in names}
     passed = [at for at in programs.group.snapshots if at <= step]
-    shapes |= {f"snapshot/{at}/{name}": (num_trials, *weights[name]) for at in passed for name in weights}
+    kept = jax.eval_shape(programs.weights_of_trial, state.trial_L) if passed else {}
+    shapes |= {f"snapshot/{at}/{name}": (count, *kept[name].shape) for at in passed for name in kept}
     if shapes != {name: np.shape(leaf) for name, leaf in payload.items()}:
         return "is not complete"
     return ""
 
 
-def unpadded_shapes(spec: Spec, params: Any) -> dict[str, tuple[int, ...]]:
-    """Return the true shapes of one trial's parameters, given those of stream rows x lanes."""
-    first: Any = {name: np.broadcast_to(np.float32(0), leaf.shape[2:]) for name, leaf in params.items()}
-    return {name: leaf.shape for name, leaf in kernel.unpad(spec, first).items()}
-
-
-def state_leaves(state: TrainState) -> list[Any]:
+def state_leaves(state: RowState) -> list[Any]:
     """Return all that must be saved: the source is made anew by init."""
     return jax.tree.leaves(state._replace(source=None))
 
 
+def to_host(leaf: Any) -> np.ndarray:
+    """Return an array of the state as NumPy has it; random keys as their data."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def to_device(array: np.ndarray, like: Any) -> Any:
+    """Return an array where and as another is."""
+    placed = jax.device_put(array, like.sharding)
+    return jax.random.wrap_key_data(placed, impl=jax.random.key_impl(like)) if is_key(like) else placed
+
+
+def is_key(leaf: Any) -> bool:
+    """Return whether an array holds random keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def write_chunk(
-    writer: Writer, chunk: Chunk, spec: Spec, trials: Mapping[str, Trial], run: int
+    writer: Writer, chunk: Chunk, group: Group, trials: Mapping[str, Trial], run: int
 ) -> tuple[int, int]:
     """Write a trained chunk; return how many of its trials are ok and how many diverged."""
-    rows, trajectories = tables(chunk, spec, trials, run)
+    rows, trajectories = tables(chunk, group, trials, run)
     for step, params in sorted(chunk.snapshots.items()):
         writer.save_snapshot(chunk.name, step, params)
     writer.commit(chunk.name, rows, trajectories)
@@ -190,27 +196,24 @@ def write_chunk(
 
 
 def tables(
-    chunk: Chunk, spec: Spec, trials: Mapping[str, Trial], run: int
+    chunk: Chunk, group: Group, trials: Mapping[str, Trial], run: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the chunk's parts of the trials and of the trajectories tables."""
-    ids, columns = chunk.trial_ids, chunk.columns()
-    num_records = columns["loss"].shape[1]
-    columns["step"] = np.broadcast_to(
-        np.arange(num_records, dtype=np.int32) * spec.record_every, columns["loss"].shape
-    )
-    trajectories = pd.DataFrame({"trial_id": np.repeat(ids, num_records)}).assign(
+    ids, columns, experiment = chunk.trial_ids, chunk.columns(), group.experiment
+    shape = next(iter(columns.values())).shape
+    step = np.broadcast_to(np.arange(shape[1], dtype=np.int32) * group.spec.record_every, shape)
+    trajectories = pd.DataFrame({"trial_id": np.repeat(ids, shape[1]), "step": step.ravel()}).assign(
         **{name: values.ravel() for name, values in columns.items()}
     )
-    sick = ~np.all([np.isfinite(columns[name]) for name in HEALTH], axis=0)
+    sick = ~np.all([np.isfinite(columns[name]) for name in experiment.healthy_columns], axis=0)
     diverged = sick.any(axis=1)
-    frame = pd.DataFrame([settings_of(trials[trial_id]) for trial_id in ids])
+    frame = pd.DataFrame([experiment.settings.settings_of(trials[trial_id]) for trial_id in ids])
     frame.insert(0, "trial_id", ids)
-    first_sick = columns["step"][0][sick.argmax(axis=1)]
     results = {
         "status": np.where(diverged, "diverged", "ok"),
-        "diverged_step": np.where(diverged, first_sick, np.nan),
+        "diverged_step": np.where(diverged, step[0][sick.argmax(axis=1)], np.nan),
     }
-    finals = {f"final_{name}": columns[name][:, -1] for name in Record._fields if name != "step"}
+    finals = {f"final_{name}": values[:, -1] for name, values in columns.items()}
     where = {"run": run, "chunk": chunk.name, "row": np.arange(len(ids))}
     steps = [sorted(chunk.snapshots)] * len(ids)
     return frame.assign(**results, **finals, **where, snapshot_steps=steps), trajectories

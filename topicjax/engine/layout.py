@@ -1,7 +1,7 @@
 """The layout of a run: how many trials each device trains together, on which devices.
 
 Under the same layout and versions the same sweep gives the same bits; under another, the same numbers to
-rounding.  A run's layout is in its entry of the manifest, as `lanes` and `devices`.
+rounding.  A run's layout is in its entry of the manifest, as `lanes`, `devices` and `order`.
 """
 
 import os
@@ -20,10 +20,11 @@ MAX_DEVICES = 4096
 
 
 class Layout(NamedTuple):
-    """Trials that a device trains together, and the kind of each device."""
+    """Trials that a device trains together, the kind of each device, and the order of the work."""
 
     lanes: int
     devices: tuple[str, ...]
+    order: str
 
 
 def layout_of(folder: Path) -> Layout:
@@ -33,7 +34,7 @@ def layout_of(folder: Path) -> Layout:
     lanes, devices = entry.get("lanes", 0), entry.get("devices", [])
     if not devices or lanes < 1:
         raise UserError(f"--layout is {folder}, whose last run does not name its layout; allowed: --lanes")
-    return Layout(lanes, tuple(devices))
+    return Layout(lanes, tuple(devices), entry.get("order", ""))
 
 
 def choose_devices(available: Sequence[Any], count: int | None, layout: Layout | None) -> Sequence[Any]:

@@ -6,22 +6,25 @@ here compiles or imports jax.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from topicjax.errors import UserError, shown
-from topicjax.trial import Hypers, Spec, Stream, Trial
+from topicjax.experiments import Experiment
+from topicjax.trial import Trial
 
 MAX_SNAPSHOTS = 1000  # of a trial
+ROW_COST = 2  # drawing the data of a stream row takes about as long as training so many trials
 
 
 @dataclass(frozen=True)
 class StreamRow:
     """Trials of one Stream, which share their documents."""
 
-    stream: Stream
-    hypers: tuple[Hypers, ...]
+    stream: Any
+    hypers: tuple[Any, ...]
     trial_ids: tuple[str, ...]
 
     def without(self, trial_ids: Collection[str]) -> "StreamRow":
@@ -43,7 +46,9 @@ class StreamRow:
 class Group:
     """All trials of one program, in chunks of `rows_per_chunk` stream rows of at most `lanes` trials."""
 
-    spec: Spec
+    experiment: Experiment
+    spec: Any
+    label: str  # what tells its program from the others
     snapshots: tuple[int, ...]  # steps at which weights are kept
     streams: tuple[StreamRow, ...]  # each with all of its trials
     lanes: int
@@ -73,40 +78,66 @@ class Group:
 
 
 def make_groups(
-    trials: Mapping[str, Trial], num_devices: int, lanes_per_device: int, snapshots: str = "none"
+    experiment: Experiment,
+    trials: Mapping[str, Trial],
+    num_devices: int,
+    lanes_per_device: int,
+    snapshots: str = "none",
 ) -> list[Group]:
     """Return the groups of trials (given by id), in the order of the sweep.
 
     Shapes follow from all trials of a sweep: for a resumed run take the finished ones out afterwards, so that
     it has the programs of an unbroken one.
     """
-    by_spec: dict[Spec, dict[Stream, dict[str, Hypers]]] = {}
+    by_spec: dict[Any, dict[Any, dict[str, Any]]] = {}
     for trial_id, trial in trials.items():
         by_spec.setdefault(trial.spec, {}).setdefault(trial.stream, {})[trial_id] = trial.hypers
+    labels = spec_labels(experiment, list(by_spec))
     groups = []
     for spec, members in by_spec.items():
         streams = tuple(StreamRow(stream, tuple(own.values()), tuple(own)) for stream, own in members.items())
-        lanes = lanes_per_row(max(len(stream.trial_ids) for stream in streams), lanes_per_device)
-        num_rows = sum(math.ceil(len(stream.trial_ids) / lanes) for stream in streams)
-        per_device = max(1, min(lanes_per_device // lanes, math.ceil(num_rows / num_devices)))
-        fitted = fit_queries(spec, members)
-        steps = parse_snapshots(snapshots, spec)
-        groups.append(Group(fitted, steps, streams, lanes, per_device * num_devices))
+        sizes = [len(stream.trial_ids) for stream in streams]
+        lanes, rows = chunk_shape(sizes, num_devices, lanes_per_device)
+        fitted, steps = experiment.fit(spec, list(members)), parse_snapshots(snapshots, spec)
+        groups.append(Group(experiment, fitted, labels[spec], steps, streams, lanes, rows * num_devices))
     return groups
 
 
-def fit_queries(spec: Spec, streams: Collection[Stream]) -> Spec:
-    """Return the Spec with a kernel that has queries enough for all these streams."""
-    shares = [stream.p_mask * (stream.p_keep + stream.p_random) for stream in streams]
-    return replace(spec, word_query_probability=max(shares))
+def fitted_specs(experiment: Experiment, trials: Iterable[Trial]) -> list[Any]:
+    """Return the Spec of each program, with its execution settings."""
+    streams: dict[Any, dict[Any, None]] = {}
+    for trial in trials:
+        streams.setdefault(trial.spec, {})[trial.stream] = None
+    return [experiment.fit(spec, list(own)) for spec, own in streams.items()]
 
 
-def lanes_per_row(largest: int, lanes_per_device: int) -> int:
-    """Return how many trials a stream row has: the largest Stream cut into equal parts that fit."""
-    return math.ceil(largest / math.ceil(largest / lanes_per_device))
+def chunk_shape(sizes: Sequence[int], num_devices: int, lanes_per_device: int) -> tuple[int, int]:
+    """Return lanes per stream row and stream rows per device for streams with so many trials each.
+
+    The shape that leaves the fewest places empty, counting the data of a stream row as a few trials; of
+    equally good ones, the largest.
+    """
+
+    def cost(lanes: int) -> int:
+        rows = sum(math.ceil(size / lanes) for size in sizes)
+        return math.ceil(rows / num_devices) * (lanes + ROW_COST)
+
+    lanes = min(range(min(max(sizes), lanes_per_device), 0, -1), key=cost)
+    needed = math.ceil(sum(math.ceil(size / lanes) for size in sizes) / num_devices)
+    most = max(1, min(lanes_per_device // lanes, needed))
+    return lanes, min(range(most, 0, -1), key=lambda rows: math.ceil(needed / rows) * rows)
 
 
-def parse_snapshots(text: str, spec: Spec) -> tuple[int, ...]:
+def spec_labels(experiment: Experiment, specs: Sequence[Any]) -> dict[Any, str]:
+    """Return a few words for each Spec: the settings in which they differ, or the experiment's name."""
+    names = [
+        name for name in experiment.settings.spec_names if len({getattr(spec, name) for spec in specs}) > 1
+    ]
+    described = {spec: ", ".join(f"{name}={getattr(spec, name)}" for name in names) for spec in specs}
+    return {spec: text or experiment.name for spec, text in described.items()}
+
+
+def parse_snapshots(text: str, spec: Any) -> tuple[int, ...]:
     """Return the steps at which weights are kept: 'last', 'none', 'log:N' or 'S1,S2,...'.
 
     Steps are rounded to the records, which are the only moments weights can be taken.
@@ -129,7 +160,7 @@ def parse_snapshots(text: str, spec: Spec) -> tuple[int, ...]:
     return tuple(sorted({spec.record_every * round(step / spec.record_every) for step in wanted}))
 
 
-def log_steps(count: int, spec: Spec) -> list[float]:
+def log_steps(count: int, spec: Any) -> list[float]:
     """Return so many steps of equal ratio, from the first record after the start to the last."""
     ratio = spec.steps / spec.record_every
     inner = [spec.record_every * ratio ** (i / max(count - 1, 1)) for i in range(count - 1)]

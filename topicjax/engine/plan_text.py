@@ -6,29 +6,31 @@ from pathlib import Path
 from topicjax.engine import costs
 from topicjax.engine.plan import Group
 from topicjax.engine.progress import duration, size
-from topicjax.engine.run import Options, describe, plan_groups
+from topicjax.engine.run import Options, plan_groups
+from topicjax.experiments import load_experiment
 from topicjax.store.manifest import read_manifest
 from topicjax.sweep import axes_of
 from topicjax.sweep_files import NamedSweep
-from topicjax.trial import Trial, trial_id
+from topicjax.trial import Trial
 
 MOST_VALUES = 8  # of an axis
 
 
 def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options) -> str:
     """Return what a run would do and cost; nothing is compiled or written."""
-    by_id = {trial_id(trial): trial for trial in trials}
-    groups, options = plan_groups(by_id, folder, options)
+    experiment = load_experiment(named.experiment)
+    by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
+    groups, options = plan_groups(experiment, by_id, folder, options)
     left = sum(group.num_trials for group in groups)
     lines = [f"{named.name}: {len(trials):,} trials"]
-    for name, values in axes_of(named.base, named.sweep).items():
+    for name, values in axes_of(named.settings, named.base, named.sweep).items():
         shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:MOST_VALUES]]
         more = ", ..." if len(values) > MOST_VALUES else ""
         lines.append(f"  {name:16} {len(values):4} values: {', '.join(shown)}{more}")
     lines.append(f"{len(groups)} programs on {len(options.devices)} x {options.devices[0].device_kind}")
     for group in groups:
         lines.append(
-            f"  {describe(group.spec)}: {group.num_trials:,} trials in {len(group.chunks):,} chunks "
+            f"  {group.label}: {group.num_trials:,} trials in {len(group.chunks):,} chunks "
             f"of {group.rows_per_chunk} streams x {group.lanes} trials"
         )
     lines += cost_lines(groups, options, folder)
@@ -42,9 +44,9 @@ def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[
     for group in groups:
         spec, count = group.spec, group.num_trials
         memory = max(memory, costs.device_bytes(group, len(options.devices)))
-        disk += count * sum(costs.trial_bytes(group).values())
+        disk += count * sum(costs.disk_bytes(group).values())
         steps += count * spec.steps
-        flops += count * spec.steps * costs.step_flops(spec)
+        flops += count * spec.steps * costs.step_flops(group.experiment, spec)
     runs = read_manifest(folder).get("runs", [])
     rates = [run["trial_steps_per_second"] for run in runs if "trial_steps_per_second" in run]
     if rates:

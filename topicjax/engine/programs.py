@@ -1,54 +1,40 @@
-"""The compiled programs of one group: a trial's functions over lanes, over stream rows, over devices."""
+"""The compiled programs of one group: an order of work, over stream rows, over devices."""
 
 import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from topicjax.engine import costs
+from topicjax.engine.orders import ORDERS, RowState, init_row, record_row, weights_row
 from topicjax.engine.plan import Group, StreamRow
-from topicjax.experiments.one_layer import train
-from topicjax.experiments.one_layer.records import Record
-from topicjax.experiments.one_layer.train import STATE_PER, Per, TrainState
-from topicjax.trial import Hypers, traced
 
 CPU_OPTIONS = {
     "xla_cpu_multi_thread_eigen": False,  # every core is a device: it needs no helpers
     "xla_backend_optimization_level": 1,  # runs as fast as 3, compiles sooner
 }
 SHARDED, REPLICATED = PartitionSpec("devices"), PartitionSpec()
-
-Belongs = Literal["stream", "trial", "state"]  # what an argument or result of a trial's function belongs to
-LANE_AXES: dict[Belongs, Any] = {
-    "stream": None,
-    "trial": 0,
-    "state": TrainState(*(0 if per is Per.TRIAL else None for per in STATE_PER)),
-}
-STREAM_AXES: dict[Belongs, Any] = {
-    "stream": 0,
-    "trial": 0,
-    "state": TrainState(*(None if per is Per.PROGRAM else 0 for per in STATE_PER)),
-}
-SHARDINGS: dict[Belongs, Any] = {
-    "stream": SHARDED,
-    "trial": SHARDED,
-    "state": TrainState(*(REPLICATED if per is Per.PROGRAM else SHARDED for per in STATE_PER)),
-}
+STATE_SHARDS = RowState(step=REPLICATED, missing=SHARDED, source=SHARDED, trial_L=SHARDED)
 
 
 class Programs:
     """The compiled init, advance and record of one group, for chunks of one shape."""
 
     def __init__(
-        self, group: Group, mesh: Mesh, on_compile: Callable[[float], None] = lambda seconds: None
+        self,
+        group: Group,
+        mesh: Mesh,
+        on_compile: Callable[[float], None] = lambda seconds: None,
+        order: str = "",
     ) -> None:
-        """Wrap the functions of one trial; each is compiled when it is first called."""
+        """Wrap the functions of one stream row; each is compiled when it is first called."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
+        self.order = order or default_order(mesh.devices.flatten())
         rate = costs.flop_rate(mesh.devices.flat[0].platform) * mesh.size
         self.segment_windows = costs.segment_windows(group, rate)
         self.layout = {  # a state saved inside a chunk fits programs of the same layout only
@@ -57,12 +43,15 @@ class Programs:
             "lanes": group.lanes,
             "snapshots": list(group.snapshots),
             "devices": mesh.size,
-            "records": list(Record._fields),
+            "order": self.order,
+            "records": list(group.experiment.Record._fields),  # type: ignore[attr-defined]
         }
-        advance = functools.partial(train.advance, num_records=self.segment_windows)
-        self._init = self._wrap(train.init, ("stream", "trial"), ("state",))
-        self._advance = self._wrap(advance, ("stream", "trial", "state"), ("state", "trial"), donate=(2,))
-        self._record = self._wrap(train.record, ("stream", "trial", "state"), ("trial",))
+        row = (SHARDED, SHARDED)
+        advance = functools.partial(ORDERS[self.order], num_windows=self.segment_windows)
+        self._init = self._wrap(init_row, row, STATE_SHARDS)
+        self._advance = self._wrap(advance, (*row, STATE_SHARDS), (STATE_SHARDS, SHARDED), donate=(2,))
+        self._record = self._wrap(record_row, (*row, STATE_SHARDS), SHARDED)
+        self._weights = self._wrap(weights_row, (SHARDED,), SHARDED)
         self.compiled: dict[str, Any] = {}
 
     @property
@@ -70,26 +59,16 @@ class Programs:
         """How many steps every trial of a chunk takes in one segment."""
         return self.segment_windows * self.spec.record_every
 
-    def _wrap(
-        self,
-        function: Callable[..., Any],
-        takes: Sequence[Belongs],
-        gives: Sequence[Belongs],
-        donate: tuple = (),
-    ) -> Any:
-        """Return a trial's function over lanes, then over stream rows, then over devices.
+    def _wrap(self, function: Callable[..., Any], takes: Any, gives: Any, donate: tuple = ()) -> Any:
+        """Return the function of one stream row over many rows, then over devices.
 
-        A core takes one stream row after another: a second batch axis only costs it transposed copies.
+        A core takes one row after another: a second batch axis only costs it transposed copies.
         """
-        for_spec = functools.partial(function, self.spec)
-        lanes = jax.vmap(for_spec, select(LANE_AXES, takes), unwrap(select(LANE_AXES, gives)))
-        stream_axes = select(STREAM_AXES, takes)
-        if on_cores(self.mesh):
-            rows = one_by_one(lanes, stream_axes)
-        else:
-            rows = jax.vmap(lanes, stream_axes, unwrap(select(STREAM_AXES, gives)))
-        specs = dict(in_specs=select(SHARDINGS, takes), out_specs=unwrap(select(SHARDINGS, gives)))
-        return jax.jit(jax.shard_map(rows, mesh=self.mesh, check_vma=False, **specs), donate_argnums=donate)
+        of_row = functools.partial(function, self.group.experiment, self.spec)
+        over_rows = one_by_one if on_cores(self.mesh) else all_rows
+        rows = over_rows(of_row, *(axes(shards) for shards in (takes, gives)))
+        mapped = jax.shard_map(rows, mesh=self.mesh, check_vma=False, in_specs=takes, out_specs=gives)
+        return jax.jit(mapped, donate_argnums=donate)
 
     def _call(self, name: str, *args: Any) -> Any:
         """Run a program, compiling it at its first call; compile time is counted apart."""
@@ -102,28 +81,43 @@ class Programs:
 
     def arguments(self, rows: Sequence[StreamRow]) -> tuple[Any, Any]:
         """Return the Streams and Hypers of a chunk on the devices, padded to the group's shape."""
+        traced = self.group.experiment.settings.traced
         padded = [*rows, *[rows[0]] * (self.group.rows_per_chunk - len(rows))]
         streams = [traced(row.stream) for row in padded]
         lanes = [fill(row.hypers, self.group.lanes) for row in padded]
         sharding = NamedSharding(self.mesh, SHARDED)
         stream_R = jax.tree.map(lambda *leaves: np.stack(leaves), *streams)
-        hypers_RxH = jax.tree.map(
+        hypers_RxL = jax.tree.map(
             lambda *leaves: np.stack(leaves).reshape(len(padded), self.group.lanes),
             *(traced(hypers) for row in lanes for hypers in row),
         )
-        return jax.device_put(stream_R, sharding), jax.device_put(hypers_RxH, sharding)
+        return jax.device_put(stream_R, sharding), jax.device_put(hypers_RxL, sharding)
 
-    def init(self, streams: Any, hypers: Any) -> TrainState:
+    def init(self, streams: Any, hypers: Any) -> RowState:
         """Return the state before the first step."""
         return self._call("init", streams, hypers)
 
-    def advance(self, streams: Any, hypers: Any, state: TrainState) -> tuple[TrainState, Record]:
+    def advance(self, streams: Any, hypers: Any, state: RowState) -> tuple[RowState, Any]:
         """Return the state one segment later and its records; the given state is used up."""
         return self._call("advance", streams, hypers, state)
 
-    def record(self, streams: Any, hypers: Any, state: TrainState) -> Record:
+    def record(self, streams: Any, hypers: Any, state: RowState) -> Any:
         """Return the record of the state as it is."""
         return self._call("record", streams, hypers, state)
+
+    def weights(self, state: RowState) -> dict[str, Any]:
+        """Return what snapshots keep of the state, R x L x ..."""
+        return self._call("weights", state.trial_L)
+
+    def weights_of_trial(self, trial_RxL: Any) -> Any:
+        """Return what a snapshot keeps of the first trial."""
+        first = jax.tree.map(lambda leaf: leaf[0, 0], trial_RxL)
+        return self.group.experiment.weights(self.spec, first)
+
+
+def default_order(devices: Any) -> str:
+    """Return the order of work that suits the devices."""
+    return "lane" if devices[0].platform == "cpu" else "together"
 
 
 def device_mesh(devices: Sequence[Any]) -> Mesh:
@@ -131,14 +125,13 @@ def device_mesh(devices: Sequence[Any]) -> Mesh:
     return Mesh(np.array(devices), ("devices",), axis_types=(AxisType.Auto,))
 
 
-def select(table: dict[Belongs, Any], owners: Sequence[Belongs]) -> tuple:
-    """Return the entries of these owners."""
-    return tuple(table[owner] for owner in owners)
-
-
-def unwrap(items: tuple) -> Any:
-    """Return the only item, or all: a function of one result does not return a tuple."""
-    return items[0] if len(items) == 1 else items
+def axes(shards: Any) -> Any:
+    """Return the axes of stream rows in values that are spread over devices in this way."""
+    return jax.tree.map(
+        lambda spec: 0 if spec == SHARDED else None,
+        shards,
+        is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+    )
 
 
 def compiler_options(mesh: Mesh) -> dict[str, Any] | None:
@@ -153,21 +146,26 @@ def on_cores(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
-def one_by_one(function: Callable[..., Any], in_axes: tuple) -> Callable[..., Any]:
+def all_rows(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+    """Return the function over stream rows, all at once."""
+    return jax.vmap(function, in_axes, out_axes)
+
+
+def one_by_one(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
     """Return what vmap over stream rows returns, computed in a loop over them; states share their step."""
 
     def share_step(leaf: Any) -> Any:
-        return leaf._replace(step=leaf.step[0]) if isinstance(leaf, TrainState) else leaf
+        return leaf._replace(step=leaf.step[0]) if isinstance(leaf, RowState) else leaf
 
     @functools.wraps(function)
     def each_row(*args: Any) -> Any:
         every_arg_by_row = jax.vmap(lambda *row: row, in_axes)(*args)
         results = jax.lax.map(lambda row: function(*row), every_arg_by_row)
-        return jax.tree.map(share_step, results, is_leaf=lambda leaf: isinstance(leaf, TrainState))
+        return jax.tree.map(share_step, results, is_leaf=lambda leaf: isinstance(leaf, RowState))
 
     return each_row
 
 
-def fill(hypers: Sequence[Hypers], lanes: int) -> list[Hypers]:
+def fill(hypers: Sequence[Any], lanes: int) -> list[Any]:
     """Return the Hypers of a stream row, the first repeated in empty lanes."""
     return [*hypers, *[hypers[0]] * (lanes - len(hypers))]

@@ -18,19 +18,20 @@ import jax
 from topicjax.engine import admission, costs
 from topicjax.engine.chunk import Chunk, Interrupted, train_chunk, write_chunk
 from topicjax.engine.layout import requested_cpu_devices
-from topicjax.engine.plan import Group, make_groups
-from topicjax.engine.programs import Programs, device_mesh
+from topicjax.engine.plan import Group, fitted_specs, make_groups
+from topicjax.engine.programs import Programs, default_order, device_mesh
 from topicjax.engine.progress import Progress
 from topicjax.engine.provenance import provenance
 from topicjax.engine.run_manifest import RunManifest
 from topicjax.engine.stopping import stop_requests
 from topicjax.errors import UserError
+from topicjax.experiments import Experiment, load_experiment
 from topicjax.store.files import first_line
 from topicjax.store.reader import committed
 from topicjax.store.writer import Writer
 from topicjax.sweep import axes_of
 from topicjax.sweep_files import NamedSweep
-from topicjax.trial import Spec, Trial, trial_id
+from topicjax.trial import Trial
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Options:
     """
 
     lanes: int = 0  # trials that a device trains together; 0: chosen
+    order: str = ""  # of the work, see engine/orders.py; empty: the one that suits the devices
     snapshots: str = "last"
     save_seconds: float = 60.0  # how often the state inside a chunk is saved
     extend: bool = False  # add to a folder of another sweep
@@ -60,6 +62,7 @@ class Outcome:
     seconds: float
     compile_seconds: float
     programs: int
+    experiment: str
     stopped_by: int = 0  # the signal that asked to stop
 
     @property
@@ -74,7 +77,12 @@ def use_all_cores() -> None:
     Call it before jax starts.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", requested_cpu_devices() or allowed or 1)
+    devices = requested_cpu_devices() or allowed or 1
+    jax.config.update("jax_num_cpu_devices", devices)
+    if "NPROC" not in os.environ:  # XLA reads PJRT_NPROC, else NPROC, when it starts its thread pool
+        # A batched LAPACK call (an SVD in a record, say) holds one thread of the pool and waits for another:
+        # with no more threads than devices, all of them can wait for ever.
+        os.environ.setdefault("PJRT_NPROC", str(devices + 1))
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "topicjax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
@@ -88,16 +96,19 @@ def available_devices() -> Sequence[Any]:
         raise UserError(f"jax has no devices: {first_line(error)}") from error
 
 
-def plan_groups(trials: Mapping[str, Trial], folder: Path, options: Options) -> tuple[list[Group], Options]:
+def plan_groups(
+    experiment: Experiment, trials: Mapping[str, Trial], folder: Path, options: Options
+) -> tuple[list[Group], Options]:
     """Return the groups of trials (given by id) that the folder lacks, and the options with lanes chosen.
 
     Nothing is written: this is where a run that is too large, or for no folder, is refused.
     """
-    specs = {trial.spec for trial in trials.values()}
-    admission.check_folder(folder)
-    admission.check_specs(specs, options.devices)
-    options = replace(options, lanes=options.lanes or costs.lanes_that_fit(specs, options.devices))
-    groups = make_groups(trials, len(options.devices), options.lanes, options.snapshots)
+    specs = fitted_specs(experiment, trials.values())
+    admission.check_folder(folder, experiment)
+    admission.check_specs(experiment, specs, options.devices)
+    lanes = options.lanes or costs.lanes_that_fit(experiment, specs, options.devices)
+    options = replace(options, lanes=lanes, order=options.order or default_order(options.devices))
+    groups = make_groups(experiment, trials, len(options.devices), lanes, options.snapshots)
     admission.check_groups(groups, options.devices)
     groups = unfinished(groups, folder)
     admission.check_disk(groups, folder)
@@ -112,8 +123,9 @@ def unfinished(groups: Sequence[Group], folder: Path) -> list[Group]:
 
 def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options) -> Outcome:
     """Train what the folder does not have yet, showing progress; return what was done."""
-    by_id = {trial_id(trial): trial for trial in trials}
-    groups, options = plan_groups(by_id, folder, options)  # before anything is written
+    experiment = load_experiment(named.experiment)
+    by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
+    groups, options = plan_groups(experiment, by_id, folder, options)  # before anything is written
     with Writer(folder, named.name, options.extend) as writer:
         groups = unfinished(groups, folder)  # another run may have finished some just now
         left = sum(group.num_trials for group in groups)
@@ -121,7 +133,8 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         entry = describe_run(named, writer.write_plan(list(by_id)), len(by_id), left, options)
         with Progress(left, total_steps) as progress, stop_requests() as is_stopping:
             progress.say(opening(entry, folder, len(options.devices)))
-            manifest = RunManifest(writer, entry, trials, progress.training)
+            lines = experiment.lines(trials, writer.manifest["limit_lines"])
+            manifest = RunManifest(writer, entry, lines, progress.training)
             train = Training(groups, by_id, manifest.run, writer, progress, options)
             with contextlib.suppress(Interrupted, KeyboardInterrupt):
                 train.run(is_stopping)
@@ -139,6 +152,7 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         seconds=train.seconds,
         compile_seconds=progress.compile_seconds,
         programs=len(groups),
+        experiment=experiment.name,
         stopped_by=is_stopping.first,
     )
 
@@ -147,15 +161,17 @@ def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options:
     """Return the manifest's entry of a run: the sweep as data, and where and with what it runs."""
     return {
         "sweep": named.name,
+        "experiment": named.settings.experiment,
         "description": named.description,
         "base": named.base,
-        "axes": axes_of(named.base, named.sweep),
+        "axes": axes_of(named.settings, named.base, named.sweep),
         "overrides": list(options.overrides),
         "plan": plan,
         "planned": planned,
         "left": left,
         "snapshots": options.snapshots,
         "lanes": options.lanes,
+        "order": options.order,
         **provenance(options.devices),
     }
 
@@ -205,8 +221,8 @@ class Training:
     def _train_groups(self, pool: ThreadPoolExecutor, is_stopping: Callable[[], bool]) -> None:
         mesh = device_mesh(self.options.devices)
         for number, group in enumerate(self.groups, start=1):
-            self.progress.group = f"program {number}/{len(self.groups)}: {describe(group.spec)}"
-            programs = Programs(group, mesh, self.progress.add_compile_time)
+            self.progress.group = f"program {number}/{len(self.groups)}: {group.label}"
+            programs = Programs(group, mesh, self.progress.add_compile_time, self.options.order)
             for rows in group.chunks:
                 if is_stopping():
                     raise Interrupted
@@ -219,7 +235,7 @@ class Training:
                 every = self.options.save_seconds
                 train_chunk(programs, chunk, self.writer, every, on_segment, self.progress.say)
                 self._settle()
-                args = (self.writer, chunk, group.spec, self.trials, self.run_number)
+                args = (self.writer, chunk, group, self.trials, self.run_number)
                 self._written.append(pool.submit(write_chunk, *args))
 
     def _settle(self) -> None:
@@ -227,8 +243,3 @@ class Training:
         while self._written:
             ok, diverged = self._written.pop().result()
             self.progress.update(ok=ok, diverged=diverged)
-
-
-def describe(spec: Spec) -> str:
-    """Return the few words that tell programs of a sweep apart."""
-    return f"{spec.optimizer}, {spec.embedding} embeddings, {spec.attention} attention, {spec.steps} steps"

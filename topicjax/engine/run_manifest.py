@@ -3,33 +3,32 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from topicjax.engine.limit_lines import Background, wanted_lines
+from topicjax.engine.background import Background
 from topicjax.engine.progress import Progress
 from topicjax.engine.provenance import now
+from topicjax.experiments import Line
 from topicjax.store.files import StoreError
 from topicjax.store.manifest import FORMAT
 from topicjax.store.writer import Writer
-from topicjax.trial import Trial
 
 
 class RunManifest:
     """The manifest of a folder while a run adds to it."""
 
     def __init__(
-        self, writer: Writer, entry: dict[str, Any], trials: Iterable[Trial], begin: threading.Event
+        self, writer: Writer, entry: dict[str, Any], lines: Sequence[Line], begin: threading.Event
     ) -> None:
-        """Write the entry of this run; compute missing limit lines in the background from `begin` on."""
+        """Write the entry of this run; compute these limit lines in the background from `begin` on."""
         before = writer.manifest
         self._writer, self._lock = writer, threading.Lock()
         self._sweep, self._entry = before.get("sweep", entry["sweep"]), entry
         self._runs, self._lines = before.get("runs", []), before.get("limit_lines", [])
         self.is_new = bool(entry["left"]) or entry["plan"] not in [run.get("plan") for run in self._runs]
         self.run = len(self._runs) + 1  # its number, as trials carry it
-        wanted = wanted_lines(trials, self._lines)
-        self.lines = Background(wanted, begin, self._write_in_background)
+        self.lines = Background(lines, begin, self._write_in_background)
         self.write()
 
     def write(self) -> None:

@@ -1,0 +1,94 @@
+"""What the engine trains: the contract of an experiment, and the names of those shipped.
+
+An experiment is a few pure functions of ONE trial.  The engine adds lanes, streams, devices, records,
+snapshots and resuming, and chooses the order of the work: it may draw the data of many steps first, train one
+trial after another or all together.  So data, update and measurement are separate functions, and what they
+return depends on their arguments alone.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from topicjax.errors import UserError, shown, unknown_name
+from topicjax.trial import Trial, TrialSettings
+
+SHIPPED = {
+    "one_layer": "topicjax.experiments.one_layer"
+}  # each with settings.TRIALS and experiment.EXPERIMENT
+
+
+class Line(NamedTuple):
+    """A limit line that is computed beside the training: its entry of the manifest, and what adds to it."""
+
+    entry: dict[str, Any]
+    compute: Callable[[], dict[str, Any]]
+
+
+def no_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> list[Line]:
+    """Return no limit lines: nothing is known of how well the data can be fitted."""
+    return []
+
+
+def same_spec(spec: Any, streams: Collection[Any]) -> Any:
+    """Return the Spec: its program needs to know nothing of the streams it will see."""
+    return spec
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The contract: settings, the columns of a record, and pure functions of one trial.
+
+    Spec, Stream and Hypers are the three classes of `settings`; streams and hypers arrive as traced scalars.
+    """
+
+    settings: TrialSettings
+    Record: type  # NamedTuple of scalars: the columns of the trajectories
+    source: Callable[..., Any]  # (spec, stream) -> what a stream fixes for the whole training
+    batch: Callable[..., Any]  # (spec, stream, source, step) -> the data of a step
+    init: Callable[..., Any]  # (spec, stream, hypers) -> state
+    update: Callable[..., Any]  # (spec, stream, hypers, state, batch) -> (next state, by-products)
+    measure: Callable[..., Any]  # (spec, stream, hypers, source, state, batch, by-products) -> Record
+    weights: Callable[..., Any]  # (spec, state) -> dict of arrays: what a snapshot keeps of a trial
+    healthy: tuple[str, ...] = ()  # columns that are finite in every healthy record; none: all of them
+    fit: Callable[..., Any] = same_spec  # (spec, streams) -> spec with its execution settings
+    missing: Callable[..., Any] | None = None  # (source, batch) -> above 0: the program has no room for them
+    trial_bytes: Callable[..., float] | None = None  # (spec) -> about the least memory of a trial, at once
+    step_flops: Callable[..., float] | None = None  # (spec) -> useful work; None: counted in the program
+    lines: Callable[..., list[Line]] = no_lines  # (trials, known entries) -> limit lines yet to be computed
+
+    @property
+    def name(self) -> str:
+        """The name of the experiment, as manifests have it."""
+        return self.settings.experiment
+
+    @property
+    def healthy_columns(self) -> tuple[str, ...]:
+        """The columns that tell a healthy trial from one that has diverged."""
+        return self.healthy or self.Record._fields  # type: ignore[attr-defined]
+
+
+def trial_settings(experiment: Any) -> TrialSettings:
+    """Return the settings of an experiment, given itself or its name; a shipped one is not imported."""
+    if isinstance(experiment, Experiment):
+        return experiment.settings
+    return import_module(f"{package_of(experiment)}.settings").TRIALS
+
+
+def load_experiment(experiment: str | Experiment) -> Experiment:
+    """Return the experiment, given itself or its name."""
+    if isinstance(experiment, Experiment):
+        return experiment
+    return import_module(f"{package_of(experiment)}.experiment").EXPERIMENT
+
+
+def package_of(name: Any) -> str:
+    """Return the package of a shipped experiment, or raise a UserError that lists them."""
+    if not isinstance(name, str):
+        raise UserError(
+            f"EXPERIMENT is {shown(name)}; allowed: an Experiment, or one of {', '.join(SHIPPED)}"
+        )
+    if name not in SHIPPED:
+        raise UserError(unknown_name("experiment", name, SHIPPED))
+    return SHIPPED[name]

@@ -27,9 +27,11 @@ from topicjax.store.files import (
 from topicjax.store.folder import MANIFEST
 
 FORMAT = 2
+FIRST_EXPERIMENT = "one_layer"  # what folders hold that do not name their experiment
 NUMBER = (int, float)
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "sweep": str,
+    "experiment": str,  # one_layer, where it is not said
     "description": str,
     "base": dict,
     "axes": dict,
@@ -39,6 +41,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "left": int,  # of these, not finished when the run started
     "snapshots": str,
     "lanes": int,
+    "order": str,
     "started": str,
     "versions": dict,
     "python": str,
@@ -55,6 +58,12 @@ ONCE_PER_FOLDER = ("description", "base", "axes", "snapshots", "started", "versi
 ONCE_PER_FOLDER += ("git_commit", "devices")  # what format 1 kept of its last run only
 
 Manifest = dict[str, Any]
+
+
+def experiment_of(manifest: Manifest) -> str:
+    """Return the experiment that a folder's trials are of; empty if there was no run yet."""
+    runs = manifest.get("runs", [])
+    return str(runs[-1].get("experiment", FIRST_EXPERIMENT)) if runs else ""
 
 
 def new_manifest(sweep: str) -> Manifest:

@@ -25,7 +25,7 @@ from topicjax.store.folder import (
     part_path,
 )
 from topicjax.store.journal import FileMark, Journal, read_journal
-from topicjax.store.manifest import FORMAT, Manifest, read_manifest
+from topicjax.store.manifest import FIRST_EXPERIMENT, FORMAT, Manifest, experiment_of, read_manifest
 from topicjax.store.parts import check_rows, read_columns, read_part
 from topicjax.store.status import PlanStatus as PlanStatus
 from topicjax.store.status import Status as Status
@@ -33,6 +33,7 @@ from topicjax.store.status import committed as committed
 from topicjax.store.status import status
 
 LOCATION = ("trial_id", "chunk", "row", "snapshot_steps")  # where a trial's weights are
+KEPT_OF_TRIALS = {*LOCATION, "snapshot_checksums", "status", "diverged_step", "run"}
 STATUSES = ("ok", "diverged")
 
 
@@ -76,6 +77,16 @@ class Run:
     def name(self) -> str:
         """The name of the sweep."""
         return str(self.manifest.get("sweep") or self.folder.name)
+
+    @property
+    def experiment(self) -> str:
+        """The experiment that the folder's trials are of."""
+        return experiment_of(self.manifest) or FIRST_EXPERIMENT
+
+    @property
+    def setting_names(self) -> list[str]:
+        """The columns of `trials` that are settings."""
+        return [name for name in self.trials.columns if name not in KEPT_OF_TRIALS and name[:6] != "final_"]
 
     def replace(self, **tables: Any) -> Self:
         """Return the run with other `trials`, `trajectories` or `missing`; all else is read as before."""

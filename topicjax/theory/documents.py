@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from topicjax.errors import UserError
-from topicjax.trial import DEFAULTS, DOCUMENT_SETTINGS, SETTINGS, check_documents
+from topicjax.experiments.one_layer.settings import DEFAULTS, DOCUMENT_SETTINGS, SETTINGS, check_documents
 
 Array = np.ndarray
 

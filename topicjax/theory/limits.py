@@ -10,19 +10,19 @@ the mean unchanged and shrink the standard error.
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import digamma, entr, log_softmax
 
+from topicjax.experiments.one_layer.settings import Objective, convert
 from topicjax.theory.documents import Array, DataModel
 from topicjax.theory.landscape import optimal_attention
 from topicjax.theory.posterior import GIBBS_DOCUMENTS, bayes_prediction
 from topicjax.theory.queries import Queries, first_documents, is_enumerated, kept_chance, sample_queries
 from topicjax.theory.stage1_value import has_diagonal, stage1_value
 from topicjax.theory.uniform_attention import uniform_attention_loss
-from topicjax.trial import Objective, convert
 
 Line = tuple[float, float]  # (value, standard error)
 FIT_QUERIES = 4_000  # that fit the two parameters of attention
@@ -174,6 +174,8 @@ def limit_lines(
     Cross-entropy stage 1 is fitted on other documents than it is evaluated on.
     """
     convert("objective", objective)  # raises unless it is one of them
+    if objective not in get_args(Objective):
+        raise ValueError(f"theory has no limit lines for objective {objective}")
     queries = sample_queries(data, num_documents, seed)
     value = stage1_value(data, objective, num_documents, seed + 1)
     values = [value]

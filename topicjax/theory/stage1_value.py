@@ -9,10 +9,10 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from topicjax.experiments.one_layer.settings import Objective
 from topicjax.theory.documents import Array, DataModel, same_topic
 from topicjax.theory.queries import Queries, kept_chance, sample_queries
 from topicjax.theory.uniform_attention import uniform_attention_optimum
-from topicjax.trial import Objective
 
 
 def has_diagonal(data: DataModel) -> bool:

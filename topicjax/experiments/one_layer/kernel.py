@@ -24,11 +24,11 @@ import scipy.special
 from topicjax.experiments.one_layer.lda import Documents, key_positions
 from topicjax.experiments.one_layer.losses import queries_loss
 from topicjax.experiments.one_layer.model import Params
-from topicjax.trial import Spec, Stream, code
+from topicjax.experiments.one_layer.settings import Spec, Stream, code
 
 VECTOR_WIDTH = 8
 OVERFLOW_PROBABILITY = 1e-12  # of a batch with more kept and random words than the capacity: an error
-UNUSUAL_PROBABILITY = 0.05  # of a batch that needs more than the usual queries: it only takes longer
+USUAL_SIGMAS = (0.0, 1.7)  # above the mean: a batch that needs more queries only takes longer
 
 
 class Bag(NamedTuple):
@@ -97,11 +97,11 @@ def query_capacity(spec: Spec, num_documents: int, overflow: float = OVERFLOW_PR
     The probability of more than k of them is at most exp(-s k) E[exp(s number)] for every s (Chernoff); the
     number is a binomial of random length.  Return a k for which that is below `overflow`.
     """
-    positions, probability = num_documents * spec.length_max, spec.word_query_probability
+    positions, probability = num_documents * spec.longest, spec.word_query_probability
     if probability <= 0 or probability >= 1:
         return positions if probability > 0 else 0
     slope_S = np.linspace(0.0, 10.0, 2001)[1:]
-    length_N = np.arange(spec.length_min, spec.length_max + 1)
+    length_N = np.arange(spec.shortest, spec.longest + 1)
     log_factor_S = np.log1p(probability * np.expm1(slope_S))
     log_sum_S = np.asarray(scipy.special.logsumexp(np.outer(log_factor_S, length_N), axis=1))
     log_document_S = log_sum_S - math.log(len(length_N))
@@ -145,16 +145,28 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bo
 
 def with_usual_queries(spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_documents: int) -> Any:
     """Return function(batch) to rounding, without the queries that only unusual batches need."""
-    usual = num_documents + query_capacity(spec, num_documents, UNUSUAL_PROBABILITY)
-    spare = batch.query_R.size - usual
-    if spec.infinite_documents or spare <= 0:
+    most = batch.query_R.size - num_documents
+    sizes = [size for size in usual_capacities(spec, num_documents) if size < most]
+    if spec.infinite_documents or not sizes or most == 0:
         return function(batch)
 
-    def with_first_queries() -> Any:
+    def with_first(size: int) -> Callable[[], Any]:
         count_RxV, query_R, target_RxV, missing = batch
-        return function(Bag(count_RxV[:usual], query_R[:usual], target_RxV[:usual], missing))
+        end = num_documents + size
+        return lambda: function(Bag(count_RxV[:end], query_R[:end], target_RxV[:end], missing))
 
-    return jax.lax.cond(largest(batch.queries_missing) <= -spare, with_first_queries, lambda: function(batch))
+    needed = largest(batch.queries_missing) + most
+    place = sum((needed > size).astype(jnp.int32) for size in sizes)
+    return jax.lax.switch(place, [*map(with_first, sizes), lambda: function(batch)])
+
+
+def usual_capacities(spec: Spec, num_documents: int) -> list[int]:
+    """Return numbers of kept and random words that about half of the batches, and nearly all, stay below."""
+    probability, lengths = spec.word_query_probability, spec.longest - spec.shortest + 1
+    mean_length = (spec.shortest + spec.longest) / 2
+    mean = num_documents * probability * mean_length
+    variance = mean * (1 - probability) + num_documents * probability**2 * (lengths**2 - 1) / 12
+    return sorted({padded(math.ceil(mean + sigmas * variance**0.5)) for sigmas in USUAL_SIGMAS})
 
 
 @jax.custom_batching.custom_vmap

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.random import threefry2x32_p
 
-from topicjax.trial import Spec, Stream, code
+from topicjax.experiments.one_layer.settings import Spec, Stream, code
 
 PROPOSALS = 8  # per draw from a Gamma distribution
 TINY = float(jnp.finfo(jnp.float32).tiny)
@@ -120,17 +121,33 @@ def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
     return 1 + jnp.minimum(passed_BxN, W - 1)
 
 
+def position_uniforms(key: jax.Array, K: int, B: int, N: int, length_max: jax.Array) -> jax.Array:
+    """Return K x B x N uniform numbers: jax.random.uniform of shape (K, B, length_max), and more positions.
+
+    The room N for positions is that of a program's longest documents; the numbers of a trial must not depend
+    on which other trials it shares a program with.  So every number is drawn by its place among (K, B,
+    length_max), which is what jax.random does.
+    """
+    position = jnp.arange(K * B * N, dtype=jnp.uint32)
+    place = position // jnp.uint32(N) * length_max.astype(jnp.uint32) + position % jnp.uint32(N)
+    first, second = (jnp.broadcast_to(half, place.shape) for half in jax.random.key_data(key))
+    high, low = threefry2x32_p.bind(first, second, jnp.zeros_like(place), place)
+    one_to_two = ((high ^ low) >> jnp.uint32(9)) | jnp.uint32(0x3F800000)
+    return (jax.lax.bitcast_convert_type(one_to_two, jnp.float32) - 1).reshape(K, B, N)
+
+
 def sample_documents(
     spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int
 ) -> Documents:
     """Return newly drawn and masked documents (the paper's sections 3.1, 3.2 and 6.1)."""
-    B, N = num_documents, spec.length_max
+    B, N = num_documents, spec.longest
     topic_key, length_key, token_key = jax.random.split(key, 3)
     P_BxW = word_distributions(spec, stream, phi_TxW, topic_key, B)
-    length_B = jax.random.randint(length_key, (B,), spec.length_min, spec.length_max + 1)
+    length_B = jax.random.randint(length_key, (B,), stream.length_min, stream.length_max + 1)
     present_BxN = jnp.arange(N)[None, :] < length_B[:, None]
-    u_4xBxN = flat(jax.random.uniform, token_key, (4, B, N))
-    u_word_BxN, u_mask_BxN, u_kind_BxN, u_random_BxN = u_4xBxN
+    u_word_BxN, u_mask_BxN, u_kind_BxN, u_random_BxN = position_uniforms(
+        token_key, 4, B, N, stream.length_max
+    )
 
     word_BxN = draw_words(P_BxW, u_word_BxN)
     masked_BxN = present_BxN & (u_mask_BxN < stream.p_mask)

@@ -1,38 +1,49 @@
-"""The two losses, as a traced choice.
+"""The losses, one of which a traced number chooses.
 
-Both are linear in the target, so the loss of a query whose target is a weighted histogram t of words is
+Each is linear in the target, so the loss of a query whose target is a weighted histogram t of words is
 cross-entropy (4):  |t| logsumexp(f) - t.f        squared (3):  |t| (f.f + 1) - 2 t.f
-with |t| the total weight.  Dimension letters: R queries, V outputs.
+with |t| the total weight.  A new objective is one entry in OBJECTIVES: its loss, summed over queries, and the
+gradient of that with respect to the outputs.  jax is imported when a loss is computed: settings need the
+names alone.  Dimension letters: R queries, V outputs.
 """
 
-import jax
-import jax.numpy as jnp
+from typing import Any
 
-from topicjax.trial import code
+Array = Any
 
-CROSS_ENTROPY = code("objective", "cross_entropy")
+
+def cross_entropy(output_RxV: Array, target_RxV: Array, real_V: Array) -> tuple[Array, Array]:
+    """Return eq. (4) and its gradient."""
+    import jax.numpy as jnp
+
+    weight_Rx1 = target_RxV.sum(axis=1, keepdims=True)
+    softmax_in_RxV = jnp.where(real_V[None, :], output_RxV, -jnp.inf)
+    largest_Rx1 = softmax_in_RxV.max(axis=1, keepdims=True)
+    exp_RxV = jnp.exp(softmax_in_RxV - largest_Rx1)
+    sum_Rx1 = exp_RxV.sum(axis=1, keepdims=True)
+    loss = (weight_Rx1 * (jnp.log(sum_Rx1) + largest_Rx1)).sum() - (target_RxV * output_RxV).sum()
+    return loss, (weight_Rx1 / sum_Rx1) * exp_RxV - target_RxV
+
+
+def squared(output_RxV: Array, target_RxV: Array, real_V: Array) -> tuple[Array, Array]:
+    """Return eq. (3) and its gradient."""
+    weight_Rx1 = target_RxV.sum(axis=1, keepdims=True)
+    norm_Rx1 = (output_RxV**2).sum(axis=1, keepdims=True)
+    loss = (weight_Rx1 * (norm_Rx1 + 1)).sum() - 2 * (target_RxV * output_RxV).sum()
+    return loss, 2 * (weight_Rx1 * output_RxV - target_RxV)
+
+
+OBJECTIVES = {"cross_entropy": cross_entropy, "squared": squared}
 
 
 def queries_loss(
-    objective: jax.Array, output_RxV: jax.Array, target_RxV: jax.Array, real_V: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    objective: Array, output_RxV: Array, target_RxV: Array, real_V: Array
+) -> tuple[Array, Array]:
     """Return the summed loss of all queries and its gradient with respect to the outputs.
 
     Outputs where real_V is False are padding: they hold zeros and take no part in the softmax.
     """
-    weight_Rx1 = target_RxV.sum(axis=1, keepdims=True)
-    softmax_in_RxV = jnp.where(real_V[None, :], output_RxV, -jnp.inf)
-    largest_Rx1 = jax.lax.stop_gradient(softmax_in_RxV.max(axis=1, keepdims=True))
-    exp_RxV = jnp.exp(softmax_in_RxV - largest_Rx1)
-    sum_Rx1 = exp_RxV.sum(axis=1, keepdims=True)
+    import jax
 
-    is_cross_entropy = objective == CROSS_ENTROPY
-    fit = (target_RxV * output_RxV).sum()
-    entropy_loss = (weight_Rx1 * (jnp.log(sum_Rx1) + largest_Rx1)).sum() - fit
-    squared_loss = (weight_Rx1 * ((output_RxV**2).sum(axis=1, keepdims=True) + 1)).sum() - 2 * fit
-    loss = jnp.where(is_cross_entropy, entropy_loss, squared_loss)
-
-    factor_Rx1 = jnp.where(is_cross_entropy, weight_Rx1 / sum_Rx1, 2 * weight_Rx1)
-    gradient_RxV = factor_Rx1 * jnp.where(is_cross_entropy, exp_RxV, output_RxV)
-    gradient_RxV -= jnp.where(is_cross_entropy, 1.0, 2.0) * target_RxV
-    return loss, gradient_RxV
+    losses = list(OBJECTIVES.values())
+    return jax.lax.switch(objective, losses, output_RxV, target_RxV, real_V)

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.one_layer.lda import Documents, flat, key_positions
-from topicjax.experiments.one_layer.losses import CROSS_ENTROPY
+from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, code
 from topicjax.theory.theorems import theorem1_bias, theorem2_entries
-from topicjax.trial import Hypers, Spec, Stream, code
 
 Params = dict[str, jax.Array]
 
@@ -165,7 +164,7 @@ def token_loss(
     target_BxNxV = jax.nn.one_hot(documents.word_BxN, spec.vocabulary, dtype=output_BxNxV.dtype)
     entropy_BxN = -(jax.nn.log_softmax(output_BxNxV) * target_BxNxV).sum(axis=2)  # eq. (4)
     squared_BxN = ((output_BxNxV - target_BxNxV) ** 2).sum(axis=2)  # eq. (3)
-    loss_BxN = jnp.where(objective == CROSS_ENTROPY, entropy_BxN, squared_BxN)
+    loss_BxN = jnp.where(objective == code("objective", "cross_entropy"), entropy_BxN, squared_BxN)
     masked_B = documents.masked_BxN.sum(axis=1)
     mean_B = jnp.where(documents.masked_BxN, loss_BxN, 0).sum(axis=1) / jnp.maximum(masked_B, 1)
     return mean_B.sum() / jnp.maximum((masked_B > 0).sum(), 1)

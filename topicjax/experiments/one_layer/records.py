@@ -16,7 +16,7 @@ import numpy as np
 from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer.kernel import Bag, Effective
 from topicjax.experiments.one_layer.model import Params, theorem2_blocks
-from topicjax.trial import Hypers, Spec, Stream
+from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream
 
 ROTATION_LAG = 10  # steps between the two W_V that the paper's Figure 5 compares
 MAX_SCORE_RANGE = 80.0  # float32 can safely divide by weights down to exp(-80)
@@ -25,7 +25,6 @@ MAX_SCORE_RANGE = 80.0  # float32 can safely divide by weights down to exp(-80)
 class Record(NamedTuple):
     """The measurements of one trial at one step; the names are the columns of the trajectory files."""
 
-    step: jax.Array
     loss: jax.Array  # eq. (1) on the batch of this step, before its update, without L2
     eval_loss: jax.Array  # on the held-out documents
     eval_loss_uniform: jax.Array  # the same weights with attention forced uniform
@@ -57,27 +56,28 @@ class HeldOut(NamedTuple):
     uniform: Bag
 
 
-def measure(
+def measure_model(
     spec: Spec,
     stream: Stream,
     hypers: Hypers,
     held_out: HeldOut,
     params: Params,
     earlier_value: jax.Array,
-    step: jax.Array,
+    has_past: jax.Array,
     loss: jax.Array,
     gradients: Params,
 ) -> Record:
-    """Return the record of a trial at a step, given the loss and gradients of that step's batch."""
+    """Return the record of a trial at a step, given the loss and gradients of that step's batch.
+
+    `earlier_value` is W_V ten steps before, if the trial `has_past`.
+    """
     model = kernel.effective(spec, params)
     eval_loss, uniform_loss = held_out_losses(spec, hypers, held_out, model)
     embedding = params.get("W_E")
-    has_past = step >= ROTATION_LAG
     value_VxV = model.value_VxV.T  # output, key: the paper's W_ij predicts i from j
     nan = jnp.full((), jnp.nan, value_VxV.dtype)
     same_word, same_topic, other_topic = attention_pairs(spec, model, held_out)
     return Record(
-        step=step,
         loss=loss,
         eval_loss=eval_loss,
         eval_loss_uniform=uniform_loss,

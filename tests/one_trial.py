@@ -1,0 +1,58 @@
+"""One trial of the one-layer model alone, through the engine's own order of work."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.engine import orders
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import TRIALS
+from topicjax.sweep import axes_of as axes_of_any
+from topicjax.sweep import expand as expand_any
+
+expand = functools.partial(expand_any, TRIALS)
+axes_of = functools.partial(axes_of_any, TRIALS)
+
+
+class Trained(NamedTuple):
+    """A trial after some steps."""
+
+    row: orders.RowState  # of one lane
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {name: leaf[0] for name, leaf in self.row.trial_L.params.items()}
+
+    @property
+    def missing(self) -> int:
+        return int(self.row.missing)
+
+
+def as_lane(hypers: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], hypers)
+
+
+def only_lane(records: Any) -> Any:
+    return jax.tree.map(lambda column: column[0], records)
+
+
+@functools.lru_cache
+def programs(spec: Any, num_records: int, order: str = "lane"):
+    """Return init, advance and record of one trial of a Spec: compiled once for all tests."""
+    start = jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec))
+    go_on = jax.jit(functools.partial(orders.ORDERS[order], EXPERIMENT, spec, num_windows=num_records))
+    look = jax.jit(functools.partial(orders.record_row, EXPERIMENT, spec))
+
+    def init(stream: Any, hypers: Any) -> Trained:
+        return Trained(start(stream, as_lane(hypers)))
+
+    def advance(stream: Any, hypers: Any, trained: Trained) -> tuple[Trained, Any]:
+        row, records = go_on(stream, as_lane(hypers), trained.row)
+        return Trained(row), only_lane(records)
+
+    def record(stream: Any, hypers: Any, trained: Trained) -> Any:
+        return only_lane(look(stream, as_lane(hypers), trained.row))
+
+    return init, advance, record

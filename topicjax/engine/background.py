@@ -1,0 +1,64 @@
+"""Limit lines of a sweep's data, computed in the background while it trains."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from topicjax.experiments import Line
+
+POLL_SECONDS = 0.1
+
+
+class Background:
+    """Computes limit lines in a thread of low priority.
+
+    Beside training they cost little; beside compiling, which uses every core, they double its time: the
+    thread waits for `begin`.
+    """
+
+    def __init__(self, wanted: Sequence[Line], begin: threading.Event, on_end: Callable[[], None]) -> None:
+        """Start the thread; `on_end` is called in it once all lines are there, unless it was stopped."""
+        self.entries: list[dict[str, Any]] = []
+        self._wanted, self._begin, self._on_end = wanted, begin, on_end
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._compute, daemon=True)
+        if wanted:
+            self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether lines are still being computed."""
+        return self._thread.is_alive()
+
+    @property
+    def left(self) -> int:
+        """How many lines are still to be computed."""
+        return len(self._wanted) - len(self.entries)
+
+    def wait(self, is_stopping: Callable[[], bool]) -> None:
+        """Wait until all lines are there, or the user asks to stop."""
+        self._begin.set()
+        while self.is_busy and not is_stopping():
+            self._thread.join(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Give up the lines that are not there yet, without waiting for the one under way."""
+        self._stopped.set()
+        self._begin.set()
+
+    def _compute(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # training comes first
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        self._begin.wait()
+        for line in self._wanted:
+            if self._stopped.is_set():
+                return
+            try:
+                found = line.compute()
+            except (ValueError, MemoryError) as error:  # theory has no lines for these data
+                found = {"error": str(error) or "out of memory"}
+            self.entries = [*self.entries, line.entry | found]
+        if not self._stopped.is_set():
+            self._on_end()
