@@ -6,6 +6,7 @@ from pathlib import Path
 
 from command_line import FAST, ROOT, end_started, start
 
+os.environ["XDG_CACHE_HOME"] = str(ROOT / ".pytest_cache" / "cache")  # not the user's own
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 
 import jax

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from topicjax.engine import progress
+from topicjax.engine import compile_times, progress
 
 
 @pytest.fixture
@@ -24,6 +24,33 @@ def test_rate_and_time_left_without_compile_time(clock):
     assert bar.rate == 200
     line = out.getvalue()
     assert line.startswith("2/10 trials · 200 trial-steps/s · 40 s left · 1 ok, 1 diverged")
+
+
+def test_time_left_counts_the_programs_that_are_not_compiled_yet(clock):
+    out = io.StringIO()
+    bar = progress.Progress(10, 10_000.0, out)
+    bar.programs = 3
+    bar.begin_program("depth=1")
+    clock[0] += 30
+    bar.add_compile_time(20)
+    bar.update(steps=2000)
+    assert out.getvalue().startswith("compiling 1/3: depth=1\n")
+    assert bar.seconds_left == 8000 / 200 + 2 * 20  # two more programs
+    bar.begin_program("depth=2")
+    assert bar.group == "program 2/3: depth=2" and bar.seconds_left == 8000 / 200 + 10
+
+
+def test_compile_times_are_remembered_and_a_foreign_file_is_no_matter(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compile_times.expected("mine") is None
+    for seconds in (9.0, 1.0, 4.0):
+        compile_times.remember("mine", seconds)
+    assert compile_times.expected("mine") == 9.0 and compile_times.expected("other") is None
+    for _ in range(compile_times.KEPT - 2):
+        compile_times.remember("mine", 2.0)
+    assert compile_times.expected("mine") == 4.0  # the first is forgotten
+    (tmp_path / "topicjax" / compile_times.FILE).write_text("[1, 2]")
+    assert compile_times.expected("mine") is None
 
 
 def test_plain_lines_come_every_ten_seconds(clock):

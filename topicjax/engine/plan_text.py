@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from topicjax.engine import costs
+from topicjax.engine import compile_times, costs
 from topicjax.engine.plan import Group
 from topicjax.engine.progress import duration, size
 from topicjax.engine.run import Options, plan_groups
@@ -57,5 +57,18 @@ def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[
         basis = f"an assumed {rate / 1e9:,.0f} GFLOP/s per device; a real run tells better"
     return [
         f"memory: about {size(memory)} per device    disk: about {size(disk)}",
-        f"time: about {duration(seconds)} for {steps:,.0f} trial-steps, without compiling (from {basis})",
+        f"time: about {duration(seconds)} for {steps:,.0f} trial-steps (from {basis})",
+        *compile_lines(groups),
+    ]
+
+
+def compile_lines(groups: Sequence[Group]) -> list[str]:
+    """Return the line on compiling; none if nothing is left to compile or this machine never did."""
+    each = compile_times.expected(groups[0].experiment.name) if groups else None
+    if each is None:
+        return []
+    total = duration(each * len(groups))
+    return [
+        f"compiling: about {total} more, {len(groups)} programs at up to {duration(each)} each as measured "
+        "here; less if they are in the cache"
     ]

@@ -27,6 +27,7 @@ class Progress:
         self.group = ""
         self.started = time.monotonic()
         self.compile_seconds = 0.0
+        self.programs = self.compiled = 0  # all programs of the run, and those that are compiled
         self.last_line = self.started
         self.out = out or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (a closed standard output)
         self.console = Console(file=self.out, highlight=False, soft_wrap=True)
@@ -50,6 +51,19 @@ class Progress:
         seconds = time.monotonic() - self.started - self.compile_seconds
         return self.steps / seconds if seconds > 0 else 0.0
 
+    @property
+    def seconds_left(self) -> float:
+        """About how long the run will still take, the compiling of further programs included."""
+        training = (self.total_steps - self.steps) / self.rate if self.rate else 0.0
+        each = self.compile_seconds / self.compiled if self.compiled else 0.0
+        return training + each * (self.programs - self.compiled)
+
+    def begin_program(self, label: str) -> None:
+        """Say that the next program is being compiled, and what tells it from the others."""
+        self.compiled += 1
+        self.group = f"program {self.compiled}/{self.programs}: {label}"
+        self.say(f"compiling {self.compiled}/{self.programs}: {label}")
+
     def add_compile_time(self, seconds: float) -> None:
         """Leave these seconds out of the rate."""
         self.compile_seconds += seconds
@@ -72,9 +86,12 @@ class Progress:
 
     def line(self) -> str:
         """Return the state in one line."""
-        left = (self.total_steps - self.steps) / self.rate if self.rate else 0.0
         parts = [f"{self.trials}/{self.total_trials} trials", f"{self.rate:,.0f} trial-steps/s"]
-        parts += [f"{duration(left)} left", f"{self.ok} ok, {self.diverged} diverged", self.group]
+        parts += [
+            f"{duration(self.seconds_left)} left",
+            f"{self.ok} ok, {self.diverged} diverged",
+            self.group,
+        ]
         return (" · " if can_print("·", self.out) else " | ").join(parts)
 
     def bar(self) -> Table:

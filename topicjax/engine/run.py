@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from topicjax.engine import admission, costs
+from topicjax.engine import admission, compile_times, costs
 from topicjax.engine.chunk import Chunk, Interrupted, train_chunk, write_chunk
 from topicjax.engine.layout import requested_cpu_devices
 from topicjax.engine.plan import Group, fitted_specs, make_groups
@@ -83,8 +83,7 @@ def use_all_cores() -> None:
         # A batched LAPACK call (an SVD in a record, say) holds one thread of the pool and waits for another:
         # with no more threads than devices, all of them can wait for ever.
         os.environ.setdefault("PJRT_NPROC", str(devices + 1))
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "topicjax"))
+    jax.config.update("jax_compilation_cache_dir", str(compile_times.cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
@@ -220,8 +219,10 @@ class Training:
 
     def _train_groups(self, pool: ThreadPoolExecutor, is_stopping: Callable[[], bool]) -> None:
         mesh = device_mesh(self.options.devices)
-        for number, group in enumerate(self.groups, start=1):
-            self.progress.group = f"program {number}/{len(self.groups)}: {group.label}"
+        self.progress.programs = len(self.groups)
+        for group in self.groups:
+            self.progress.begin_program(group.label)
+            before = self.progress.compile_seconds
             programs = Programs(group, mesh, self.progress.add_compile_time, self.options.order)
             for rows in group.chunks:
                 if is_stopping():
@@ -237,6 +238,7 @@ class Training:
                 self._settle()
                 args = (self.writer, chunk, group, self.trials, self.run_number)
                 self._written.append(pool.submit(write_chunk, *args))
+            compile_times.remember(group.experiment.name, self.progress.compile_seconds - before)
 
     def _settle(self) -> None:
         """Wait for the chunk that is being written."""
