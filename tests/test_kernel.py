@@ -328,7 +328,7 @@ def test_an_unusual_batch_gets_all_queries_and_so_do_those_beside_it():
 
     def queries_taken(queries_missing):
         batch = empty._replace(queries_missing=queries_missing)
-        return kernel.with_usual_queries(spec, lambda bag: bag.query_R.size, batch, spec.batch_size)
+        return kernel.with_usual_queries(spec, lambda bag: bag.query_R.size, batch, spec.batch_size, 2)
 
     half, usual = (spec.batch_size + found for found in kernel.usual_capacities(spec, spec.batch_size))
     assert half < usual < size

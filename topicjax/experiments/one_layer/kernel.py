@@ -143,10 +143,15 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bo
     )
 
 
-def with_usual_queries(spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_documents: int) -> Any:
-    """Return function(batch) to rounding, without the queries that only unusual batches need."""
+def with_usual_queries(
+    spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_documents: int, num_sizes: int = 1
+) -> Any:
+    """Return function(batch) to rounding, without the queries that only unusual batches need.
+
+    The function is compiled for all queries and for this many smaller sizes.
+    """
     most = batch.query_R.size - num_documents
-    sizes = [size for size in usual_capacities(spec, num_documents) if size < most]
+    sizes = [size for size in usual_capacities(spec, num_documents)[-num_sizes:] if size < most]
     if spec.infinite_documents or not sizes or most == 0:
         return function(batch)
 

@@ -84,6 +84,7 @@ def update(spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batc
         lambda bag: loss_gradients(spec, hypers, state.params, bag),
         batch.bag,
         spec.batch_size,
+        num_sizes=2,
     )
     gradients = add_l2(hypers, state.params, gradients)
     trained, frozen = split(spec, state.params)
@@ -115,12 +116,7 @@ def measure(
         params=state.params,
         earlier_value=state.earlier_values[slot],
         has_past=batch.step >= ROTATION_LAG,
-        loss=kernel.with_usual_queries(
-            spec,
-            lambda bag: kernel.loss(kernel_model, bag, hypers.objective, real_V),
-            batch.bag,
-            spec.batch_size,
-        ),
+        loss=kernel.loss(kernel_model, batch.bag, hypers.objective, real_V),
         gradients=gradients,
     )
 
