@@ -12,7 +12,8 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 import jax
 import pytest
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell, ...
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ... and under nohup
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

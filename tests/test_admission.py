@@ -98,7 +98,7 @@ def test_what_is_too_large_is_one_sentence_at_once_and_creates_nothing(
 ):
     before = time.process_time()
     assert cli.main([command, "smoke", *options.split()]) == 2
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 10  # half a second; minutes, if anything of that size were made
     error = capsys.readouterr().err
     assert re.search(sentence, error), error
     assert error.startswith("topicjax: ") and error.count("\n") == 1

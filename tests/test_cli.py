@@ -287,6 +287,8 @@ def test_advice_for_users_of_make_is_what_make_understands(monkeypatch, tmp_path
     )
     recipe = "sweep:\n\t@printf '%s\\n' run $(SWEEP) $(ARGS)\n"
     (tmp_path / "Makefile").write_text(recipe)
+    for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # `make test` runs this: its own make is not the user's
+        monkeypatch.delenv(name, raising=False)
     command = advice.same_again(typed)
     shown = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines() == typed

@@ -170,6 +170,14 @@ def test_a_one_shot_training_function_is_an_experiment(tmp_path):
         )
 
 
+def test_an_experiment_without_weights_leaves_tables_alone(tmp_path):
+    experiment = one_shot("descent", descend, Hypers, ("loss",), 5)
+    run = topicjax.sweep(experiment, product(rate=(0.1, 0.5)), tmp_path / "run", devices=jax.devices()[:1])
+    assert run.trials["final_loss"].notna().all()
+    with pytest.raises(StoreError, match="was run without snapshots"):
+        run.restore(run.trials["trial_id"][0])
+
+
 def test_costs_of_an_experiment_without_figures_come_from_its_functions():
     experiment = DEEP["EXPERIMENT"]
     spec = DEEP["Spec"](depth=2, width=32, batch_size=64)

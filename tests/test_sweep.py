@@ -181,7 +181,7 @@ def test_sweeps_that_would_fill_the_memory_are_refused_before_they_are_made() ->
         chain(*[many] * 1000)
     with pytest.raises(UserError, match=r"the sweep has 10,000,000,000 trials"):
         product(seed=range(100_000), l2=linspace(0, 1, 100_000))
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 10
 
 
 def test_trials_equal_make_trial_row_by_row() -> None:

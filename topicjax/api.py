@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topicjax.experiments import Experiment
+from topicjax.experiments import Experiment, trial_settings
 from topicjax.store.reader import Run, load
 from topicjax.sweep import Sweep, bind, expand
 from topicjax.sweep_files import NamedSweep
@@ -34,10 +34,9 @@ def sweep(
     """
     from topicjax.engine.run import Options, available_devices, run_sweep
 
-    folder = Path(folder)
-    own = NamedSweep(name or folder.name, "", experiment, dict(base or {}), sweep)
+    folder, settings = Path(folder), trial_settings(experiment)
     own = NamedSweep(
-        own.name, "", experiment, own.settings.converted(own.base), bind(own.settings, own.sweep)
+        name or folder.name, "", experiment, settings.converted(base or {}), bind(settings, sweep)
     )
     options = Options(
         lanes=lanes,
@@ -47,7 +46,7 @@ def sweep(
         extend=extend,
         devices=available_devices() if devices is None else devices,
     )
-    outcome = run_sweep(own, expand(own.settings, own.base, own.sweep), folder, options)
+    outcome = run_sweep(own, expand(settings, own.base, own.sweep), folder, options)
     if not outcome.is_whole:
         raise KeyboardInterrupt(f"{outcome.left} trials are left; the same call continues")
     return load(folder)

@@ -57,8 +57,9 @@ class Chunk:
         }
 
     def add_snapshot(self, step: int, weights: Mapping[str, Any]) -> None:
-        """Keep the weights of a step."""
-        self.snapshots[step] = {name: self.unpacked(np.asarray(leaf)) for name, leaf in weights.items()}
+        """Keep the weights of a step, if the experiment has any to keep."""
+        if weights:
+            self.snapshots[step] = {name: self.unpacked(np.asarray(leaf)) for name, leaf in weights.items()}
 
 
 def train_chunk(
