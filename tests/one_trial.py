@@ -42,7 +42,9 @@ def only_lane(records: Any) -> Any:
 def programs(spec: Any, num_records: int, order: str = "lane"):
     """Return init, advance and record of one trial of a Spec: compiled once for all tests."""
     start = jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec))
-    go_on = jax.jit(functools.partial(orders.ORDERS[order], EXPERIMENT, spec, num_windows=num_records))
+    go_on = jax.jit(
+        functools.partial(orders.ORDERS[order].advance, EXPERIMENT, spec, num_windows=num_records)
+    )
     look = jax.jit(functools.partial(orders.record_row, EXPERIMENT, spec))
 
     def init(stream: Any, hypers: Any) -> Trained:

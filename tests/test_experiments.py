@@ -231,19 +231,32 @@ def test_an_optimizer_or_objective_is_one_entry_in_a_table(tmp_path):
 
 
 def test_a_record_column_with_an_svd_is_one_line_and_does_not_hang(tmp_path):
-    """LAPACK calls of several devices at once wait for each other if the thread pool has no spare thread."""
-    fields = [(name, jax.Array) for name in (*WITHOUT_LINES.Record._fields, "spectral_v")]
-    Wider = NamedTuple("Wider", fields)
-
-    def measure(spec, stream, hypers, source, state, batch, made):
-        record = WITHOUT_LINES.measure(spec, stream, hypers, source, state, batch, made)
-        return Wider(*record, spectral_v=jnp.linalg.norm(state.params["W_V"], 2))
-
-    experiment = Experiment(**vars(WITHOUT_LINES) | dict(Record=Wider, measure=measure))
+    experiment = with_column("spectral_v", lambda params: jnp.linalg.norm(params["W_V"], 2))
     run = topicjax.sweep(experiment, product(seed=range(4)), tmp_path / "run", BASE | {"steps": 20})
     for _, row in run.trials.iterrows():
         W_V = run.restore(row["trial_id"])["W_V"]
         assert row["final_spectral_v"] == pytest.approx(np.linalg.norm(W_V, 2), rel=1e-4)
+
+
+def test_a_column_that_decomposes_several_matrices_at_once_is_refused(tmp_path):
+    """On several CPU devices such a call can wait for a thread that never comes."""
+
+    def both(params):
+        return jnp.linalg.norm(jnp.stack([params["W_K"], params["W_Q"]]), 2, axis=(1, 2)).max()
+
+    with pytest.raises(UserError, match=r"LAPACK .* on several matrices at once, .* jax.lax.map"):
+        topicjax.sweep(with_column("largest", both), product(seed=range(4)), tmp_path / "run", BASE)
+
+
+def with_column(name, of_params):
+    """Return the topic model with one more column of its records."""
+    Wider = NamedTuple("Wider", [(field, jax.Array) for field in (*WITHOUT_LINES.Record._fields, name)])
+
+    def measure(spec, stream, hypers, source, state, batch, made):
+        record = WITHOUT_LINES.measure(spec, stream, hypers, source, state, batch, made)
+        return Wider(*record, of_params(state.params))
+
+    return Experiment(**vars(WITHOUT_LINES) | dict(Record=Wider, measure=measure))
 
 
 def test_shipped_experiments_are_found_by_name():

@@ -11,7 +11,7 @@ import pytest
 import reference
 from jax.test_util import check_grads
 
-from topicjax.experiments.one_layer import kernel, lda, model
+from topicjax.experiments.one_layer import bags, kernel, lda, model, threefry
 from topicjax.experiments.one_layer.lda import Documents
 from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, check, traced
 from topicjax.trial import Trial
@@ -80,7 +80,7 @@ def large_params(spec: Spec, seed: int = 1) -> model.Params:
 
 def kernel_loss(spec, stream, objective, params, documents):
     padded = kernel.pad(params)
-    batch = kernel.from_documents(spec, stream, documents, uniform=spec.attention == "uniform")
+    batch = bags.from_documents(spec, stream, documents, uniform=spec.attention == "uniform")
     return kernel.loss(kernel.effective(spec, padded), batch, objective, kernel.real_types(spec))
 
 
@@ -166,7 +166,7 @@ def test_hand_written_gradient_against_finite_differences(objective):
     with jax.enable_x64(True):
         spec = replace(TINY, attention_biases="trained", output_bias="trained")
         params = kernel.pad(large_params(spec))
-        batch = kernel.from_documents(spec, traced(Stream()), ragged_documents())
+        batch = bags.from_documents(spec, traced(Stream()), ragged_documents())
 
         @jax.jit
         def function(params):
@@ -185,9 +185,10 @@ def test_zero_queries_attend_uniformly():
         output = model.apply(TINY, params, documents.shown_BxN, is_key)
         mean_row = np.mean([params["W_V"][:, token] for token in documents.shown_BxN[0, :7]], axis=0)
         np.testing.assert_allclose(output[0, 0], mean_row, rtol=1e-12)
-        trained = kernel.from_documents(TINY, traced(Stream()), documents)
-        attention = kernel.query_attention(kernel.effective(TINY, kernel.pad(params)).score_VxV, trained)
-        np.testing.assert_allclose(attention, kernel.query_attention(None, trained), rtol=1e-12)
+        bag = bags.from_documents(TINY, traced(Stream()), documents)
+        queries = bags.counts_and_targets(bag)[0], bag.queries.type_R
+        attention = kernel.query_attention(kernel.effective(TINY, kernel.pad(params)).score_VxV, *queries)
+        np.testing.assert_allclose(attention, kernel.query_attention(None, *queries), rtol=1e-12)
 
 
 def test_order_of_tokens_does_not_matter():
@@ -239,7 +240,7 @@ def test_padding_is_removed_and_gets_no_gradient():
     padded = kernel.pad(params)
     restored = kernel.unpad(spec, padded)
     assert all((restored[name] == leaf).all() for name, leaf in params.items())
-    batch = kernel.from_documents(spec, traced(Stream()), ragged_documents())
+    batch = bags.from_documents(spec, traced(Stream()), ragged_documents())
     gradient = jax.jit(
         jax.grad(
             lambda p: kernel.loss(kernel.effective(spec, p), batch, np.int32(0), kernel.real_types(spec))
@@ -260,18 +261,16 @@ def test_infinite_documents_are_the_limit_of_long_ones():
     @jax.jit
     def losses(hidden, objective):
         case = stream._replace(key_visibility=hidden)
-        documents = lda.sample_documents(spec, case, first_TxW, jax.random.key(0), 1)
+        documents = lda.sample_documents(spec, case, first_TxW, threefry.raw(jax.random.key(0)), 1)
         kernel_model, real_V = kernel.effective(spec, params), kernel.real_types(spec)
         uniform_model = kernel_model._replace(score_VxV=None)
         return [
-            kernel.loss(kernel_model, kernel.from_documents(spec, case, documents), objective, real_V),
-            kernel.loss(
-                kernel_model, kernel.from_distributions(spec, case, first_TxW[:1]), objective, real_V
-            ),
-            kernel.loss(uniform_model, kernel.from_documents(spec, case, documents, True), objective, real_V),
+            kernel.loss(kernel_model, bags.from_documents(spec, case, documents), objective, real_V),
+            kernel.loss(kernel_model, bags.from_distributions(spec, case, first_TxW[:1]), objective, real_V),
+            kernel.loss(uniform_model, bags.from_documents(spec, case, documents, True), objective, real_V),
             kernel.loss(
                 uniform_model,
-                kernel.from_distributions(spec, case, first_TxW[:1], True),
+                bags.from_distributions(spec, case, first_TxW[:1], True),
                 objective,
                 real_V,
             ),
@@ -285,15 +284,15 @@ def test_infinite_documents_are_the_limit_of_long_ones():
 
 def test_capacity_is_rarely_needed_and_overflow_is_counted():
     spec = Spec(word_query_probability=0.03)
-    capacity = kernel.query_capacity(spec, 40)
+    capacity = bags.query_capacity(spec, 40)
     lengths = np.random.default_rng(0).integers(100, 151, (20_000, 40)).sum(axis=1)
     needed = np.random.default_rng(1).binomial(lengths, 0.03)
     assert needed.max() < capacity < 2 * needed.mean()
     documents = ragged_documents()
     none = replace(TINY, word_query_probability=0.0)
     found = int((np.asarray(documents.masked_BxN) & (np.asarray(documents.shown_BxN) != 0)).sum())
-    assert kernel.from_documents(none, traced(Stream()), documents).queries_missing == found > 0
-    assert kernel.from_documents(TINY, traced(Stream()), documents).queries_missing <= 0
+    assert bags.from_documents(none, traced(Stream()), documents).queries_missing == found > 0
+    assert bags.from_documents(TINY, traced(Stream()), documents).queries_missing <= 0
 
 
 def test_usual_queries_train_as_all_queries_do():
@@ -306,31 +305,31 @@ def test_usual_queries_train_as_all_queries_do():
     def gradients(key):
         phi_TxW = lda.topic_words(spec, stream)
         documents = lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size)
-        batch = kernel.from_documents(spec, stream, documents)
+        batch = bags.from_documents(spec, stream, documents)
 
         def gradient(bag):
             def loss(params):
                 return kernel.loss(kernel.effective(spec, params), bag, np.int32(0), kernel.real_types(spec))
 
-            return jax.grad(loss)(params), bag.query_R.size
+            return jax.grad(loss)(params), bag.queries.type_R.size
 
-        return gradient(batch), kernel.with_usual_queries(spec, gradient, batch, spec.batch_size)
+        return gradient(batch), bags.with_usual_queries(spec, gradient, batch, spec.batch_size)
 
-    (whole, all_queries), (usual, usual_queries) = gradients(jax.random.key(0))
+    (whole, all_queries), (usual, usual_queries) = gradients(threefry.raw(jax.random.key(0)))
     assert usual_queries < 0.8 * all_queries
     assert relative(usual, whole) < 1e-5
 
 
 def test_an_unusual_batch_gets_all_queries_and_so_do_those_beside_it():
     spec = Spec()
-    size = spec.batch_size + kernel.query_capacity(spec, spec.batch_size)
-    empty = kernel.Bag(jnp.zeros((size, 1)), jnp.zeros(size, jnp.int32), jnp.zeros((size, 1)), jnp.zeros(()))
+    size = spec.batch_size + bags.query_capacity(spec, spec.batch_size)
+    empty = bags.Bag(jnp.zeros(()), jnp.zeros(()), bags.own_queries(size), jnp.zeros(()))
 
     def queries_taken(queries_missing):
         batch = empty._replace(queries_missing=queries_missing)
-        return kernel.with_usual_queries(spec, lambda bag: bag.query_R.size, batch, spec.batch_size, 2)
+        return bags.with_usual_queries(spec, lambda bag: bag.queries.type_R.size, batch, spec.batch_size, 2)
 
-    half, usual = (spec.batch_size + found for found in kernel.usual_capacities(spec, spec.batch_size))
+    half, usual = (spec.batch_size + found for found in bags.usual_capacities(spec, spec.batch_size))
     assert half < usual < size
     assert queries_taken(jnp.int32(half - size)) == half
     assert queries_taken(jnp.int32(half - size + 1)) == usual
@@ -341,7 +340,7 @@ def test_an_unusual_batch_gets_all_queries_and_so_do_those_beside_it():
 
 
 def test_half_of_the_batches_and_nearly_all_are_usual():
-    half, nearly_all = kernel.usual_capacities(Spec(), 40)
+    half, nearly_all = bags.usual_capacities(Spec(), 40)
     lengths = np.random.default_rng(0).integers(100, 151, (20_000, 40)).sum(axis=1)
     needed = np.random.default_rng(1).binomial(lengths, 0.03)
     assert 0.45 < (needed <= half).mean() < 0.75

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from topicjax.experiments.one_layer import lda
+from topicjax.experiments.one_layer import lda, threefry
 from topicjax.experiments.one_layer.settings import Spec, traced
 from topicjax.experiments.one_layer.settings import Stream as AnyStream
 
@@ -20,7 +20,7 @@ def sample(spec: Spec, num_documents: int = 4000, key: int = 0, **stream) -> lda
     @jax.jit
     def draw(stream):
         phi_TxW = lda.topic_words(spec, stream)
-        return lda.sample_documents(spec, stream, phi_TxW, jax.random.key(key), num_documents)
+        return lda.sample_documents(spec, stream, phi_TxW, threefry.raw(jax.random.key(key)), num_documents)
 
     return lda.Documents(*(np.asarray(x) for x in draw(traced(Stream(**stream)))))
 
@@ -127,6 +127,6 @@ def test_documents_do_not_depend_on_the_longest_of_their_program():
 
 def test_numbers_of_positions_are_those_of_jax():
     key = jax.random.key(3)
-    found = lda.position_uniforms(key, 4, 5, 40, jnp.int32(30))
+    found = lda.position_uniforms(threefry.raw(key), 4, 5, 40, jnp.int32(30))
     expected = jax.random.uniform(key, (4 * 5 * 30,)).reshape(4, 5, 30)
     np.testing.assert_array_equal(found[:, :, :30], expected)

@@ -10,7 +10,7 @@ import pytest
 from one_trial import as_lane, only_lane
 
 from topicjax.engine import orders
-from topicjax.experiments.one_layer import kernel, lda, model, records, train
+from topicjax.experiments.one_layer import kernel, lda, model, records, threefry, train
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
 from topicjax.experiments.one_layer.settings import Stream as AnyStream
@@ -71,7 +71,7 @@ def params(state) -> dict[str, np.ndarray]:
 
 @functools.partial(jax.jit, static_argnums=1)
 def draw(key: jax.Array, num_documents: int) -> lda.Documents:
-    return lda.sample_documents(SPEC, STREAM, lda.topic_words(SPEC, STREAM), key, num_documents)
+    return lda.sample_documents(SPEC, STREAM, lda.topic_words(SPEC, STREAM), threefry.raw(key), num_documents)
 
 
 def held_out() -> lda.Documents:

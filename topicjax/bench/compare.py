@@ -28,7 +28,7 @@ from topicjax.bench.timing import Method, memory_bytes, seconds_of
 from topicjax.engine import costs
 from topicjax.engine.orders import init_row, lane_at_a_time
 from topicjax.engine.run import use_all_cores
-from topicjax.experiments.one_layer import lda, model
+from topicjax.experiments.one_layer import lda, model, threefry
 from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
 from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, Stream, traced
 from topicjax.sweep import expand, logspace, product
@@ -73,7 +73,7 @@ def token_method() -> Method:
         return params | {n: params[n] - rate * gradients[n] for n in names}
 
     def step(params: model.Params, number: jax.Array) -> model.Params:
-        phi_TxW, key = lda.topic_words(spec, stream), jax.random.fold_in(keys.documents, number)
+        phi_TxW, key = lda.topic_words(spec, stream), threefry.fold_in(threefry.raw(keys.documents), number)
         documents = lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size)
         return jax.vmap(one, (0, 0, None))(rates, params, documents)
 
@@ -115,7 +115,7 @@ def torch_methods() -> list[Method]:
     spec, stream, hypers = bench_spec("adam"), traced(Stream()), traced(Hypers())
     keys, phi_TxW = lda.stream_keys(0), lda.topic_words(spec, stream)
     draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
-    drawn = [draw(jax.random.fold_in(keys.documents, number)) for number in range(TORCH_STEPS)]
+    drawn = [draw(threefry.fold_in(threefry.raw(keys.documents), number)) for number in range(TORCH_STEPS)]
     weights = model.init(spec, stream, hypers, keys.weights)
     methods = []
     for name, only_masked in (("torch-eager", False), ("torch-masked", True)):

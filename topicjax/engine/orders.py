@@ -28,16 +28,38 @@ class RowState(NamedTuple):
 
 
 Advance = Callable[..., tuple[RowState, Any]]
+OverLanes = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def init_row(experiment: Experiment, spec: Any, stream: Any, hypers_L: Any) -> RowState:
+class Order(NamedTuple):
+    """How stream rows are trained, and how a function of one trial is applied to all lanes besides."""
+
+    advance: Advance
+    over_lanes: OverLanes
+
+
+def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what vmap returns, computed in a loop over the lanes."""
+    return lambda *args_L: jax.lax.map(lambda args: function(*args), args_L)
+
+
+def init_row(
+    experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, over_lanes: OverLanes = jax.vmap
+) -> RowState:
     """Return the state of a stream row before the first step."""
-    trial_L = jax.vmap(lambda hypers: experiment.init(spec, stream, hypers))(hypers_L)
+    trial_L = over_lanes(lambda hypers: experiment.init(spec, stream, hypers))(hypers_L)
     zero = jnp.zeros((), jnp.int32)
     return RowState(zero, zero, experiment.source(spec, stream), trial_L)
 
 
-def record_row(experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, state: RowState) -> Any:
+def record_row(
+    experiment: Experiment,
+    spec: Any,
+    stream: Any,
+    hypers_L: Any,
+    state: RowState,
+    over_lanes: OverLanes = jax.vmap,
+) -> Any:
     """Return the records of the trials as they are: those after the last step."""
     batch = experiment.batch(spec, stream, state.source, state.step)
 
@@ -45,12 +67,12 @@ def record_row(experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, st
         _, made = experiment.update(spec, stream, hypers, trial, batch)
         return experiment.measure(spec, stream, hypers, state.source, trial, batch, made)
 
-    return jax.vmap(record)(hypers_L, state.trial_L)
+    return over_lanes(record)(hypers_L, state.trial_L)
 
 
-def weights_row(experiment: Experiment, spec: Any, trial_L: Any) -> Any:
+def weights_row(experiment: Experiment, spec: Any, trial_L: Any, over_lanes: OverLanes = jax.vmap) -> Any:
     """Return what snapshots keep of the trials."""
-    return jax.vmap(lambda trial: experiment.weights(spec, trial))(trial_L)
+    return over_lanes(lambda trial: experiment.weights(spec, trial))(trial_L)
 
 
 def lanes_together(
@@ -152,4 +174,4 @@ def lanes_first(record_WxL: Any) -> Any:
     return jax.tree.map(lambda column: jnp.moveaxis(column, 0, 1), record_WxL)
 
 
-ORDERS: dict[str, Advance] = {"lane": lane_at_a_time, "together": lanes_together}
+ORDERS = {"lane": Order(lane_at_a_time, one_by_one), "together": Order(lanes_together, jax.vmap)}

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +14,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from topicjax.engine import costs
 from topicjax.engine.orders import ORDERS, RowState, init_row, record_row, weights_row
 from topicjax.engine.plan import Group, StreamRow
+from topicjax.errors import UserError
 
 CPU_OPTIONS = {
     "xla_cpu_multi_thread_eigen": False,  # every core is a device: it needs no helpers
     "xla_backend_optimization_level": 1,  # runs as fast as 3, compiles sooner
 }
+SEVERAL_MATRICES = re.compile(r"@(lapack_\w+)\(.*: \(tensor<(?:1x)*(?!1x)\d+x\d+x\d+x")
 SHARDED, REPLICATED = PartitionSpec("devices"), PartitionSpec()
 STATE_SHARDS = RowState(step=REPLICATED, missing=SHARDED, source=SHARDED, trial_L=SHARDED)
 
@@ -47,11 +50,16 @@ class Programs:
             "records": list(group.experiment.Record._fields),  # type: ignore[attr-defined]
         }
         row = (SHARDED, SHARDED)
-        advance = functools.partial(ORDERS[self.order], num_windows=self.segment_windows)
-        self._init = self._wrap(init_row, row, STATE_SHARDS)
+        advance, over_lanes = ORDERS[self.order]
+        advance = functools.partial(advance, num_windows=self.segment_windows)
+        init, record, weights = (
+            functools.partial(function, over_lanes=over_lanes)
+            for function in (init_row, record_row, weights_row)
+        )
+        self._init = self._wrap(init, row, STATE_SHARDS)
         self._advance = self._wrap(advance, (*row, STATE_SHARDS), (STATE_SHARDS, SHARDED), donate=(2,))
-        self._record = self._wrap(record_row, (*row, STATE_SHARDS), SHARDED)
-        self._weights = self._wrap(weights_row, (SHARDED,), SHARDED)
+        self._record = self._wrap(record, (*row, STATE_SHARDS), SHARDED)
+        self._weights = self._wrap(weights, (SHARDED,), SHARDED)
         self.compiled: dict[str, Any] = {}
 
     @property
@@ -75,6 +83,7 @@ class Programs:
         if name not in self.compiled:
             start = time.monotonic()
             lowered = getattr(self, f"_{name}").lower(*args)
+            refuse_what_hangs(lowered, self.mesh)
             self.compiled[name] = lowered.compile(compiler_options(self.mesh))
             self.on_compile(time.monotonic() - start)
         return self.compiled[name](*args)
@@ -144,6 +153,20 @@ def compiler_options(mesh: Mesh) -> dict[str, Any] | None:
 def on_cores(mesh: Mesh) -> bool:
     """Return whether the devices are CPU cores."""
     return mesh.devices.flat[0].platform == "cpu"
+
+
+def refuse_what_hangs(lowered: Any, mesh: Mesh) -> None:
+    """Raise a UserError if the program gives LAPACK several matrices at once on more than one CPU device.
+
+    Such a call holds one of XLA's threads and waits for another.  There are as many threads as devices (more
+    would make every program a quarter slower), so all of them can end up waiting.
+    """
+    if on_cores(mesh) and mesh.size > 1 and (called := SEVERAL_MATRICES.search(lowered.as_text())):
+        raise UserError(
+            f"the experiment calls LAPACK ({called[1]}) on several matrices at once, which can hang on "
+            f"{mesh.size} CPU devices; decompose them one by one with jax.lax.map, or set "
+            "JAX_NUM_CPU_DEVICES=1"
+        )
 
 
 def all_rows(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:

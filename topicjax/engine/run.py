@@ -80,9 +80,8 @@ def use_all_cores() -> None:
     devices = requested_cpu_devices() or allowed or 1
     jax.config.update("jax_num_cpu_devices", devices)
     if "NPROC" not in os.environ:  # XLA reads PJRT_NPROC, else NPROC, when it starts its thread pool
-        # A batched LAPACK call (an SVD in a record, say) holds one thread of the pool and waits for another:
-        # with no more threads than devices, all of them can wait for ever.
-        os.environ.setdefault("PJRT_NPROC", str(devices + 1))
+        # A thread beyond the devices takes parts of their work, out of the cache of the core that has it.
+        os.environ.setdefault("PJRT_NPROC", str(devices))
     jax.config.update("jax_compilation_cache_dir", str(compile_times.cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 

@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.one_layer import kernel
+from topicjax.experiments.one_layer import bags
 from topicjax.experiments.one_layer.optimizers import optimizer
 from topicjax.experiments.one_layer.records import ROTATION_LAG
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
@@ -52,7 +52,7 @@ def optimizer_copies(name: str) -> int:
 
 def trial_bytes(spec: Spec) -> float:
     """Return about how much memory one trial and its documents take while it trains."""
-    T, V = spec.topics, kernel.padded(spec.vocabulary)
+    T, V = spec.topics, bags.padded(spec.vocabulary)
     states = (2 + optimizer_copies(spec.optimizer)) * weight_entries(spec)  # weights, gradients
     slots = math.ceil(ROTATION_LAG / spec.record_every)
     held_out = spec.eval_documents * (V if spec.infinite_documents else 6)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.random import threefry2x32_p
 
+from topicjax.experiments.one_layer import threefry
 from topicjax.experiments.one_layer.settings import Spec, Stream, code
 
 PROPOSALS = 8  # per draw from a Gamma distribution
@@ -41,9 +41,11 @@ def stream_keys(seed: jax.Array | int) -> Keys:
     return Keys(*jax.random.split(jax.random.key(seed), 3))
 
 
-def flat(draw: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return a draw of this shape, made as one long vector, which compiles several times faster."""
-    return draw(key, (math.prod(shape),)).reshape(shape)
+def numbers(
+    draw: Callable[[threefry.Key, jax.Array], jax.Array], key: threefry.Key, shape: tuple[int, ...]
+) -> jax.Array:
+    """Return numbers of this shape."""
+    return draw(key, jnp.arange(math.prod(shape))).reshape(shape)
 
 
 def topic_words(spec: Spec, stream: Stream) -> jax.Array:
@@ -54,7 +56,9 @@ def topic_words(spec: Spec, stream: Stream) -> jax.Array:
     elif spec.word_distribution == "zipf":
         weight_TxJ = jnp.broadcast_to(jnp.arange(1.0, J + 1) ** -stream.zipf_exponent, (T, J))
     else:
-        weight_TxJ = dirichlet(stream_keys(stream.seed).words, stream.word_concentration, (T, J))
+        weight_TxJ = dirichlet(
+            threefry.raw(stream_keys(stream.seed).words), stream.word_concentration, (T, J)
+        )
     own_TxT = jnp.eye(T)
     borrowed_TxT = jnp.roll(own_TxT, 1, axis=1)  # each topic also uses the next one's first words
     shared_J = (jnp.arange(J) < jnp.round(stream.overlap * J)).astype(weight_TxJ.dtype)
@@ -64,25 +68,25 @@ def topic_words(spec: Spec, stream: Stream) -> jax.Array:
     return phi_TxW / phi_TxW.sum(axis=1, keepdims=True)
 
 
-def topic_proportions(spec: Spec, stream: Stream, key: jax.Array, num_documents: int) -> jax.Array:
+def topic_proportions(spec: Spec, stream: Stream, key: threefry.Key, num_documents: int) -> jax.Array:
     """Return theta_BxT: Dirichlet(alpha) for lda, tau equal topics for tau documents."""
     if spec.documents == "lda":
         return dirichlet(key, stream.alpha, (num_documents, spec.topics))
-    lottery_BxT = flat(jax.random.uniform, key, (num_documents, spec.topics))
+    lottery_BxT = numbers(threefry.uniform, key, (num_documents, spec.topics))
     rank_BxT = jnp.argsort(jnp.argsort(lottery_BxT, axis=1), axis=1)
     return (rank_BxT < stream.topics_per_document) / stream.topics_per_document
 
 
-def dirichlet(key: jax.Array, concentration: jax.Array, shape: tuple[int, int]) -> jax.Array:
+def dirichlet(key: threefry.Key, concentration: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """Return draws from the symmetric Dirichlet, one per row, also for tiny concentrations.
 
     Gamma(c + 1) by Marsaglia and Tsang (2000), which accepts more than 95 % of proposals: eight proposals
     replace the rejection loop except in one draw of 10^10.  Then Gamma(c) = Gamma(c + 1) U^(1/c), in
     logarithms.  The sampler of jax.random is exact but takes seconds to compile.
     """
-    normal_key, uniform_key = jax.random.split(key)
-    normal = flat(jax.random.normal, normal_key, (PROPOSALS, *shape))
-    uniform = jnp.maximum(flat(jax.random.uniform, uniform_key, (PROPOSALS + 1, *shape)), TINY)
+    normal_key, uniform_key = threefry.split(key, 2)
+    normal = numbers(threefry.normal, normal_key, (PROPOSALS, *shape))
+    uniform = jnp.maximum(numbers(threefry.uniform, uniform_key, (PROPOSALS + 1, *shape)), TINY)
     d = concentration + 1 - 1 / 3
     cubed = (1 + normal / jnp.sqrt(9 * d)) ** 3
     safe = jnp.where(cubed > 0, cubed, 1.0)
@@ -95,7 +99,7 @@ def dirichlet(key: jax.Array, concentration: jax.Array, shape: tuple[int, int]) 
 
 
 def word_distributions(
-    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int
+    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> jax.Array:
     """Return P_BxW = theta phi, the word distribution of each document."""
     theta_BxT = topic_proportions(spec, stream, key, num_documents)
@@ -121,29 +125,29 @@ def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
     return 1 + jnp.minimum(passed_BxN, W - 1)
 
 
-def position_uniforms(key: jax.Array, K: int, B: int, N: int, length_max: jax.Array) -> jax.Array:
+def position_uniforms(key: threefry.Key, K: int, B: int, N: int, length_max: jax.Array) -> jax.Array:
     """Return K x B x N uniform numbers: jax.random.uniform of shape (K, B, length_max), and more positions.
 
     The room N for positions is that of a program's longest documents; the numbers of a trial must not depend
     on which other trials it shares a program with.  So every number is drawn by its place among (K, B,
-    length_max), which is what jax.random does.
+    length_max).
     """
-    position = jnp.arange(K * B * N, dtype=jnp.uint32)
-    place = position // jnp.uint32(N) * length_max.astype(jnp.uint32) + position % jnp.uint32(N)
-    first, second = (jnp.broadcast_to(half, place.shape) for half in jax.random.key_data(key))
-    high, low = threefry2x32_p.bind(first, second, jnp.zeros_like(place), place)
-    one_to_two = ((high ^ low) >> jnp.uint32(9)) | jnp.uint32(0x3F800000)
-    return (jax.lax.bitcast_convert_type(one_to_two, jnp.float32) - 1).reshape(K, B, N)
+    document_Bx1, position_N = jnp.arange(B)[:, None], jnp.arange(N)[None, :]
+
+    def each(number: jax.Array) -> jax.Array:  # of a position; in a loop, so that each is drawn only once
+        return threefry.uniform(key, (number * B + document_Bx1) * length_max + position_N)
+
+    return jax.lax.map(each, jnp.arange(K))
 
 
 def sample_documents(
-    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int
+    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> Documents:
     """Return newly drawn and masked documents (the paper's sections 3.1, 3.2 and 6.1)."""
     B, N = num_documents, spec.longest
-    topic_key, length_key, token_key = jax.random.split(key, 3)
+    topic_key, length_key, token_key = threefry.split(key, 3)
     P_BxW = word_distributions(spec, stream, phi_TxW, topic_key, B)
-    length_B = jax.random.randint(length_key, (B,), stream.length_min, stream.length_max + 1)
+    length_B = threefry.integers(length_key, B, stream.length_min, stream.length_max + 1)
     present_BxN = jnp.arange(N)[None, :] < length_B[:, None]
     u_word_BxN, u_mask_BxN, u_kind_BxN, u_random_BxN = position_uniforms(
         token_key, 4, B, N, stream.length_max

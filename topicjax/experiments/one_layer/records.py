@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from topicjax.experiments.one_layer import kernel
-from topicjax.experiments.one_layer.kernel import Bag, Effective
+from topicjax.experiments.one_layer import bags, kernel
+from topicjax.experiments.one_layer.bags import Bag
+from topicjax.experiments.one_layer.kernel import Effective
 from topicjax.experiments.one_layer.model import Params, theorem2_blocks
 from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream
 
@@ -107,7 +108,7 @@ def held_out_losses(
     uniform_loss = kernel.loss(uniform_model, held_out.uniform, hypers.objective, real_V)
     if spec.attention == "uniform":
         return uniform_loss, uniform_loss
-    loss = kernel.with_usual_queries(
+    loss = bags.with_usual_queries(
         spec,
         lambda bag: kernel.loss(model, bag, hypers.objective, real_V),
         held_out.attended,
@@ -129,7 +130,7 @@ def rotation(matrix: jax.Array, earlier: jax.Array) -> jax.Array:
 
 def pair_masks(spec: Spec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the word pairs of each kind, V x V: same word; same topic, other word; other topic."""
-    token_V = np.arange(kernel.padded(spec.vocabulary))
+    token_V = np.arange(bags.padded(spec.vocabulary))
     is_word_V = (token_V >= 1) & (token_V < spec.vocabulary)
     topic_V = (token_V - 1) // spec.words_per_topic
     word_pair = is_word_V[:, None] & is_word_V[None, :]
@@ -176,8 +177,7 @@ def attention_pairs(
     The mean is over all pairs of different positions of the held-out documents that show words and are keys.
     Infinite documents have no positions: there it is the attention relative to uniform attention.
     """
-    B = spec.eval_documents
-    count_BxV = held_out.uniform.count_RxV[:B]
+    count_BxV = held_out.uniform.count_BxV
     score_VxV = model.score_VxV
     V = count_BxV.shape[1]
     if score_VxV is None:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from topicjax.experiments.one_layer import kernel, lda, model
-from topicjax.experiments.one_layer.kernel import Bag
+from topicjax.experiments.one_layer import bags, kernel, lda, model, threefry
+from topicjax.experiments.one_layer.bags import Bag
 from topicjax.experiments.one_layer.model import Params
 from topicjax.experiments.one_layer.optimizers import optimizer
 from topicjax.experiments.one_layer.records import ROTATION_LAG, HeldOut, Record, measure_model
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 def make_source(spec: Spec, stream: Stream) -> Source:
     """Return the topics and the held-out documents of a Stream."""
     phi_TxW = lda.topic_words(spec, stream)
-    key = jax.random.key(lda.EVAL_SEED)
+    key = threefry.raw(jax.random.key(lda.EVAL_SEED))
     documents = draw_documents(spec, stream, phi_TxW, key, spec.eval_documents)
     uniform = to_bag(spec, stream, documents, uniform=True)
     attends = spec.attention == "trained"
@@ -54,7 +54,7 @@ def make_source(spec: Spec, stream: Stream) -> Source:
 
 def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Batch:
     """Return the documents of a step."""
-    key = jax.random.fold_in(source.documents_key, step)
+    key = threefry.fold_in(threefry.raw(source.documents_key), step)
     documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
     documents = jax.lax.optimization_barrier(documents)  # else the compiler draws them more than once
     return Batch(step, to_bag(spec, stream, documents, uniform=spec.attention == "uniform"))
@@ -79,7 +79,7 @@ def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
 
 def update(spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch) -> tuple[State, Params]:
     """Return the state one step later, and the gradients of that step."""
-    gradients = kernel.with_usual_queries(
+    gradients = bags.with_usual_queries(
         spec,
         lambda bag: loss_gradients(spec, hypers, state.params, bag),
         batch.bag,
@@ -127,7 +127,7 @@ def weights(spec: Spec, state: State) -> Params:
 
 
 def draw_documents(
-    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: jax.Array, num_documents: int
+    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> lda.Documents | jax.Array:
     """Return new documents: token by token, or the word distributions of infinite ones."""
     draw = lda.word_distributions if spec.infinite_documents else lda.sample_documents
@@ -137,8 +137,8 @@ def draw_documents(
 def to_bag(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array, uniform: bool) -> Bag:
     """Return documents as the kernel takes them, for attending or uniform models."""
     if isinstance(documents, lda.Documents):
-        return kernel.from_documents(spec, stream, documents, uniform)
-    return kernel.from_distributions(spec, stream, documents, uniform)
+        return bags.from_documents(spec, stream, documents, uniform)
+    return bags.from_distributions(spec, stream, documents, uniform)
 
 
 def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Params:
