@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from topicjax.engine import orders
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
@@ -45,7 +46,7 @@ def programs(spec: Any, num_records: int, order: str = "lane"):
     go_on = jax.jit(
         functools.partial(orders.ORDERS[order].advance, EXPERIMENT, spec, num_windows=num_records)
     )
-    look = jax.jit(functools.partial(orders.record_row, EXPERIMENT, spec))
+    one_step = jax.jit(functools.partial(orders.ORDERS[order].advance, EXPERIMENT, spec, num_windows=1))
 
     def init(stream: Any, hypers: Any) -> Trained:
         return Trained(start(stream, as_lane(hypers)))
@@ -55,6 +56,7 @@ def programs(spec: Any, num_records: int, order: str = "lane"):
         return Trained(row), only_lane(records)
 
     def record(stream: Any, hypers: Any, trained: Trained) -> Any:
-        return only_lane(look(stream, as_lane(hypers), trained.row))
+        _, records = one_step(stream, as_lane(hypers), trained.row, np.int32(1))
+        return jax.tree.map(lambda column: column[0], only_lane(records))
 
     return init, advance, record

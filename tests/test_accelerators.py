@@ -1,14 +1,17 @@
-"""Programs for accelerators that are not here: every shipped one is lowered for them, none is run."""
+"""Programs for accelerators that are not here: lowered for all of them, compiled for TPUs, never run."""
 
 import functools
+import re
 
 import jax
 import numpy as np
 import pytest
+from command_line import start
 from one_trial import expand
 
-from topicjax.engine import orders
-from topicjax.engine.plan import fitted_specs
+from topicjax.engine import orders, target
+from topicjax.engine.plan import fitted_specs, make_groups
+from topicjax.errors import UserError
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Stream, traced
 from topicjax.sweep_files import load_sweep, sweep_names
@@ -27,7 +30,7 @@ def lowered_for(spec) -> tuple[str, ...]:
 
     def window(stream, hypers):
         state = orders.init_row(EXPERIMENT, spec, stream, hypers)
-        state, records = orders.lanes_together(EXPERIMENT, spec, stream, hypers, state, 1)
+        state, records = orders.lanes_together(EXPERIMENT, spec, stream, hypers, state, num_windows=1)
         return EXPERIMENT.weights(spec, jax.tree.map(lambda leaf: leaf[0], state.trial_L)), records
 
     export = jax.export.export(jax.jit(jax.vmap(window)), platforms=("cuda", "tpu"))
@@ -43,3 +46,51 @@ def test_shipped_programs_can_be_lowered_for_gpu_and_tpu(name):
     named = load_sweep(name)
     for spec in fitted_specs(EXPERIMENT, expand(named.base, named.sweep)):
         assert lowered_for(spec) == ("cuda", "tpu")
+
+
+def test_a_target_needs_the_compiler_of_tpus(monkeypatch):
+    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="--target needs the compiler of TPUs; install it with: make tpu"):
+        target.target_devices("v5e:2x2")
+
+
+def test_an_unknown_target_is_one_sentence(monkeypatch):
+    def refuse(**_):
+        raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: Invalid TPU external name: TPU v99\nat libtpu.cc")
+
+    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: "found")
+    monkeypatch.setattr(target.topologies, "get_topology_desc", refuse)
+    for name in target.TPU_ALONE:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match=r"--target is 'v99:2x2'; allowed: .* as v5e:2x2 .*TPU v99\)$"):
+        target.target_devices("v99:2x2")
+
+
+def test_a_program_is_compiled_for_devices_from_shapes_alone():
+    """On devices that are here; those of a topology differ in their platform only."""
+    named = load_sweep("smoke")
+    by_id = {EXPERIMENT.settings.trial_id(trial): trial for trial in expand(named.base, named.sweep)}
+    group, *_ = make_groups(EXPERIMENT, by_id, 2, 4)
+    text = target.verdict(group, jax.local_devices()[:2])
+    assert re.fullmatch(
+        r"fits: .* arguments, .* results, .* temporary per device; [\d,.]+ MFLOP, every loop .*", text
+    )
+
+
+def test_a_program_without_room_is_said_to_have_none(monkeypatch):
+    def too_large(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm\nmore")
+
+    monkeypatch.setattr(target, "compile_advance", too_large)
+    text = target.verdict(None, [])  # type: ignore[arg-type]
+    assert text.startswith("does not fit: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm; fewer")
+
+
+@pytest.mark.slow
+def test_a_sweep_is_compiled_for_tpus_that_are_not_here(tmp_path):
+    pytest.importorskip("libtpu", reason="the extra tpu is not installed")
+    process = start("plan", "smoke", "--target", "v5e:2x2", cache=tmp_path, cwd=tmp_path, XLA_FLAGS="")
+    printed, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "4 x TPU v5 lite; none is run" in printed
+    assert printed.count("fits: ") == 2 and "does not fit" not in printed

@@ -13,7 +13,7 @@ from topicjax import cli
 from topicjax.engine import admission, costs, run
 from topicjax.engine.plan import make_groups
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer import kernel
+from topicjax.experiments.one_layer import bags
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Spec, make_trial, trial_id
 from topicjax.store.files import StoreError
@@ -189,7 +189,7 @@ def test_the_nearest_existing_parent(tmp_path):
 
 def test_nothing_of_their_size_is_made_for_large_numbers(monkeypatch):
     """The kernel's own room for queries is asked for only once the documents are known to fit."""
-    monkeypatch.setattr(kernel, "query_capacity", None)
+    monkeypatch.setattr(bags, "query_capacity", None)
     for settings in (dict(longest=10**9), dict(batch_size=10**9), dict(shortest=10**8, longest=10**8)):
         with pytest.raises(UserError):
             admission.check_specs(EXPERIMENT, [Spec(**settings)], jax.devices())

@@ -164,7 +164,7 @@ def many(spec: Spec, num_records: int, order: str):
 
     def advance(stream, hypers, state):
         tracings.append(1)
-        return orders.ORDERS[order].advance(EXPERIMENT, spec, stream, hypers, state, num_records)
+        return orders.ORDERS[order].advance(EXPERIMENT, spec, stream, hypers, state, num_windows=num_records)
 
     return jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec)), jax.jit(advance), tracings
 

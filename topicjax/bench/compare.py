@@ -33,7 +33,7 @@ from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
 from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, Stream, traced
 from topicjax.sweep import expand, logspace, product
 
-ENGINE_TRIALS = 64
+ENGINE_TRIALS = 128
 TOGETHER_LANES = 16  # at which lanes together are fastest on a core
 TOKEN_TRIALS = 16  # about a second per step on two cores, at the rate that 64 trials reach too
 SINGLE_RECORDS = 5

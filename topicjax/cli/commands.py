@@ -42,8 +42,15 @@ def list_settings(options: argparse.Namespace) -> int:
 
 
 def plan_sweep(options: argparse.Namespace) -> int:
-    """Print what a run would do; nothing is compiled or written."""
+    """Print what a run would do; nothing is written, and compiled only for a --target."""
     named, trials, folder = expand(options)
+    if options.target is not None and options.devices is not None:
+        raise UserError("--target is given with --devices; allowed: either, a target names its devices")
+    if options.target is not None:
+        from topicjax.engine.target import compile_for
+
+        compile_for(named.experiment, trials, options.target, options.lanes, options.snapshots, print)
+        return 0
     engine_options = make_engine_options(options)
     from topicjax.engine.plan_text import plan_text
 

@@ -48,7 +48,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("list", commands.list_sweeps, "list the sweeps there are", prints=True)
     listed = add("settings", commands.list_settings, settings, prints=True)
     listed.add_argument("sweep", nargs="?", help="the sweep of another experiment (default: the topic model)")
-    add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
+    planned = add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
+    target = "compile for TPUs that are not here, as v5e:2x2, and say whether it fits (needs make tpu)"
+    planned.add_argument("--target", metavar="TOPOLOGY", help=target)
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
     add_folder_commands(add)
     add_bench_options(add("bench", commands.run_bench, "measure how fast this machine is, as ratios"))
@@ -108,7 +110,7 @@ def add_restore_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
 
 
-def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+def add_sweep_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add what plan and run share."""
     add = parser.add_argument
     add("sweep", help="a name from `topicjax list`, or the path of a sweep file")
@@ -131,6 +133,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=path, help="run folder (default: results/SWEEP)")
     add("--extend", action="store_true", help="add to a folder that holds another sweep's trials")
     add_training_options(parser)
+    return parser
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:

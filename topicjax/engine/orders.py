@@ -52,33 +52,26 @@ def init_row(
     return RowState(zero, zero, experiment.source(spec, stream), trial_L)
 
 
-def record_row(
-    experiment: Experiment,
-    spec: Any,
-    stream: Any,
-    hypers_L: Any,
-    state: RowState,
-    over_lanes: OverLanes = jax.vmap,
-) -> Any:
-    """Return the records of the trials as they are: those after the last step."""
-    batch = experiment.batch(spec, stream, state.source, state.step)
-
-    def record(hypers: Any, trial: Any) -> Any:
-        _, made = experiment.update(spec, stream, hypers, trial, batch)
-        return experiment.measure(spec, stream, hypers, state.source, trial, batch, made)
-
-    return over_lanes(record)(hypers_L, state.trial_L)
-
-
 def weights_row(experiment: Experiment, spec: Any, trial_L: Any, over_lanes: OverLanes = jax.vmap) -> Any:
     """Return what snapshots keep of the trials."""
     return over_lanes(lambda trial: experiment.weights(spec, trial))(trial_L)
 
 
 def lanes_together(
-    experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, state: RowState, num_windows: int
+    experiment: Experiment,
+    spec: Any,
+    stream: Any,
+    hypers_L: Any,
+    state: RowState,
+    num_steps: Any = None,
+    *,
+    num_windows: int,
 ) -> tuple[RowState, Any]:
-    """Train all lanes step by step; return the state and records, L x W."""
+    """Train all lanes step by step; return the state and records, L x W.
+
+    A record is taken at the first step of a window.  Training ends after num_steps, if that is given; the
+    records of windows that did not begin are zeros.
+    """
     source = state.source
     update = jax.vmap(lambda h, trial, batch: experiment.update(spec, stream, h, trial, batch), (0, 0, None))
     measure = jax.vmap(
@@ -86,7 +79,7 @@ def lanes_together(
         (0, 0, None, 0),
     )
 
-    def step(carry: Any, offset: Any) -> tuple[Any, None]:
+    def step(offset: Any, carry: Any) -> Any:
         number, missing, trial_L, latest_L = carry
         batch = experiment.batch(spec, stream, source, number)
         following_L, made_L = update(hypers_L, trial_L, batch)
@@ -94,59 +87,79 @@ def lanes_together(
             offset == 0, lambda: measure(hypers_L, trial_L, batch, made_L), lambda: latest_L
         )
         missing = jnp.maximum(missing, lacking(experiment, source, batch))
-        return (number + 1, missing, following_L, latest_L), None
+        return number + 1, missing, following_L, latest_L
 
-    empty_L = no_records(lambda: record_row(experiment, spec, stream, hypers_L, state))
+    empty_L = no_records(experiment, spec, stream, hypers_L, state)
 
-    def window(carry: Any, _: None) -> tuple[Any, Any]:
-        (*carry, latest_L), _ = jax.lax.scan(step, (*carry, empty_L), jnp.arange(spec.record_every))
+    def window(carry: Any, left: Any) -> tuple[Any, Any]:
+        *carry, latest_L = jax.lax.fori_loop(0, left, step, (*carry, empty_L))
         return tuple(carry), latest_L
 
     first = (state.step, state.missing, state.trial_L)
-    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, None, num_windows)
+    steps_W = window_steps(spec, num_steps, num_windows)
+    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, steps_W)
     return RowState(number, missing, source, trial_L), lanes_first(record_WxL)
 
 
 def lane_at_a_time(
-    experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, state: RowState, num_windows: int
+    experiment: Experiment,
+    spec: Any,
+    stream: Any,
+    hypers_L: Any,
+    state: RowState,
+    num_steps: Any = None,
+    *,
+    num_windows: int,
 ) -> tuple[RowState, Any]:
-    """Train each lane through a window alone; return the state and records, L x W."""
+    """Do what lanes_together does, each lane through a window alone."""
     source, block = state.source, block_steps(experiment, spec, stream, state)
-    empty_L = no_records(lambda: record_row(experiment, spec, stream, hypers_L, state))
+    empty_L = no_records(experiment, spec, stream, hypers_L, state)
 
-    def through_block(carry: Any, first_offset: Any) -> tuple[Any, None]:
+    def through_block(carry: Any, at: Any) -> tuple[Any, None]:
         number, missing, trial_L, latest_L = carry
-        offsets = jnp.arange(block)
-        batches = jax.lax.map(lambda offset: experiment.batch(spec, stream, source, number + offset), offsets)
+        first_offset, steps = at
+        batches = jax.lax.map(
+            lambda offset: experiment.batch(spec, stream, source, number + offset), jnp.arange(block)
+        )
         missing = jnp.maximum(missing, lacking(experiment, source, batches))
 
         def lane(lane: Any) -> Any:
             hypers, trial, latest = lane
 
-            def step(carry: Any, at: Any) -> tuple[Any, None]:
+            def step(place: Any, carry: Any) -> Any:
                 trial, latest = carry
-                offset, batch = at
+                batch = jax.tree.map(lambda leaf: leaf[place], batches)
                 following, made = experiment.update(spec, stream, hypers, trial, batch)
                 latest = jax.lax.cond(
-                    offset == 0,
+                    first_offset + place == 0,
                     lambda: experiment.measure(spec, stream, hypers, source, trial, batch, made),
                     lambda: latest,
                 )
-                return (following, latest), None
+                return following, latest
 
-            return jax.lax.scan(step, (trial, latest), (first_offset + offsets, batches))[0]
+            return jax.lax.fori_loop(0, steps, step, (trial, latest))
 
         trial_L, latest_L = jax.lax.map(lane, (hypers_L, trial_L, latest_L))
-        return (number + block, missing, trial_L, latest_L), None
+        return (number + steps, missing, trial_L, latest_L), None
 
-    def window(carry: Any, _: None) -> tuple[Any, Any]:
+    def window(carry: Any, left: Any) -> tuple[Any, Any]:
         starts = jnp.arange(0, spec.record_every, block)
-        (*carry, latest_L), _ = jax.lax.scan(through_block, (*carry, empty_L), starts)
+        steps = jnp.clip(left - starts, 0, block)
+        (*carry, latest_L), _ = jax.lax.scan(through_block, (*carry, empty_L), (starts, steps))
         return tuple(carry), latest_L
 
     first = (state.step, state.missing, state.trial_L)
-    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, None, num_windows)
+    steps_W = window_steps(spec, num_steps, num_windows)
+    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, steps_W)
     return RowState(number, missing, source, trial_L), lanes_first(record_WxL)
+
+
+def window_steps(spec: Any, num_steps: Any, num_windows: int) -> Any:
+    """Return how many steps are taken in each window: all, or what is left of num_steps."""
+    start_W = spec.record_every * jnp.arange(num_windows)
+    if num_steps is None:
+        return jnp.full_like(start_W, spec.record_every)
+    return jnp.clip(num_steps - start_W, 0, spec.record_every)
 
 
 def block_steps(experiment: Experiment, spec: Any, stream: Any, state: RowState) -> int:
@@ -164,9 +177,16 @@ def lacking(experiment: Experiment, source: Any, batch: Any) -> Any:
     return jnp.max(experiment.missing(source, batch)).astype(jnp.int32)
 
 
-def no_records(make: Callable[[], Any]) -> Any:
-    """Return zeros in the shape of these records."""
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(make))
+def no_records(experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, state: RowState) -> Any:
+    """Return records of zeros, one for each lane."""
+
+    def record(hypers: Any, trial: Any) -> Any:
+        batch = experiment.batch(spec, stream, state.source, state.step)
+        _, made = experiment.update(spec, stream, hypers, trial, batch)
+        return experiment.measure(spec, stream, hypers, state.source, trial, batch, made)
+
+    shapes = jax.eval_shape(jax.vmap(record), hypers_L, state.trial_L)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def lanes_first(record_WxL: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from topicjax.engine import costs
-from topicjax.engine.orders import ORDERS, RowState, init_row, record_row, weights_row
+from topicjax.engine.orders import ORDERS, RowState, init_row, weights_row
 from topicjax.engine.plan import Group, StreamRow
 from topicjax.errors import UserError
 
@@ -26,7 +26,7 @@ STATE_SHARDS = RowState(step=REPLICATED, missing=SHARDED, source=SHARDED, trial_
 
 
 class Programs:
-    """The compiled init, advance and record of one group, for chunks of one shape."""
+    """The compiled init, advance and weights of one group, for chunks of one shape."""
 
     def __init__(
         self,
@@ -52,14 +52,13 @@ class Programs:
         row = (SHARDED, SHARDED)
         advance, over_lanes = ORDERS[self.order]
         advance = functools.partial(advance, num_windows=self.segment_windows)
-        init, record, weights = (
-            functools.partial(function, over_lanes=over_lanes)
-            for function in (init_row, record_row, weights_row)
-        )
-        self._init = self._wrap(init, row, STATE_SHARDS)
-        self._advance = self._wrap(advance, (*row, STATE_SHARDS), (STATE_SHARDS, SHARDED), donate=(2,))
-        self._record = self._wrap(record, (*row, STATE_SHARDS), SHARDED)
-        self._weights = self._wrap(weights, (SHARDED,), SHARDED)
+        init, weights = (functools.partial(each, over_lanes=over_lanes) for each in (init_row, weights_row))
+        taken, given = (*row, STATE_SHARDS, REPLICATED), (STATE_SHARDS, SHARDED)
+        self.functions = {  # to be compiled
+            "init": self._wrap(init, row, STATE_SHARDS),
+            "advance": self._wrap(advance, taken, given, donate=(2,)),
+            "weights": self._wrap(weights, (SHARDED,), SHARDED),
+        }
         self.compiled: dict[str, Any] = {}
 
     @property
@@ -82,7 +81,7 @@ class Programs:
         """Run a program, compiling it at its first call; compile time is counted apart."""
         if name not in self.compiled:
             start = time.monotonic()
-            lowered = getattr(self, f"_{name}").lower(*args)
+            lowered = self.functions[name].lower(*args)
             refuse_what_hangs(lowered, self.mesh)
             self.compiled[name] = lowered.compile(compiler_options(self.mesh))
             self.on_compile(time.monotonic() - start)
@@ -108,11 +107,12 @@ class Programs:
 
     def advance(self, streams: Any, hypers: Any, state: RowState) -> tuple[RowState, Any]:
         """Return the state one segment later and its records; the given state is used up."""
-        return self._call("advance", streams, hypers, state)
+        return self._call("advance", streams, hypers, state, np.int32(self.segment_steps))
 
     def record(self, streams: Any, hypers: Any, state: RowState) -> Any:
-        """Return the record of the state as it is."""
-        return self._call("record", streams, hypers, state)
+        """Return the record of the state as it is, which is used up: the first of a segment of one step."""
+        _, records = self._call("advance", streams, hypers, state, np.int32(1))
+        return jax.tree.map(lambda column: column[..., 0], records)
 
     def weights(self, state: RowState) -> dict[str, Any]:
         """Return what snapshots keep of the state, R x L x ..."""

@@ -4,8 +4,6 @@ Dimension letters: B documents, N positions, T topics, J words of one topic, W =
 Token 0 is [MASK]; the words are 1..W and word i belongs to topic (i - 1) // J.
 """
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -41,13 +39,6 @@ def stream_keys(seed: jax.Array | int) -> Keys:
     return Keys(*jax.random.split(jax.random.key(seed), 3))
 
 
-def numbers(
-    draw: Callable[[threefry.Key, jax.Array], jax.Array], key: threefry.Key, shape: tuple[int, ...]
-) -> jax.Array:
-    """Return numbers of this shape."""
-    return draw(key, jnp.arange(math.prod(shape))).reshape(shape)
-
-
 def topic_words(spec: Spec, stream: Stream) -> jax.Array:
     """Return phi_TxW, the word distribution of each topic; disjoint topics unless overlap > 0."""
     T, J = spec.topics, spec.words_per_topic
@@ -72,7 +63,8 @@ def topic_proportions(spec: Spec, stream: Stream, key: threefry.Key, num_documen
     """Return theta_BxT: Dirichlet(alpha) for lda, tau equal topics for tau documents."""
     if spec.documents == "lda":
         return dirichlet(key, stream.alpha, (num_documents, spec.topics))
-    lottery_BxT = numbers(threefry.uniform, key, (num_documents, spec.topics))
+    (bits,) = threefry.random_bits((key, threefry.places(num_documents, spec.topics)))
+    lottery_BxT = threefry.uniform(bits)
     rank_BxT = jnp.argsort(jnp.argsort(lottery_BxT, axis=1), axis=1)
     return (rank_BxT < stream.topics_per_document) / stream.topics_per_document
 
@@ -85,8 +77,11 @@ def dirichlet(key: threefry.Key, concentration: jax.Array, shape: tuple[int, int
     logarithms.  The sampler of jax.random is exact but takes seconds to compile.
     """
     normal_key, uniform_key = threefry.split(key, 2)
-    normal = numbers(threefry.normal, normal_key, (PROPOSALS, *shape))
-    uniform = jnp.maximum(numbers(threefry.uniform, uniform_key, (PROPOSALS + 1, *shape)), TINY)
+    bits, more_bits = threefry.random_bits(
+        (normal_key, threefry.places(PROPOSALS, *shape)),
+        (uniform_key, threefry.places(PROPOSALS + 1, *shape)),
+    )
+    normal, uniform = threefry.normal(bits), jnp.maximum(threefry.uniform(more_bits), TINY)
     d = concentration + 1 - 1 / 3
     cubed = (1 + normal / jnp.sqrt(9 * d)) ** 3
     safe = jnp.where(cubed > 0, cubed, 1.0)
@@ -132,12 +127,9 @@ def position_uniforms(key: threefry.Key, K: int, B: int, N: int, length_max: jax
     on which other trials it shares a program with.  So every number is drawn by its place among (K, B,
     length_max).
     """
-    document_Bx1, position_N = jnp.arange(B)[:, None], jnp.arange(N)[None, :]
-
-    def each(number: jax.Array) -> jax.Array:  # of a position; in a loop, so that each is drawn only once
-        return threefry.uniform(key, (number * B + document_Bx1) * length_max + position_N)
-
-    return jax.lax.map(each, jnp.arange(K))
+    number, position = jnp.arange(K * B)[:, None], jnp.arange(N)[None, :]
+    (bits,) = threefry.random_bits((key, number * length_max + position))
+    return threefry.uniform(bits).reshape(K, B, N)
 
 
 def sample_documents(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.one_layer import threefry
-from topicjax.experiments.one_layer.lda import Documents, key_positions, numbers
+from topicjax.experiments.one_layer.lda import Documents, key_positions
 from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, code
 from topicjax.theory.theorems import theorem1_bias, theorem2_entries
 
@@ -79,8 +79,8 @@ def initializer(hypers: Hypers) -> Initializer:
     """
 
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        normal = numbers(threefry.normal, threefry.raw(key), shape).astype(dtype)
-        uniform = numbers(threefry.uniform, threefry.raw(key), shape).astype(dtype)
+        (bits,) = threefry.random_bits((threefry.raw(key), threefry.places(*shape)))
+        normal, uniform = threefry.normal(bits).astype(dtype), threefry.uniform(bits).astype(dtype)
         default = (2 * uniform - 1) / shape[1] ** 0.5
         chosen = jnp.where(hypers.init == code("init", "uniform"), uniform, normal)
         chosen = jnp.where(hypers.init == code("init", "default"), default, chosen)

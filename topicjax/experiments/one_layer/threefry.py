@@ -1,11 +1,11 @@
-"""The numbers of jax.random, drawn by their places, in straight-line code.
+"""The numbers of jax.random, drawn by their places, in one pass.
 
-On cores jax.random draws in a loop of several passes over memory, for every call; documents take many small
-calls.  Here the compiler fuses a draw with what uses it.  The bits are those of jax.random (tests compare
-them), and a number can be drawn by its place in a shape that is only known when the program runs.
-A key is a pair of uint32: jax.random.key_data of the key.
+On cores jax.random draws in several passes over memory, for every call; documents take many small calls.  The
+bits are those of jax.random (tests compare them), and a number can be drawn by its place in a shape that is
+only known when the program runs.  A key is a pair of uint32: jax.random.key_data of the key.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 KEY_INJECTIONS = 5  # each after four rounds
+PIECE = 2048  # numbers that are drawn at a time
 
 
 class Key(NamedTuple):
@@ -53,29 +54,55 @@ def fold_in(key: Key, number: jax.Array | int) -> Key:
     return Key(*hashed(key, jnp.asarray(number)))
 
 
-def random_bits(key: Key, place: jax.Array) -> jax.Array:
-    """Return 32 bits for every place."""
-    left, right = hashed(key, place)
-    return left ^ right
+def places(*shape: int) -> jax.Array:
+    """Return the place of each number of an array of this shape."""
+    return jnp.arange(math.prod(shape)).reshape(shape)
 
 
-def uniform(key: Key, place: jax.Array) -> jax.Array:
-    """Return a number in [0, 1) for every place: that of jax.random.uniform."""
-    one_to_two = (random_bits(key, place) >> jnp.uint32(9)) | jnp.uint32(0x3F800000)
+def random_bits(*requests: tuple[Key, jax.Array]) -> list[jax.Array]:
+    """Return 32 bits for every place of every request: those of jax.random.bits.
+
+    Drawn in one loop over pieces: outside a loop the compiler would draw every number again wherever it is
+    used, and compile the drawing as often.
+    """
+    pieces = [-(-place.size // PIECE) for _, place in requests]
+
+    def in_pieces(place: jax.Array) -> jax.Array:
+        return jnp.pad(place.reshape(-1), (0, -place.size % PIECE)).reshape(-1, PIECE)
+
+    def draw(piece: tuple[Key, jax.Array]) -> jax.Array:
+        left, right = hashed(*piece)
+        return left ^ right
+
+    key_P = jax.tree.map(
+        lambda *halves: jnp.repeat(jnp.stack(halves), jnp.array(pieces), total_repeat_length=sum(pieces)),
+        *(key for key, _ in requests),
+    )
+    bits_PxN = jax.lax.map(draw, (key_P, jnp.concatenate([in_pieces(place) for _, place in requests])))
+    ends = [sum(pieces[: number + 1]) for number in range(len(pieces))]
+    return [
+        bits_PxN[end - count : end].reshape(-1)[: place.size].reshape(place.shape)
+        for end, count, (_, place) in zip(ends, pieces, requests, strict=True)
+    ]
+
+
+def uniform(bits: jax.Array) -> jax.Array:
+    """Return numbers in [0, 1): those of jax.random.uniform."""
+    one_to_two = (bits >> jnp.uint32(9)) | jnp.uint32(0x3F800000)
     return jax.lax.bitcast_convert_type(one_to_two, jnp.float32) - 1
 
 
-def normal(key: Key, place: jax.Array) -> jax.Array:
-    """Return a standard normal number for every place: that of jax.random.normal."""
+def normal(bits: jax.Array) -> jax.Array:
+    """Return standard normal numbers: those of jax.random.normal."""
     lowest = jnp.nextafter(jnp.float32(-1), jnp.float32(0))
-    between = jnp.maximum(lowest, uniform(key, place) * (1 - lowest) + lowest)
+    between = jnp.maximum(lowest, uniform(bits) * (1 - lowest) + lowest)
     return jnp.float32(2**0.5) * jax.lax.erf_inv(between)
 
 
 def integers(key: Key, count: int, low: jax.Array, high: jax.Array) -> jax.Array:
     """Return integers from low to high - 1: those of jax.random.randint."""
     place, span = jnp.arange(count), (high - low).astype(jnp.uint32)
-    upper, lower = (random_bits(own, place) % span for own in split(key, 2))
+    upper, lower = (bits % span for bits in random_bits(*((own, place) for own in split(key, 2))))
     factor = jnp.uint32(2**16) % span
     factor = factor * factor % span
     return low + ((upper * factor + lower) % span).astype(jnp.int32)
