@@ -39,18 +39,25 @@ STYLE: dict[Any, Any] = {
 }
 CLASS_COLOURS = {  # Okabe and Ito's palette: colour-blind readers can tell them apart
     "two-stage": "#0072B2",
-    "overlapping": "#56B4E9",
+    "two-stage, non-topical": "#7A6FC4",
+    "V leads": "#56B4E9",
     "simultaneous": "#E69F00",
+    "attention leads": "#F2A488",
     "reversed": "#D55E00",
+    "stage 2 begun": "#7FD1B9",
     "V-only": "#009E73",
     "compensated": "#CC79A7",
     "attention-only": "#F0E442",
     "unfinished": "#D9D9D9",
     "no-learning": "#A6A6A6",
     "unscored": "#FFFFFF",
+    "collapsed": "#777777",
     "diverged": "#333333",
 }
-CLASS_HATCHES = {"unfinished": "////", "no-learning": "....", "unscored": "\\\\\\\\", "diverged": "xxxx"}
+CLASS_HATCHES = {
+    **{"unfinished": "////", "no-learning": "....", "unscored": "\\\\\\\\"},
+    **{"collapsed": "++++", "diverged": "xxxx"},
+}
 PART_COLOURS = {"norm_v": "#0072B2", "norm_k": "#D55E00", "norm_q": "#E69F00", "norm_e": "#009E73"}
 LABELS = {  # a column as a reader says it
     "norm_k": r"$\|W^K\|_F$",

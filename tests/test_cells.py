@@ -36,6 +36,7 @@ def test_cells_by_chosen_settings_and_ties_to_the_earlier_class():
     assert cells.columns[:2].tolist() == ["optimizer", "l2"]
     assert cells["class"].tolist() == ["V-only", "no-learning"]
     assert cells["agreement"].tolist() == [0.5, 1]
+    assert cells["theta"].isna().all()  # that of one trial does not stand for a cell without a stage 2
 
 
 def test_one_seed_is_a_cell_and_no_trial_is_none():

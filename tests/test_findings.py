@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from topicjax.analysis.report.findings import findings
-from topicjax.analysis.scoring.stages import VIEWS, classify, suffixes
+from topicjax.analysis.scoring.stages import SCORES, VIEWS, classify, suffixes
 
 
 def scores(rows: list[dict]) -> pd.DataFrame:
@@ -13,11 +13,15 @@ def scores(rows: list[dict]) -> pd.DataFrame:
         objective="squared", optimizer="sgd", learning_rate=1.0, init_scale=0.1, seed=0, key_visibility="all"
     )
     base |= dict(attention="trained", value="trained", embedding="one-hot", status="ok", flags="")
-    base |= dict(excess=-1.0, max_total=1.0, max_a_topic=1.0, copies=False)
+    base |= dict(excess=-1.0, is_finite=True, max_total=1.0, end_total=1.0, sure_attention=1.0)
+    base |= dict(a_topic_end=1.0, max_a_topic=1.0, copies=False)
     for end in VIEWS.values():
         base |= {f"theta{end}": 0.95, f"theta_reversed{end}": 0.0, f"log_lag{end}": 1.0}
         base |= {f"max_v{end}": 1.0, f"max_attention{end}": 1.0}
     frame = pd.DataFrame([base | row for row in rows])
+    frame = frame.assign(
+        **{f"{name}_any{end}": frame[name + end] for name in SCORES for end in VIEWS.values()}
+    )
     frame = frame.assign(**{"class" + end: classify(frame, view) for view, end in VIEWS.items()})
     return frame.assign(suffix=suffixes(frame))
 
@@ -30,13 +34,14 @@ def text(rows: list[dict], *agreements: float, missing=()) -> str:
     return " ".join(findings(scores(rows), cells(*agreements), missing))
 
 
-def test_the_answer_counts_two_stage_and_topical_trials():
-    said = text([{}, {}, dict(max_a_topic=0.2), dict(theta=0.5)], 1.0)
+def test_the_answer_counts_two_stage_trials_and_what_became_of_them():
+    said = text([{}, {}, dict(a_topic_end=0.2), dict(theta=0.5)], 1.0)
     assert said.startswith(
-        "3 of 4 trials (75 %) are two-stage in the loss view (median Θ 0.95); in 2 of these"
+        "2 of 4 trials (50 %) are two-stage in the loss view (median Θ 0.95): V first, then topical "
+        "attention. In 1 more trial the second stage is not topical. "
     )
-    assert "in all of these attention became topical. " in text([{}, {}], 1.0)
-    assert ", and 1 lost more than half" in text([{}, dict(excess=-0.3)], 1.0)
+    later = text([{}, dict(end_total=0.3), dict(copies=True), dict(copies=True)], 1.0)
+    assert "; of these 1 then lost more than half of it and 2 then turned to copying. By" in later
 
 
 def test_it_names_where_it_holds_and_where_never():
@@ -67,7 +72,7 @@ def test_trials_with_a_frozen_part_are_counted_apart():
 
 
 def test_views_that_disagree_are_counted():
-    rows = [{}, dict(theta=0.5), dict(theta=0.5, max_a_topic=0.2), dict(theta=0.5, theta_norm=0.5)]
+    rows = [{}, dict(theta=0.5), dict(theta=0.5, a_topic_end=0.2), dict(theta=0.5, theta_norm=0.5)]
     said = text(rows, 1.0)
     assert "3 of 4 trials (75 %) would be two-stage, 2 of them not in the loss view" in said
     assert "1 of them never attend by topic" in said
@@ -77,12 +82,12 @@ def test_views_that_disagree_are_counted():
 def test_the_budget_is_named():
     rows = [
         dict(max_total=0.5),
-        dict(max_attention=0.0, max_a_topic=0.0),
+        dict(max_attention=0.0, sure_attention=0.0, max_a_topic=0.0),
         dict(flags="censored_attention"),
         dict(flags="attention_incomplete", theta=0.5),
     ]
     said = text(rows, 1.0)
-    assert "1 unfinished; 1 V-only (attention has not moved yet); 1 two-stage or overlapping with" in said
+    assert "1 unfinished; 1 V-only (attention has not moved yet); 1 two-stage or led by V with" in said
     assert "budget" not in text([{}], 1.0)
 
 
@@ -90,13 +95,15 @@ def test_the_budget_is_named():
     ("rates", "said"), [((300, 300), "a learning rate of 300"), ((30, 300), "30 to 300")]
 )
 def test_diverged_trials_are_counted_with_their_rates(rates, said):
-    rows = [{}, *(dict(excess=float("inf"), learning_rate=rate) for rate in rates)]
-    assert "2 of 3 trials (67 %) diverged, with" in text(rows, 1.0)
+    rows = [{}, *(dict(is_finite=False, learning_rate=rate) for rate in rates)]
+    assert "2 of 3 trials (67 %) diverged (not finite), with" in text(rows, 1.0)
     assert said in text(rows, 1.0)
+    rows = [{}, *(dict(max_total=0.5, excess=0.1, learning_rate=rate) for rate in rates)]
+    assert "2 of 3 trials (67 %) collapsed (the loss ended higher), with" in text(rows, 1.0)
 
 
 def test_all_diverged():
-    rows = 2 * [dict(excess=float("inf"), theta=float("nan"))]
+    rows = 2 * [dict(is_finite=False, theta=float("nan"))]
     said = text(rows, 1.0)
     assert said.startswith("No trial is two-stage in the loss view; most frequent is diverged (2 of 2 trials")
     assert "undefined" in said

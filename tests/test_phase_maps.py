@@ -36,7 +36,7 @@ def trial(
 ) -> dict[str, Any]:
     """Return a scored trial of this class in every view."""
     settings = dict(seed=0, objective="squared", optimizer="sgd", learning_rate=1.0, init_scale=0.1)
-    row: dict[str, Any] = settings | dict(suffix="topical" if topical else "non-topical")
+    row: dict[str, Any] = settings | dict(a_topic_end=1.0 if topical else 0.0)
     for end in VIEWS.values():
         row |= {name + end: np.nan if kind == "diverged" else theta for name in SCORES}
         row["class" + end] = kind
@@ -135,7 +135,7 @@ def test_hollow_marks_attention_that_is_not_topical_and_leaves_v_only_whole():
 def test_corners_mark_cells_whose_trials_disagree_and_those_where_some_diverged():
     mixes = [
         ("two-stage",) * 3,
-        ("two-stage", "two-stage", "overlapping"),
+        ("two-stage", "two-stage", "V leads"),
         ("two-stage", "two-stage", "diverged"),
     ]
     mixes += [("diverged", "diverged", "two-stage")]
@@ -251,7 +251,7 @@ def test_a_large_map_has_no_text_in_its_cells_and_few_ticks():
 
 def test_disagreement_counts_trials_and_marks_cells():
     rows = [trial(seed=seed, class_norm=kind) for seed, kind in enumerate(("V-only", "V-only", "two-stage"))]
-    rows += [trial("V-only", learning_rate=2.0, class_order="overlapping")]
+    rows += [trial("V-only", learning_rate=2.0, class_order="V leads")]
     picture = view_disagreement(RUN, scores_of(*rows))
     norm, order, ax = picture.figure.axes
     assert words(norm) == {(0, 0): "1", (0, 1): "2", (1, 1): "1"}  # columns: V-only, two-stage by norms

@@ -19,12 +19,14 @@ def test_the_boundary_of_two_ramps_is_where_they_add_up_to_one():
 
 
 @pytest.mark.parametrize("delay", [0, 35, 180, 700])
-@pytest.mark.parametrize("height", [0.4, 1.0])
+@pytest.mark.parametrize("height", [0.6, 0.98])
 def test_the_boundary_attains_theta_and_no_step_before_it_does(delay: float, height: float):
     stages = stages_of(*scored(case(0.97 * saturating(0, 60), height * saturating(delay, 90))), "000")
     F_V, F_A = stages.progress["F_V"], stages.progress["F_A"]
     fine = np.linspace(0, STEP[-1], 200_001)
-    least = np.minimum(np.interp(fine, STEP, F_V), 1 - np.interp(fine, STEP, F_A))
+    scored_part = np.isfinite(F_V)
+    step, F_V, F_A = STEP[scored_part], F_V[scored_part], F_A[scored_part]
+    least = np.minimum(np.interp(fine, step, F_V), 1 - np.interp(fine, step, F_A))
     assert least.max() == pytest.approx(stages.scores["theta"], abs=1e-4)
     assert fine[least.argmax()] == pytest.approx(stages.boundary, abs=0.01)
 
@@ -40,7 +42,7 @@ def test_a_frozen_or_diverged_trial_has_no_boundary_and_nothing_drawn_of_what_it
     stages, diverged = (stages_of(run, scores, name) for name in ("000", "001"))
     assert np.isnan(stages.boundary)
     assert np.isnan(stages.progress["F_A"]).all()
-    assert stages.progress["F_V"][-1] == pytest.approx(1)
+    assert np.nanmax(stages.progress["F_V"]) == pytest.approx(1)
     assert np.isnan(diverged.boundary)
     assert all(np.isnan(diverged.progress[name]).all() for name in ("P", "Q", "F_V", "F_A"))
     assert [line.get_xdata()[0] for line in mark(stages, Figure().subplots()).lines] == pytest.approx([50])

@@ -62,7 +62,9 @@ def test_stage_marks_are_at_the_same_steps_in_all_panels():
         assert lines["onset of V (half way)"].get_xdata()[0] == pytest.approx(50)
         assert lines["onset of attention (half way)"].get_xdata()[0] == pytest.approx(100)
     assert lines["Θ"].get_ydata() == pytest.approx([0.75])
-    np.testing.assert_allclose(lines["progress of V"].get_ydata(), ramp(0, 100), atol=1e-12)
+    drawn = lines["progress of V"].get_ydata()[STEP <= 150]  # attention has gained all
+    np.testing.assert_allclose(drawn, ramp(0, 100)[STEP <= 150], atol=1e-12)
+    assert np.isnan(lines["progress of V"].get_ydata()[STEP > 150]).all()
 
 
 def test_frozen_parts_are_not_drawn():
@@ -92,7 +94,7 @@ def test_figure_4_gives_class_settings_and_trials():
     assert lines[0] == "two-stage, Θ 1.00"
     assert ", ".join(lines[1:]).split(", ")[-3:] == ["η 3", "init scale 0.001", "seed 7"]
     assert first.get_xlabel().startswith("by norms: two-stage\nmax V 150")
-    assert "Of 2 trials, from left to right: 000 (topical)." in picture.caption
+    assert "Of 2 trials, from left to right: 000." in picture.caption
     assert "chosen by rule" not in picture.caption
     assert "chosen by rule" in figure4(*scored(*cases)).caption
 

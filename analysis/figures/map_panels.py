@@ -14,7 +14,10 @@ from ..pictures import CLASS_COLOURS, CLASS_HATCHES
 from ..scoring.stages import CLASSES, VIEWS
 from .map_grids import LEAST_TO_WRITE, SQUARE, Grid, Look
 
-ATTENDS = ("two-stage", "overlapping", "simultaneous", "reversed", "compensated", "attention-only")
+ATTENDS = (
+    *("two-stage", "two-stage, non-topical", "V leads", "simultaneous", "attention leads", "reversed"),
+    *("compensated", "attention-only"),
+)
 CORNER = np.array([(0.25, 1), (1, 1), (1, 0.25)]) * 0.47  # turned down: some trials diverged
 LOWER, UPPER = SQUARE[[0, 1, 3]], SQUARE[[1, 2, 3]]
 AGREE = "0.92"

@@ -115,8 +115,8 @@ def heat_map(layout: Layout, name: str, view: str) -> Picture:
         f"{MEANINGS[name]}, median over the trials of a cell that have it, by {VIEW_WORDS[view]}; values: "
         f"{span}.": True,
         layout.summary: True,
-        f"Hatched: {counted(hatched, 'cell')} without a value, where all trials diverged, a part is frozen, "
-        "or there is no limit line.": hatched,
+        f"Hatched: {counted(hatched, 'cell')} without a value, where stage 2 did not happen, a part is "
+        "frozen, or there is no limit line.": hatched,
     }
     title = f"{label(name)} in the {view} view"
     alt = f"{layout.alt}. {label(name)}: {span}."

@@ -22,7 +22,7 @@ class Stages:
     """One trial in the loss view: its scores, its progress, and where its first stage ends."""
 
     scores: Any  # its row of score_trials
-    progress: dict[str, Array]  # step, P, Q, and their monotone fits F_V, F_A; NaN if frozen or diverged
+    progress: dict[str, Array]  # step, P, Q, their monotone fits F_V, F_A on the way up; else NaN
     boundary: float  # the first step that attains Theta; NaN without a Theta
 
 
@@ -33,14 +33,16 @@ def stages_of(run: Run, scores: pd.DataFrame, trial_id: str, cuts: Cuts = CUTS) 
     records = Records.of(one.trajectories["step"].to_numpy())
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         split = loss_split(records, one.trajectories, one.trials, cuts)
-        F_V, F_A = monotone(records, split.value), monotone(records, split.attention)
+        kept, up = records.up_to(split.last)
+        F_V, F_A = (monotone(up, curve[kept]) for curve in (split.value, split.attention))
     is_ok = own["class"] != "diverged"
     of_value = 1.0 if is_ok and trains_value(one.trials)[0] else np.nan
     of_attention = 1.0 if is_ok and trains_attention(one.trials)[0] else np.nan
-    progress = dict(step=records.step, P=of_value * split.value, F_V=of_value * F_V)
-    progress |= dict(Q=of_attention * split.attention, F_A=of_attention * F_A)
+    beyond = np.full(len(records.step) - len(up.step), np.nan)
+    progress = dict(step=records.step, P=of_value * split.value, Q=of_attention * split.attention)
+    progress |= dict(F_V=of_value * np.append(F_V, beyond), F_A=of_attention * np.append(F_A, beyond))
     has_theta = np.isfinite(own["theta"])
-    return Stages(own, progress, boundary(records.step, F_V, F_A) if has_theta else np.nan)
+    return Stages(own, progress, boundary(up.step, F_V, F_A) if has_theta else np.nan)
 
 
 def scores_of(scores: pd.DataFrame, trial_id: str) -> Any:

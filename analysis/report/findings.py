@@ -9,7 +9,7 @@ import pandas as pd
 from ..frames import SETTINGS, distinct, varying
 from ..pictures import counted, described
 from ..scoring.cells import sensitivity
-from ..scoring.stages import CUTS
+from ..scoring.stages import CUTS, is_topical
 from ..scoring.trained_parts import trains_attention, trains_both, trains_value
 
 SWEPT = ("seed", "learning_rate", "init_scale")  # the axes of a map and its replicates
@@ -44,12 +44,16 @@ def where_it_holds(scores: pd.DataFrame) -> Iterable[str]:
             f"({share(count, len(scores))}). The largest Θ is {largest(theta)}."
         )
         return
-    total, topical = count_of(is_two_stage), count_of(is_two_stage & is_topical(scores))
-    lost = count_of(is_two_stage & (array(scores, "excess") > -0.5))  # the loss ended not half way down
+    total, flat = count_of(is_two_stage), count_of(array(scores, "class") == "two-stage, non-topical")
+    lost = count_of(is_two_stage & has_suffix(scores, "then lost"))
+    copying = count_of(is_two_stage & has_suffix(scores, "then copying"))
+    afterwards = ((lost, "then lost more than half of it"), (copying, "then turned to copying"))
+    later = [f"{count} {what}" for count, what in afterwards if count]
     yield (
         f"{share(total, len(scores))} are two-stage in the loss view (median Θ "
-        f"{np.median(theta[is_two_stage]):.2f}); {of_these(topical, total)} attention became topical"
-        + (f", and {lost} lost more than half of their gain again by the end." if lost else ".")
+        f"{np.median(theta[is_two_stage]):.2f}): V first, then topical attention"
+        + (f"; of these {' and '.join(later)}." if later else ".")
+        + (f" In {counted(flat, 'more trial')} the second stage is not topical." if flat else "")
     )
     yield from places(scores, is_two_stage)
 
@@ -94,8 +98,9 @@ def budget(scores: pd.DataFrame) -> Iterable[str]:
     parts = {
         "unfinished": kind == "unfinished",
         "V-only (attention has not moved yet)": (kind == "V-only") & trains_attention(scores),
-        "two-stage or overlapping with attention's onset in the last tenth or not reached": (
-            is_late & np.isin(kind, ["two-stage", "overlapping"])
+        "stage 2 begun": kind == "stage 2 begun",
+        "two-stage or led by V with attention's onset in the last tenth or not reached": (
+            is_late & np.isin(kind, ["two-stage", "V leads"])
         ),
     }
     named = [f"{count_of(which)} {text}" for text, which in parts.items() if which.any()]
@@ -104,12 +109,14 @@ def budget(scores: pd.DataFrame) -> Iterable[str]:
 
 
 def divergence(scores: pd.DataFrame) -> Iterable[str]:
-    """Return sentences on how many trials diverged and at which learning rates."""
-    diverged = array(scores, "learning_rate")[array(scores, "class") == "diverged"]
-    if len(diverged):
-        low, high = diverged.min(), diverged.max()
-        rates = f"a learning rate of {low:.3g}" if low == high else f"learning rates {low:.3g} to {high:.3g}"
-        yield f"{share(len(diverged), len(scores))} diverged, with {rates}; they are in no median."
+    """Return sentences on how many trials diverged or collapsed, and at which learning rates."""
+    ways = dict(diverged="diverged (not finite)", collapsed="collapsed (the loss ended higher)")
+    for name, text in ways.items():
+        lost = array(scores, "learning_rate")[array(scores, "class") == name]
+        if len(lost):
+            low, high = lost.min(), lost.max()
+            rates = f"a learning rate of {low:.3g}" if low == high else f"rates {low:.3g} to {high:.3g}"
+            yield f"{share(len(lost), len(scores))} {text}, with {rates}; they are in no median."
 
 
 def seeds(cells: pd.DataFrame) -> Iterable[str]:
@@ -162,9 +169,9 @@ def competing(scores: pd.DataFrame) -> pd.DataFrame:
     return scores.loc[trains_both(scores)]
 
 
-def is_topical(scores: pd.DataFrame) -> np.ndarray:
-    """Return whether attention became topical."""
-    return np.array([suffix.startswith("topical") for suffix in array(scores, "suffix")], bool)
+def has_suffix(scores: pd.DataFrame, suffix: str) -> np.ndarray:
+    """Return which trials did this after they were scored."""
+    return np.array([suffix in found for found in array(scores, "suffix")], bool)
 
 
 def array(frame: pd.DataFrame, name: str) -> np.ndarray:

@@ -40,16 +40,20 @@ MOST_ROWS = 40  # of a table on the page; its CSV file has all
 MOST_LINES = 1000  # of a Markdown file; a longer table is pooled for the page and for it, if it can be
 KEPT_WEIGHTS = 256  # trials whose weights stay in memory while a report is made
 CLASS_WORDS = (
-    f"two-stage: Θ at least {CUTS.two_stage:g}, V is learned before attention helps",
-    "reversed: the same with the roles swapped, attention helps before V is learned",
-    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; overlapping: all between",
+    f"two-stage: Θ at least {CUTS.two_stage:g} (V is learned before attention helps), and stage 2 happened: "
+    f"attention gained at least {CUTS.stage2:.0%} of what topics can give and became topical, its score of "
+    f"same-topic pairs {CUTS.topical:g} or more above that of other pairs",
+    "two-stage, non-topical: the same without the topics; stage 2 begun: Θ as high, but attention gained "
+    "less than that in the steps given",
+    "reversed: attention helps before V is learned",
+    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: all between",
     "V-only: V is learned, attention has not moved in the steps given",
     "compensated: the loss gets there, but not with uniform attention",
     f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
     f"less than {CUTS.no_learning:.0%}",
-    "diverged: not finite, or the loss ended above where it began",
-    f"topical: the attention score of same-topic pairs rose by {CUTS.topical:g} or more above other pairs; "
-    "+copy: in the end a word counts for itself more than for its topic",
+    "diverged: not finite; collapsed: finite, never finished, and the loss ended above where it began",
+    "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
+    f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
 )
 ABSENT = {"figure": "Not drawn", "table": "No table"}
 Say = Callable[[str], object]

@@ -20,7 +20,7 @@ from ..outputs import write_file
 from ..pictures import label, written
 from ..scoring import cells
 from ..scoring.onset_times import onset_fit, onset_times
-from ..scoring.stages import class_counts
+from ..scoring.stages import class_counts, is_topical
 from ..trained_models import Array, Frame, effective_model, with_weights
 
 KINDS = ("attn_same_word", "attn_same_topic", "attn_diff_topic")
@@ -43,7 +43,7 @@ def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     counts = class_counts(scores)
     counts = counts[counts.sum(axis=1) > 0]
     theta = scores.groupby("class")["theta"].median()
-    topical = scores["suffix"].str.startswith("topical").groupby(scores["class"]).sum()
+    topical = pd.Series(is_topical(scores)).groupby(scores["class"].to_numpy()).sum()
     medians = theta.reindex(counts.index).to_numpy()
     hits = topical.reindex(counts.index).fillna(0).astype(int).to_numpy()
     return counts.assign(median_theta=medians, topical=hits).reset_index()

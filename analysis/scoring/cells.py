@@ -8,7 +8,7 @@ import pandas as pd
 
 from ..frames import distinct, settings_in
 from .curves import Array, Cuts
-from .stages import CLASSES, CUTS, VIEWS, classify
+from .stages import CLASSES, CUTS, HAS_STAGE2, VIEWS, classify, is_topical
 
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
 
@@ -17,23 +17,29 @@ def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.Dat
     """Return one row per cell: trials of equal `by`, by default of equal settings but the seed.
 
     trials, diverged and topical are counts; per view: theta, theta_q25, theta_q75 (over the trials
-    that have one), medians of the other scores, the majority class, and agreement, its share.
+    that have one; none where the class says that stage 2 did not happen), medians of the other scores,
+    the majority class, and agreement, its share.
     """
     keys, cell = cell_numbers(scores, by)
     cells = scores[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     columns: dict[str, Array] = {
         "trials": np.bincount(cell),
         "diverged": np.bincount(cell, scores["class"] == "diverged").astype(int),
-        "topical": np.bincount(cell, scores["suffix"].str.startswith("topical")).astype(int),
+        "topical": np.bincount(cell, is_topical(scores)).astype(int),
     }
     for end in VIEWS.values():
-        medians = scores[[name + end for name in SCORES]].groupby(cell).median()
-        columns |= {str(name): values.to_numpy() for name, values in medians.items()}
-        for share, name in ((0.25, "q25"), (0.75, "q75")):
-            quantile = scores["theta" + end].groupby(cell).quantile(share)
-            columns[f"theta{end}_{name}"] = quantile.to_numpy()
         classes = scores["class" + end].to_numpy()
         columns["class" + end], columns["agreement" + end] = majority(cell, classes)
+        medians = scores[[name + end for name in SCORES]].groupby(cell).median()
+        found = {str(name): values.to_numpy() for name, values in medians.items()}
+        for share, name in ((0.25, "q25"), (0.75, "q75")):
+            found[f"theta{end}_{name}"] = scores["theta" + end].groupby(cell).quantile(share).to_numpy()
+        happened = np.isin(columns["class" + end], HAS_STAGE2)
+        onsets = [name for name in found if name.startswith("onset")]
+        columns |= {name: found[name] for name in onsets}
+        columns |= {
+            name: np.where(happened, values, np.nan) for name, values in found.items() if name not in onsets
+        }
     return cells.assign(**columns)
 
 

@@ -18,19 +18,23 @@ from .trained_parts import trains_value
 Array = np.ndarray
 Progress = tuple[Array, Array]  # of V and of attention, one value per record
 TENTHS = 10
+LEAST_FALL = 1e-3  # of a norm: less is rounding
 
 
 @dataclass(frozen=True)
 class Cuts:
     """Every threshold of classes, suffixes and flags; Theta and log lag have none inside."""
 
-    diverged: float = 0.05  # the loss ends above L(0) by more than this share of L(0) - L1*
+    collapsed: float = 0.05  # the loss ends above L(0) by more than this share of L(0) - L1*
     no_learning: float = 0.1  # max R below: no-learning
     finished: float = 0.8  # max R below: unfinished; max P below: compensated
-    attention: float = 0.1  # max Q and a_topic below: V-only; smaller a_topic and a_self are none
+    attention: float = 0.1  # max Q beyond its noise and a_topic below: V-only; smaller a_topic, a_self: none
+    stage2: float = 0.5  # max Q below: stage 2 did not happen
     two_stage: float = 0.9  # Theta of two-stage, Theta reversed of reversed
     simultaneous: float = 0.7  # both below
-    topical: float = 0.5  # a_topic at its maximum
+    topical: float = 0.5  # a_topic on the way up
+    lost: float = 0.5  # a trial that ends with less than this share of its best R has lost it
+    noise: float = 3.0  # Q counts as moved if it is above by so many standard errors
     onset: float = 0.5  # of F_V or F_A
     last: float = 0.1  # share of the steps that is the end of a trial: an onset there is censored
     at_start: float = 0.05  # |Q| at step 0 above: attention was not uniform
@@ -65,6 +69,11 @@ class Records:
         """Return a value per trial at each of its records."""
         return per_trial[self.owner]
 
+    def up_to(self, last: Array) -> "tuple[Array, Records]":
+        """Return which records lie up to the given record of each trial, and the layout of those alone."""
+        kept = np.arange(len(self.step)) <= self.spread(last)
+        return kept, Records.of(self.step[kept])
+
     def mean(self, values: Array, mask: Array) -> Array:
         """Return the mean of each trial over the records in the mask."""
         total = np.add.reduceat(np.where(mask, values, 0), self.start)
@@ -76,15 +85,58 @@ class Records:
         return (self.step > (1 - share) * last_step) | (self.step == last_step)
 
 
-def steady_maximum(records: Records, values: Array) -> Array:
-    """Return the maximum of each trial over medians of three records: one outlier cannot set it.
+def steady(records: Records, values: Array) -> Array:
+    """Return medians of three records: an outlier is no value.
 
-    The first and the last record count as they are, so the maximum of a monotone curve is exact.
+    The first and the last record count as they are, so a monotone curve stays as it is.
     """
     after = np.minimum(np.arange(len(values)) + 1, records.spread(records.end))
     before, after = values[records.before], values[after]
-    medians = np.clip(values, np.minimum(before, after), np.maximum(before, after))
-    return np.maximum.reduceat(medians, records.start)
+    return np.clip(values, np.minimum(before, after), np.maximum(before, after))
+
+
+def steady_maximum(records: Records, values: Array) -> Array:
+    """Return the maximum of each trial over medians of three records."""
+    return np.maximum.reduceat(steady(records, values), records.start)
+
+
+def sure_maximum(records: Records, values: Array, errors: float) -> Array:
+    """Return the maximum of each trial that its noise cannot explain: a mean of five records less its error.
+
+    Means are over neighbouring records, three at the ends.  The noise of a record is estimated from the
+    differences of neighbours, whose median is the trend.  NaN counts 0.
+    """
+    values, place = np.nan_to_num(values, posinf=0, neginf=0), np.arange(len(values))
+    low = np.maximum(place - 2, records.spread(records.start))
+    high = np.minimum(place + 2, records.spread(records.end))
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    count = high - low + 1
+    mean = (total[high + 1] - total[low]) / count
+    error = records.spread(record_noise(records, values)) / np.sqrt(count)
+    return np.maximum.reduceat(mean - errors * error, records.start)
+
+
+def record_noise(records: Records, values: Array) -> Array:
+    """Return the standard deviation of each trial's records about their trend, by medians."""
+    is_first = records.before == np.arange(len(values))
+    change = pd.Series(np.where(is_first, np.nan, values - values[records.before]))
+    apart = (change - change.groupby(records.owner).transform("median")).abs()
+    return 1.4826 / 2**0.5 * apart.groupby(records.owner).median().fillna(0).to_numpy()
+
+
+def way_up(records: Records, loss: Array, value: Array, attention: Array, cuts: Cuts) -> Array:
+    """Return the record up to which each trial is scored: what comes later must not change its score.
+
+    It is the first at which attention has gained all that topics can give, Q = 1, if V is finished by then;
+    else that of the lowest loss.
+    """
+    place, none = np.arange(len(loss)), len(loss)
+    gained = np.minimum.reduceat(np.where(steady(records, attention) >= 1, place, none), records.start)
+    is_done = (gained < none) & (steady(records, value)[np.minimum(gained, none - 1)] >= cuts.finished)
+    finite = np.where(np.isfinite(loss), loss, np.inf)
+    is_lowest = finite == records.spread(np.minimum.reduceat(finite, records.start))
+    lowest = np.minimum.reduceat(np.where(is_lowest, place, none), records.start)
+    return np.where(is_done, gained, lowest)
 
 
 def monotone(records: Records, progress: Array) -> Array:
@@ -111,7 +163,7 @@ def theta(records: Records, first: Array, second: Array) -> Array:
     right = np.flatnonzero((total >= 0) & (total[before] < 0))
     left = before[right]
     weight = total[left] / (total[left] - total[right])
-    score = first[records.end]
+    score = np.where(np.isnan(second[records.end]), np.nan, first[records.end])
     score[records.owner[right]] = first[left] + weight * (first[right] - first[left])
     return score
 
@@ -158,12 +210,13 @@ class LossSplit:
 
     value: Array  # P, per record; NaN without a stage-1 line below L(0)
     attention: Array  # Q, per record
-    columns: dict[str, Array]  # per trial: excess of the final loss over L(0), maximum of R
+    last: Array  # per trial: the record up to which it is scored
+    columns: dict[str, Array]  # per trial: its end and its best
     flags: dict[str, Array]  # per trial
 
 
 def loss_split(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> LossSplit:
-    """Return P, Q, the maximum of R, and by how much the loss ends above L(0) (inf: not finite).
+    """Return P, Q, the maximum of R, its value at the end, and by how much the loss ends above L(0).
 
     Without a gap between L1* and L2* the unit of Q is the gain that the trial attains, at least
     cuts.least_gain of L(0) - L1*, and the trial has the flag gain_attained.
@@ -182,14 +235,18 @@ def loss_split(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts
     is_bad = np.logical_or.reduceat(~np.isfinite(loss + uniform), records.start)
     is_bad |= (trials["status"] == "diverged").to_numpy()
     unit = np.where(trains_value(trials), drop, np.fmax(drop, gain))  # W^V frozen: L(0) may be L1*
-    excess = (records.mean(loss, records.last(cuts.last)) - initial) / unit
+    at_end = records.last(cuts.last)
+    excess = (records.mean(loss, at_end) - initial) / unit
+    best = steady_maximum(records, R)
+    columns = dict(excess=excess, max_total=best, end_total=records.mean(R, at_end))
+    columns |= dict(sure_attention=sure_maximum(records, Q, cuts.noise))
+    P = (records.spread(initial) - uniform) / records.spread(drop)
     return LossSplit(
-        value=(records.spread(initial) - uniform) / records.spread(drop),
+        value=P,
         attention=Q,
-        columns=dict(
-            excess=np.where(is_bad, np.inf, excess),
-            max_total=np.where(is_bad, np.nan, steady_maximum(records, R)),
-        ),
+        last=way_up(records, loss, P, Q, cuts),
+        columns={name: np.where(is_bad, np.nan, values) for name, values in columns.items()}
+        | dict(is_finite=~is_bad),
         flags=dict(
             no_stage1_drop=np.isnan(drop),
             gain_attained=~has_gap,
@@ -211,7 +268,15 @@ def norm_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame) -
         is_frozen = (trials["value"] != "trained") & (trials["embedding"] == "trained")
         value = np.where(records.spread(is_frozen.to_numpy()), column(frame, "norm_e"), value)
     attention = (column(frame, "norm_k") + column(frame, "norm_q")) / 2
-    return rise(records, value, 0.0), rise(records, attention, 0.0)
+    return norm_rise(records, value), norm_rise(records, attention)
+
+
+def norm_rise(records: Records, norm: Array) -> Array:
+    """Return the rise of a norm; NaN where it only falls: that is no progress and no lack of it."""
+    falls = (steady_maximum(records, norm) <= norm[records.start]) & (
+        norm[records.end] < (1 - LEAST_FALL) * norm[records.start]
+    )
+    return np.where(records.spread(falls), np.nan, rise(records, norm, 0.0))
 
 
 def rise(records: Records, values: Array, least: Array | float) -> Array:

@@ -22,7 +22,7 @@ def example_trials(scores: pd.DataFrame, count: int = 4) -> list[str]:
 def ranked_trials(scores: pd.DataFrame) -> Iterator[str]:
     """Yield the ids of all trials, the most telling first; the same scores give the same ids.
 
-    One of each class of the loss view, the most frequent first, diverged and unscored ones last.
+    One of each class of the loss view: two-stage, then the most frequent first, failed and unscored last.
     Of a class, in this order: trials that keep what they learned before those that recede; those
     that the norm view classes otherwise (of two-stage, those that both views call so: the others
     are read against them); nearest the median Theta of the class; the smaller id.  If classes run
@@ -31,7 +31,7 @@ def ranked_trials(scores: pd.DataFrame) -> Iterator[str]:
     distance = (scores["theta"] - scores.groupby("class")["theta"].transform("median")).abs().fillna(0)
     agrees = (scores["class"] == scores["class_norm"]) ^ (scores["class"] == "two-stage")
     kind = distinct(scores, KIND)[0]
-    recedes = scores["flags"].str.contains("recedes")
+    recedes = scores["flags"].str.contains("recedes") | scores["suffix"].str.contains("lost")
     names = dict(recedes=recedes, agrees=agrees, distance=distance, id=scores["trial_id"])
     rank = pd.DataFrame(names | {"class": scores["class"], "kind": kind})
     rank = rank.sort_values(["recedes", "agrees", "distance", "id"])
@@ -40,8 +40,10 @@ def ranked_trials(scores: pd.DataFrame) -> Iterator[str]:
     for (name, kind), places in indices.items():
         left.setdefault(name, {})[kind] = deque(places.tolist())
     sizes = {name: sum(map(len, queues.values())) for name, queues in left.items()}
-    is_last = {name: name in ("diverged", "unscored") for name in left}
-    order = sorted(left, key=lambda name: (is_last[name], -sizes[name], CLASSES.index(name)))
+    is_last = {name: name in ("diverged", "collapsed", "unscored") for name in left}
+    order = sorted(
+        left, key=lambda name: (name != "two-stage", is_last[name], -sizes[name], CLASSES.index(name))
+    )
     ids, shown = rank["id"].to_numpy(), set()
     for turn in range(max(sizes.values(), default=0)):
         for name in (name for name in order if turn < sizes[name]):
