@@ -43,7 +43,7 @@ def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     counts = class_counts(scores)
     counts = counts[counts.sum(axis=1) > 0]
     theta = scores.groupby("class")["theta"].median()
-    topical = scores["class"][is_topical(scores)].value_counts()
+    topical = scores.loc[is_topical(scores), "class"].value_counts()
     medians = theta.reindex(counts.index).to_numpy()
     hits = topical.reindex(counts.index).fillna(0).astype(int).to_numpy()
     return counts.assign(median_theta=medians, topical=hits).reset_index()
