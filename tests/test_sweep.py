@@ -14,7 +14,19 @@ from one_trial import expand as trials
 
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import SETTINGS, TRIALS, Spec, make_trial, settings_of
-from topicjax.sweep import Sweep, bind, chain, linspace, logspace, product, where, zipped
+from topicjax.sweep import (
+    Sweep,
+    bind,
+    chain,
+    linspace,
+    logspace,
+    loguniform,
+    product,
+    sample,
+    uniform,
+    where,
+    zipped,
+)
 from topicjax.trial import Trial
 
 SGD = product(optimizer="sgd", learning_rate=[1.0, 3.0])
@@ -275,3 +287,45 @@ def test_sweeps_are_read_without_jax() -> None:
         "import sys, topicjax.sweep, topicjax.sweep_files, topicjax.overrides; sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_sample_is_spread_evenly_over_all_axes_together() -> None:
+    rows = list(
+        sample(512, learning_rate=loguniform(1e-4, 1.0), l2=uniform(0.0, 2.0), optimizer=("sgd", "adam"))
+    )
+    rate = np.log10([row["learning_rate"] for row in rows])
+    l2 = np.array([row["l2"] for row in rows])
+    assert ((rate >= -4) & (rate <= 0)).all() and ((l2 >= 0) & (l2 <= 2)).all()
+    counts, *_ = np.histogram2d(rate, l2, bins=(4, 4), range=((-4, 0), (0, 2)))
+    assert (
+        np.abs(counts - 32).max() <= 4
+    )  # independent numbers would stray by 5.5 each, three times as far in 16
+    assert sum(row["optimizer"] == "sgd" for row in rows) == pytest.approx(256, abs=8)
+
+
+def test_a_larger_sample_begins_with_the_smaller_one() -> None:
+    axes = dict(learning_rate=loguniform(1e-4, 1.0), init_scale=loguniform(1e-5, 0.3))
+    assert list(sample(40, **axes))[:10] == list(sample(10, **axes))
+    assert list(sample(10, 1, **axes)) != list(sample(10, **axes))
+
+
+def test_a_sample_combines_as_any_sweep_does() -> None:
+    sweep = sample(7, learning_rate=loguniform(0.1, 1.0)) * product(seed=range(5))
+    assert len(trials({}, sweep)) == 35
+    assert len(axes_of({}, sweep)["learning_rate"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: sample(0, l2=uniform(0, 1)), "sample has 0 points of 1 axes; allowed: 1 to 100000"),
+        (lambda: sample(3), "sample has 3 points of 0 axes; allowed"),
+        (lambda: sample(3, l2=[]), "axis l2 has no values"),
+        (lambda: loguniform(0, 1), "loguniform has 0, 1; allowed: two finite numbers above 0"),
+        (lambda: uniform(2, 1), "uniform has 2, 1; allowed: two finite numbers, the smaller first"),
+        (lambda: uniform(0, math.inf), "uniform has 0, inf; allowed"),
+    ],
+)
+def test_mistakes_in_samples_are_one_sentence(make: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make()

@@ -24,7 +24,7 @@ Settings = dict[str, Any]  # partial settings of a trial, by name
 
 @dataclass(frozen=True)
 class Sweep:
-    """Partial settings in order: made by product and zipped, combined by chain, where and *."""
+    """Partial settings in order: made by product, zipped and sample, combined by chain, where and *."""
 
     settings: tuple[Settings, ...]
 
@@ -71,6 +71,62 @@ def zipped(**axes: Any) -> Sweep:
     return Sweep(
         tuple({name: column[i % len(column)] for name, column in columns.items()} for i in positions)
     )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The values from lo to hi, to sample from; evenly spread themselves, or their logarithms."""
+
+    lo: float
+    hi: float
+    is_log: bool
+
+    def at(self, share: float) -> float:
+        """Return the value so far along the stretch, rounded to 6 digits."""
+        if self.is_log:
+            return float(f"{self.lo * (self.hi / self.lo) ** share:.6g}")
+        return float(f"{self.lo + (self.hi - self.lo) * share:.6g}")
+
+
+def uniform(lo: float, hi: float) -> Stretch:
+    """Return the values from lo to hi, for sample."""
+    if not -math.inf < lo < hi < math.inf:
+        raise UserError(f"uniform has {lo}, {hi}; allowed: two finite numbers, the smaller first")
+    return Stretch(lo, hi, is_log=False)
+
+
+def loguniform(lo: float, hi: float) -> Stretch:
+    """Return the values from lo to hi, every ratio alike, for sample."""
+    if not 0 < lo < hi < math.inf:
+        raise UserError(f"loguniform has {lo}, {hi}; allowed: two finite numbers above 0, the smaller first")
+    return Stretch(lo, hi, is_log=True)
+
+
+def sample(n: int, number: int = 0, /, **axes: Any) -> Sweep:
+    """Return n points spread evenly over all axes together: of uniform, loguniform or listed values.
+
+    They are a scrambled Halton sequence: the first points of a larger sample are those of a smaller one, so a
+    sweep can be extended.  Another `number` gives other points.
+    """
+    if not 1 <= n <= MAX_VALUES or not axes:
+        raise UserError(
+            f"sample has {n} points of {len(axes)} axes; allowed: 1 to {MAX_VALUES}, 1 axis or more"
+        )
+    from scipy.stats import qmc  # takes a while to import
+
+    columns = {
+        name: stretch if isinstance(stretch, Stretch) else axis_values(name, stretch)
+        for name, stretch in axes.items()
+    }
+    points = qmc.Halton(len(axes), rng=np.random.default_rng(number)).random(n)
+    return Sweep(
+        tuple({name: value_at(columns[name], u) for name, u in zip(axes, row, strict=True)} for row in points)
+    )
+
+
+def value_at(column: Stretch | tuple[Any, ...], share: float) -> Any:
+    """Return the value so far along a stretch or a list."""
+    return column.at(share) if isinstance(column, Stretch) else column[int(share * len(column))]
 
 
 def chain(*sweeps: Sweep) -> Sweep:
