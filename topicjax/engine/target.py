@@ -22,8 +22,9 @@ from topicjax.experiments import Experiment, load_experiment
 from topicjax.store.files import first_line
 from topicjax.trial import Trial
 
-TPU_ALONE = {  # else libtpu asks the network which machine of which cluster this is
+TPU_ALONE = {  # else libtpu asks the network which machine this is, and lets one process use it at a time
     "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_STDERR_LOG_LEVEL": "3",
