@@ -140,6 +140,22 @@ def test_a_trial_scores_the_same_alone_as_among_others_of_any_length():
         pd.testing.assert_frame_equal(found, alone, check_dtype=False, rtol=1e-9, atol=1e-9)
 
 
+def test_a_huge_value_does_not_blur_the_trials_after_it():
+    small = case(ramp(0, 100), 0.12 * ramp(400, 600), a_topic=0.0)
+    wild = case(ramp(0, 100), np.where(STEP == 500, 1e25, 0.0), a_topic=0.0)
+    assert score(wild, small).iloc[1]["class"] == score(small).iloc[0]["class"] == "stage 2 begun"
+    assert score(wild, small).iloc[1]["sure_attention"] == score(small).iloc[0]["sure_attention"]
+
+
+def test_a_trial_that_rises_within_one_record_is_led_by_what_gained_more():
+    step = np.array([0, 10])
+    lead = score_one(np.array([0, 1.0]), np.array([0, 0.6]), step, a_topic=1.0)
+    assert np.isnan(lead["log_lag"]) and lead["class"] == "simultaneous"
+    steps = np.array([0, 10, 20])
+    lead = score_one(np.array([0, 0.85, 1.0]), np.array([0, 0.15, 1.0]), steps, a_topic=1.0)
+    assert lead["class"] == "V leads"
+
+
 def test_a_trial_with_one_record_learned_nothing():
     found = score_one(0, 0, STEP[:1])
     assert found["class"] == "no-learning" and np.isnan(found["log_lag"])

@@ -115,7 +115,9 @@ def divergence(scores: pd.DataFrame) -> Iterable[str]:
         lost = array(scores, "learning_rate")[array(scores, "class") == name]
         if len(lost):
             low, high = lost.min(), lost.max()
-            rates = f"a learning rate of {low:.3g}" if low == high else f"rates {low:.3g} to {high:.3g}"
+            rates = (
+                f"a learning rate of {low:.3g}" if low == high else f"learning rates {low:.3g} to {high:.3g}"
+            )
             yield f"{share(len(lost), len(scores))} {text}, with {rates}; they are in no median."
 
 
@@ -187,8 +189,3 @@ def count_of(which: np.ndarray) -> int:
 def share(count: int, total: int) -> str:
     """Return '66 of 384 trials (17 %)'."""
     return f"{count:,} of {counted(total, 'trial')} ({100 * count / total:.0f} %)"
-
-
-def of_these(count: int, total: int) -> str:
-    """Return how many of the trials just named."""
-    return "in all of these" if count == total else f"in {count} of these"

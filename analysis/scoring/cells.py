@@ -35,10 +35,9 @@ def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.Dat
         for share, name in ((0.25, "q25"), (0.75, "q75")):
             found[f"theta{end}_{name}"] = scores["theta" + end].groupby(cell).quantile(share).to_numpy()
         happened = np.isin(columns["class" + end], HAS_STAGE2)
-        onsets = [name for name in found if name.startswith("onset")]
-        columns |= {name: found[name] for name in onsets}
         columns |= {
-            name: np.where(happened, values, np.nan) for name, values in found.items() if name not in onsets
+            name: values if name.startswith("onset") else np.where(happened, values, np.nan)
+            for name, values in found.items()
         }
     return cells.assign(**columns)
 

@@ -188,7 +188,7 @@ def classify(scores: pd.DataFrame, view: str = "loss", cuts: Cuts = CUTS) -> Arr
         ("two-stage", first),
         ("reversed", swapped >= cuts.two_stage),
         ("simultaneous", (score < cuts.simultaneous) & (swapped < cuts.simultaneous)),
-        ("V leads", lag >= 0),
+        ("V leads", lag.fillna(score - swapped) >= 0),  # no lag with one record on the way up
     ]
     names, conditions = zip(*rules, strict=True)
     return np.select([np.asarray(holds) for holds in conditions], names, "attention leads")
@@ -204,8 +204,8 @@ def suffixes(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Array:
     learned = ~scores["class"].isin(["diverged", "collapsed", "no-learning"]).to_numpy()
     lost = learned & (scores["end_total"] < cuts.lost * scores["max_total"]).to_numpy()
     copies = learned & trains_attention(scores) & scores["copies"].to_numpy(bool)
-    joined = np.where(lost & copies, "then lost, then copying", "")
-    return np.where(joined != "", joined, np.select([lost, copies], ["then lost", "then copying"], ""))
+    names = ["then lost, then copying", "then lost", "then copying"]
+    return np.select([lost & copies, lost, copies], names, "")
 
 
 def class_counts(scores: pd.DataFrame) -> pd.DataFrame:

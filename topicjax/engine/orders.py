@@ -95,10 +95,7 @@ def lanes_together(
         *carry, latest_L = jax.lax.fori_loop(0, left, step, (*carry, empty_L))
         return tuple(carry), latest_L
 
-    first = (state.step, state.missing, state.trial_L)
-    steps_W = window_steps(spec, num_steps, num_windows)
-    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, steps_W)
-    return RowState(number, missing, source, trial_L), lanes_first(record_WxL)
+    return through_windows(window, spec, state, num_steps, num_windows)
 
 
 def lane_at_a_time(
@@ -148,18 +145,24 @@ def lane_at_a_time(
         (*carry, latest_L), _ = jax.lax.scan(through_block, (*carry, empty_L), (starts, steps))
         return tuple(carry), latest_L
 
+    return through_windows(window, spec, state, num_steps, num_windows)
+
+
+def through_windows(
+    window: Callable[[Any, Any], tuple[Any, Any]],
+    spec: Any,
+    state: RowState,
+    num_steps: Any,
+    num_windows: int,
+) -> tuple[RowState, Any]:
+    """Return the state after all windows, each with its share of num_steps, and the records, L x W."""
+    steps_W = jnp.full(num_windows, spec.record_every)
+    if num_steps is not None:
+        steps_W = jnp.clip(num_steps - spec.record_every * jnp.arange(num_windows), 0, spec.record_every)
     first = (state.step, state.missing, state.trial_L)
-    steps_W = window_steps(spec, num_steps, num_windows)
     (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, steps_W)
-    return RowState(number, missing, source, trial_L), lanes_first(record_WxL)
-
-
-def window_steps(spec: Any, num_steps: Any, num_windows: int) -> Any:
-    """Return how many steps are taken in each window: all, or what is left of num_steps."""
-    start_W = spec.record_every * jnp.arange(num_windows)
-    if num_steps is None:
-        return jnp.full_like(start_W, spec.record_every)
-    return jnp.clip(num_steps - start_W, 0, spec.record_every)
+    record_LxW = jax.tree.map(lambda column: jnp.moveaxis(column, 0, 1), record_WxL)
+    return RowState(number, missing, state.source, trial_L), record_LxW
 
 
 def block_steps(experiment: Experiment, spec: Any, stream: Any, state: RowState) -> int:
@@ -187,11 +190,6 @@ def no_records(experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, st
 
     shapes = jax.eval_shape(jax.vmap(record), hypers_L, state.trial_L)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-
-def lanes_first(record_WxL: Any) -> Any:
-    """Return records as L x W."""
-    return jax.tree.map(lambda column: jnp.moveaxis(column, 0, 1), record_WxL)
 
 
 ORDERS = {"lane": Order(lane_at_a_time, one_by_one), "together": Order(lanes_together, jax.vmap)}
