@@ -56,7 +56,7 @@ def programs(spec: Any, num_records: int, order: str = "lane"):
         return Trained(row), only_lane(records)
 
     def record(stream: Any, hypers: Any, trained: Trained) -> Any:
-        _, records = one_step(stream, as_lane(hypers), trained.row, np.int32(1))
+        _, records = one_step(stream, as_lane(hypers), trained.row, np.ones(1, np.int32))
         return jax.tree.map(lambda column: column[0], only_lane(records))
 
     return init, advance, record

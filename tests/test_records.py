@@ -43,7 +43,7 @@ def record_of(spec: Spec, stream: AnyStream, hypers: Hypers, state: train.State)
     def record(state):
         source, zero = train.make_source(spec, stream), jnp.int32(0)
         row = orders.RowState(zero, zero, source, jax.tree.map(lambda leaf: leaf[None], state))
-        lane, one_step = as_lane(hypers), jnp.int32(1)
+        lane, one_step = as_lane(hypers), jnp.ones(1, jnp.int32)
         _, found = orders.lane_at_a_time(EXPERIMENT, spec, stream, lane, row, one_step, num_windows=1)
         return jax.tree.map(lambda column: column[0], only_lane(found))
 

@@ -39,12 +39,14 @@ class TrialSettings:
         check: Callable[[Trial], object] = lambda trial: None,
         id_prefix: str | None = None,
         id_in_spec: tuple[str, ...] = (),
+        id_unless_default: tuple[str, ...] = (),
     ) -> None:
         """Take an experiment's name and its three classes.
 
         `check` raises a UserError if the settings of a trial, each of them in its range, do not go together.
         `id_prefix` stands before the settings in the text that is hashed (the name, unless given);
-        `id_in_spec` are settings of a Stream that stand among those of the Spec there.
+        `id_in_spec` are settings of a Stream that stand among those of the Spec there; `id_unless_default`
+        stand there only if they are not at their defaults: settings that came later leave older ids alone.
         """
         check_classes(experiment, Spec, Stream, Hypers)
         self.experiment, self.classes, self._check = experiment, (Spec, Stream, Hypers), check
@@ -60,6 +62,7 @@ class TrialSettings:
         spec, stream, hypers = map(set, self.names)
         parts = (spec | set(id_in_spec), stream - set(id_in_spec), hypers)
         self._id_names = tuple(tuple(sorted(part)) for part in parts)
+        self._id_unless = {name: self.defaults[name] for name in id_unless_default}
         self._part_text = functools.lru_cache(maxsize=4096)(part_text)
         self._checked_spec = functools.lru_cache(maxsize=4096)(self._check_spec)
         self._only = [setting for setting in self.settings.values() if setting.only is not None]
@@ -125,7 +128,11 @@ class TrialSettings:
     def trial_id(self, trial: Trial) -> str:
         """Return the trial's identity: 12 hexadecimal digits that depend on its settings alone."""
         every = vars(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
-        texts = (self._part_text(tuple((n, every[n]) for n in names)) for names in self._id_names)
+        unless = {name for name, default in self._id_unless.items() if every[name] == default}
+        texts = (
+            self._part_text(tuple((n, every[n]) for n in names if n not in unless))
+            for names in self._id_names
+        )
         return hashlib.sha256((self._prefix + "\n".join(texts)).encode()).hexdigest()[:12]
 
     def _check_spec(self, spec: Any) -> None:

@@ -27,7 +27,7 @@ HOST_COPIES = dict(records=6, snapshots=3, states=2)  # of a chunk: in the makin
 LESS = {
     "records": "raise record_every, or lower steps or --lanes",
     "snapshots": "keep fewer --snapshots, or lower --lanes",
-    "states": "lower --lanes",
+    "states": "keep no --snapshots, or lower --lanes",
     "training": "lower --lanes or --devices",
     "settings": "run fewer trials at a time",
 }

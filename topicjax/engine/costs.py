@@ -17,7 +17,7 @@ import jax
 
 from topicjax.engine.orders import BLOCK_BYTES
 from topicjax.engine.plan import Group
-from topicjax.experiments import Experiment
+from topicjax.experiments import DECIDE_RECORDS, Experiment
 
 CPU_LANES = 64  # trials of a stream that a core trains between two returns to Python, one after another
 ACCELERATOR_LANES = 512
@@ -139,8 +139,14 @@ def disk_bytes(group: Group) -> dict[str, int]:
     """Return about how many bytes one trial takes on disk, by what takes them."""
     spec, columns = group.spec, len(group.experiment.Record._fields)  # type: ignore[attr-defined]
     records = (spec.steps // spec.record_every + 1) * columns * FLOAT
-    snapshots = len(group.snapshots) * sizes(group.experiment, spec).weights
-    return {"records": records, "snapshots": snapshots, "settings": 500}
+    own = sizes(group.experiment, spec)
+    states = own.state if spec.steps in group.snapshots else 0
+    return {
+        "records": records,
+        "snapshots": len(group.snapshots) * own.weights,
+        "states": states,
+        "settings": 500,
+    }
 
 
 def window_seconds(group: Group, flops_per_second: float) -> float:
@@ -150,10 +156,13 @@ def window_seconds(group: Group, flops_per_second: float) -> float:
 
 
 def segment_windows(group: Group, flops_per_second: float) -> int:
-    """Return how many windows a segment has: it divides the training and meets every snapshot."""
+    """Return how many windows a segment has: it divides the training, meets snapshots and decisions."""
     spec = group.spec
+    meets = [spec.steps, *group.snapshots, *(group.start(trial_id) for trial_id in group.earlier)]
+    if group.experiment.may_stop(spec):
+        meets.append(DECIDE_RECORDS * spec.record_every)
     flops = group.trials_per_chunk * step_flops(group.experiment, spec)
     affordable = SEGMENT_SECONDS * flops_per_second / flops
     most = max(1, int(min(SEGMENT_STEPS, affordable)) // spec.record_every)
-    whole = math.gcd(spec.steps, *group.snapshots) // spec.record_every
+    whole = math.gcd(*meets) // spec.record_every
     return max(n for n in range(1, min(whole, most) + 1) if whole % n == 0)

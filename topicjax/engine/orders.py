@@ -4,7 +4,7 @@ A lane at a time, for cores: the data of a window are drawn once for the stream,
 the window alone, so that its weights and work arrays stay in the core's own cache, and a branch is a branch.
 Lanes together, for accelerators: every step is taken by all trials at once, in wide operations.
 
-Both are functions of one stream row.  Dimension letters: L lanes, W windows.
+Both are functions of one stream row.  Dimension letters: L lanes, W windows, B blocks of a window.
 """
 
 from collections.abc import Callable
@@ -63,14 +63,14 @@ def lanes_together(
     stream: Any,
     hypers_L: Any,
     state: RowState,
-    num_steps: Any = None,
+    steps_L: Any = None,
     *,
     num_windows: int,
 ) -> tuple[RowState, Any]:
     """Train all lanes step by step; return the state and records, L x W.
 
-    A record is taken at the first step of a window.  Training ends after num_steps, if that is given; the
-    records of windows that did not begin are zeros.
+    A record is taken at the first step of a window.  A lane ends after its number of steps, if these are
+    given; its records of windows that it did not begin are zeros.
     """
     source = state.source
     update = jax.vmap(lambda h, trial, batch: experiment.update(spec, stream, h, trial, batch), (0, 0, None))
@@ -78,24 +78,26 @@ def lanes_together(
         lambda h, trial, batch, made: experiment.measure(spec, stream, h, source, trial, batch, made),
         (0, 0, None, 0),
     )
-
-    def step(offset: Any, carry: Any) -> Any:
-        number, missing, trial_L, latest_L = carry
-        batch = experiment.batch(spec, stream, source, number)
-        following_L, made_L = update(hypers_L, trial_L, batch)
-        latest_L = jax.lax.cond(
-            offset == 0, lambda: measure(hypers_L, trial_L, batch, made_L), lambda: latest_L
-        )
-        missing = jnp.maximum(missing, lacking(experiment, source, batch))
-        return number + 1, missing, following_L, latest_L
-
     empty_L = no_records(experiment, spec, stream, hypers_L, state)
 
-    def window(carry: Any, left: Any) -> tuple[Any, Any]:
-        *carry, latest_L = jax.lax.fori_loop(0, left, step, (*carry, empty_L))
-        return tuple(carry), latest_L
+    def window(carry: Any, left_L: Any) -> tuple[Any, Any]:
+        number, missing, trial_L = carry
 
-    return through_windows(window, spec, state, num_steps, num_windows)
+        def step(offset: Any, carry: Any) -> Any:
+            missing, trial_L, latest_L = carry
+            batch = experiment.batch(spec, stream, source, number + offset)
+            following_L, made_L = update(hypers_L, trial_L, batch)
+            latest_L = jax.lax.cond(
+                offset == 0, lambda: measure(hypers_L, trial_L, batch, made_L), lambda: latest_L
+            )
+            missing = jnp.maximum(missing, lacking(experiment, source, batch))
+            return missing, lanes_where(offset < left_L, following_L, trial_L), latest_L
+
+        missing, trial_L, latest_L = jax.lax.fori_loop(0, left_L.max(), step, (missing, trial_L, empty_L))
+        latest_L = lanes_where(left_L > 0, latest_L, empty_L)
+        return (number + spec.record_every, missing, trial_L), latest_L
+
+    return through_windows(window, spec, hypers_L, state, steps_L, num_windows)
 
 
 def lane_at_a_time(
@@ -104,24 +106,28 @@ def lane_at_a_time(
     stream: Any,
     hypers_L: Any,
     state: RowState,
-    num_steps: Any = None,
+    steps_L: Any = None,
     *,
     num_windows: int,
 ) -> tuple[RowState, Any]:
-    """Do what lanes_together does, each lane through a window alone."""
+    """Do what lanes_together does, each lane through a window alone; one that has ended costs nothing."""
     source, block = state.source, block_steps(experiment, spec, stream, state)
     empty_L = no_records(experiment, spec, stream, hypers_L, state)
 
+    def draw(first: Any) -> Any:
+        return jax.lax.map(
+            lambda offset: experiment.batch(spec, stream, source, first + offset), jnp.arange(block)
+        )
+
     def through_block(carry: Any, at: Any) -> tuple[Any, None]:
         number, missing, trial_L, latest_L = carry
-        first_offset, steps = at
-        batches = jax.lax.map(
-            lambda offset: experiment.batch(spec, stream, source, number + offset), jnp.arange(block)
-        )
+        first_offset, steps_L = at
+        drawn = jax.eval_shape(draw, number)
+        batches = jax.lax.cond(jnp.any(steps_L > 0), draw, lambda first: zeros(drawn), number)
         missing = jnp.maximum(missing, lacking(experiment, source, batches))
 
         def lane(lane: Any) -> Any:
-            hypers, trial, latest = lane
+            hypers, trial, latest, steps = lane
 
             def step(place: Any, carry: Any) -> Any:
                 trial, latest = carry
@@ -136,33 +142,49 @@ def lane_at_a_time(
 
             return jax.lax.fori_loop(0, steps, step, (trial, latest))
 
-        trial_L, latest_L = jax.lax.map(lane, (hypers_L, trial_L, latest_L))
-        return (number + steps, missing, trial_L, latest_L), None
+        trial_L, latest_L = jax.lax.map(lane, (hypers_L, trial_L, latest_L, steps_L))
+        return (number + block, missing, trial_L, latest_L), None
 
-    def window(carry: Any, left: Any) -> tuple[Any, Any]:
+    def window(carry: Any, left_L: Any) -> tuple[Any, Any]:
         starts = jnp.arange(0, spec.record_every, block)
-        steps = jnp.clip(left - starts, 0, block)
-        (*carry, latest_L), _ = jax.lax.scan(through_block, (*carry, empty_L), (starts, steps))
+        steps_BxL = jnp.clip(left_L[None, :] - starts[:, None], 0, block)
+        (*carry, latest_L), _ = jax.lax.scan(through_block, (*carry, empty_L), (starts, steps_BxL))
         return tuple(carry), latest_L
 
-    return through_windows(window, spec, state, num_steps, num_windows)
+    return through_windows(window, spec, hypers_L, state, steps_L, num_windows)
 
 
 def through_windows(
     window: Callable[[Any, Any], tuple[Any, Any]],
     spec: Any,
+    hypers_L: Any,
     state: RowState,
-    num_steps: Any,
+    steps_L: Any,
     num_windows: int,
 ) -> tuple[RowState, Any]:
-    """Return the state after all windows, each with its share of num_steps, and the records, L x W."""
-    steps_W = jnp.full(num_windows, spec.record_every)
-    if num_steps is not None:
-        steps_W = jnp.clip(num_steps - spec.record_every * jnp.arange(num_windows), 0, spec.record_every)
+    """Return the state after all windows, each with its share of every lane's steps, and records, L x W."""
+    if steps_L is None:
+        steps_L = jnp.full(jax.tree.leaves(hypers_L)[0].shape, num_windows * spec.record_every)
+    begun_W = spec.record_every * jnp.arange(num_windows)
+    steps_WxL = jnp.clip(steps_L[None, :] - begun_W[:, None], 0, spec.record_every)
     first = (state.step, state.missing, state.trial_L)
-    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, steps_W)
+    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, steps_WxL)
     record_LxW = jax.tree.map(lambda column: jnp.moveaxis(column, 0, 1), record_WxL)
     return RowState(number, missing, state.source, trial_L), record_LxW
+
+
+def lanes_where(is_first_L: Any, first_L: Any, second_L: Any) -> Any:
+    """Return the values of some lanes from the first tree, of the others from the second."""
+
+    def choose(first: Any, second: Any) -> Any:
+        return jnp.where(is_first_L.reshape(-1, *[1] * (first.ndim - 1)), first, second)
+
+    return jax.tree.map(choose, first_L, second_L)
+
+
+def zeros(shapes: Any) -> Any:
+    """Return a tree of arrays of these shapes."""
+    return jax.tree.map(lambda leaf: jax.lax.full(leaf.shape, 0, leaf.dtype), shapes)
 
 
 def block_steps(experiment: Experiment, spec: Any, stream: Any, state: RowState) -> int:
@@ -188,8 +210,7 @@ def no_records(experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, st
         _, made = experiment.update(spec, stream, hypers, trial, batch)
         return experiment.measure(spec, stream, hypers, state.source, trial, batch, made)
 
-    shapes = jax.eval_shape(jax.vmap(record), hypers_L, state.trial_L)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return zeros(jax.eval_shape(jax.vmap(record), hypers_L, state.trial_L))
 
 
 ORDERS = {"lane": Order(lane_at_a_time, one_by_one), "together": Order(lanes_together, jax.vmap)}

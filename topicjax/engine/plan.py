@@ -7,9 +7,9 @@ here compiles or imports jax.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown
 from topicjax.experiments import Experiment
@@ -42,6 +42,14 @@ class StreamRow:
         return [StreamRow(self.stream, self.hypers[place], self.trial_ids[place]) for place in places]
 
 
+class Earlier(NamedTuple):
+    """A shorter training of a trial, which a folder has."""
+
+    trial_id: str
+    step: int  # where it ended
+    decided: str  # why it was decided there, and nothing is left to train; empty: it goes on
+
+
 @dataclass(frozen=True)
 class Group:
     """All trials of one program, in chunks of `rows_per_chunk` stream rows of at most `lanes` trials."""
@@ -53,13 +61,37 @@ class Group:
     streams: tuple[StreamRow, ...]  # each with all of its trials
     lanes: int
     rows_per_chunk: int
+    earlier: Mapping[str, Earlier] = field(
+        default_factory=dict, compare=False
+    )  # by trial, where there is one
 
     @cached_property
     def chunks(self) -> list[tuple[StreamRow, ...]]:
-        """The stream rows of each chunk; the last chunk may be shorter."""
-        rows = [row for stream in self.streams for row in stream.cut(self.lanes)]
-        size = self.rows_per_chunk
-        return [tuple(rows[start : start + size]) for start in range(0, len(rows), size)]
+        """The stream rows of each chunk; the last may be shorter.  Trials of a chunk begin at one step."""
+        size, chunks = self.rows_per_chunk, []
+        for start in sorted({self.start(trial_id) for trial_id in self.trial_ids}):
+            others = {trial_id for trial_id in self.trial_ids if self.start(trial_id) != start}
+            streams = (stream.without(others) for stream in self.streams) if others else self.streams
+            rows = [row for stream in streams for row in stream.cut(self.lanes)]
+            chunks += [tuple(rows[first : first + size]) for first in range(0, len(rows), size)]
+        return chunks
+
+    def start(self, trial_id: str) -> int:
+        """Return the step at which a trial is taken up; all its steps if it is decided already."""
+        earlier = self.earlier.get(trial_id)
+        if earlier is None:
+            return 0
+        return self.spec.steps if earlier.decided else earlier.step
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials of the group."""
+        return [trial_id for stream in self.streams for trial_id in stream.trial_ids]
+
+    @property
+    def trial_steps(self) -> int:
+        """How many steps all its trials take at most."""
+        return sum(self.spec.steps - self.start(trial_id) for trial_id in self.trial_ids)
 
     @property
     def num_trials(self) -> int:

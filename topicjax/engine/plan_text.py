@@ -45,8 +45,8 @@ def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[
         spec, count = group.spec, group.num_trials
         memory = max(memory, costs.device_bytes(group, len(options.devices)))
         disk += count * sum(costs.disk_bytes(group).values())
-        steps += count * spec.steps
-        flops += count * spec.steps * costs.step_flops(group.experiment, spec)
+        steps += group.trial_steps
+        flops += group.trial_steps * costs.step_flops(group.experiment, spec)
     runs = read_manifest(folder).get("runs", [])
     rates = [run["trial_steps_per_second"] for run in runs if "trial_steps_per_second" in run]
     if rates:

@@ -53,13 +53,23 @@ class Programs:
         advance, over_lanes = ORDERS[self.order]
         advance = functools.partial(advance, num_windows=self.segment_windows)
         init, weights = (functools.partial(each, over_lanes=over_lanes) for each in (init_row, weights_row))
-        taken, given = (*row, STATE_SHARDS, REPLICATED), (STATE_SHARDS, SHARDED)
+        taken, given = (*row, STATE_SHARDS, SHARDED), (STATE_SHARDS, SHARDED)
         self.functions = {  # to be compiled
             "init": self._wrap(init, row, STATE_SHARDS),
             "advance": self._wrap(advance, taken, given, donate=(2,)),
             "weights": self._wrap(weights, (SHARDED,), SHARDED),
         }
         self.compiled: dict[str, Any] = {}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Stream rows and lanes of a chunk."""
+        return self.group.rows_per_chunk, self.group.lanes
+
+    @property
+    def keeps_end(self) -> bool:
+        """Whether the weights that trials end with are kept, and the states to train them further."""
+        return self.spec.steps in self.group.snapshots
 
     @property
     def segment_steps(self) -> int:
@@ -105,14 +115,17 @@ class Programs:
         """Return the state before the first step."""
         return self._call("init", streams, hypers)
 
-    def advance(self, streams: Any, hypers: Any, state: RowState) -> tuple[RowState, Any]:
-        """Return the state one segment later and its records; the given state is used up."""
-        return self._call("advance", streams, hypers, state, np.int32(self.segment_steps))
+    def advance(
+        self, streams: Any, hypers: Any, state: RowState, steps_RxL: np.ndarray | None = None
+    ) -> tuple[RowState, Any]:
+        """Return the state one segment later and its records; the given state is used up.
 
-    def record(self, streams: Any, hypers: Any, state: RowState) -> Any:
-        """Return the record of the state as it is, which is used up: the first of a segment of one step."""
-        _, records = self._call("advance", streams, hypers, state, np.int32(1))
-        return jax.tree.map(lambda column: column[..., 0], records)
+        A lane ends after its number of steps, if these are given; one of a single step is for its record.
+        """
+        if steps_RxL is None:
+            steps_RxL = np.full(self.shape, self.segment_steps)
+        steps = jax.device_put(steps_RxL.astype(np.int32), NamedSharding(self.mesh, SHARDED))
+        return self._call("advance", streams, hypers, state, steps)
 
     def weights(self, state: RowState) -> dict[str, Any]:
         """Return what snapshots keep of the state, R x L x ..."""

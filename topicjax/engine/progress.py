@@ -72,10 +72,11 @@ class Progress:
         """Print a line of its own."""
         self.console.print(text, markup=False)
 
-    def update(self, steps: float = 0.0, ok: int = 0, diverged: int = 0) -> None:
-        """Count what was done, and show it."""
+    def update(self, steps: float = 0.0, ok: int = 0, diverged: int = 0, spared: float = 0.0) -> None:
+        """Count what was done, and show it; trials that ended early have spared some of the steps."""
         self.training.set()
         self.steps += steps
+        self.total_steps -= spared
         self.ok, self.diverged = self.ok + ok, self.diverged + diverged
         self.trials = self.ok + self.diverged
         if self.live:

@@ -5,6 +5,7 @@ neighbours untouched.  Results are written by a second thread while the next chu
 """
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,8 @@ from typing import Any
 import jax
 
 from topicjax.engine import admission, compile_times, costs
-from topicjax.engine.chunk import Chunk, Interrupted, train_chunk, write_chunk
+from topicjax.engine.chunk import Chunk, write_chunk
+from topicjax.engine.earlier import with_earlier
 from topicjax.engine.layout import requested_cpu_devices
 from topicjax.engine.plan import Group, fitted_specs, make_groups
 from topicjax.engine.programs import Programs, default_order, device_mesh
@@ -24,8 +26,9 @@ from topicjax.engine.progress import Progress
 from topicjax.engine.provenance import provenance
 from topicjax.engine.run_manifest import RunManifest
 from topicjax.engine.stopping import stop_requests
+from topicjax.engine.training import Interrupted, Surroundings, train_chunk
 from topicjax.errors import UserError
-from topicjax.experiments import Experiment, load_experiment
+from topicjax.experiments import Decide, Experiment, Records, load_experiment
 from topicjax.store.files import first_line
 from topicjax.store.reader import committed
 from topicjax.store.writer import Writer
@@ -108,7 +111,7 @@ def plan_groups(
     options = replace(options, lanes=lanes, order=options.order or default_order(options.devices))
     groups = make_groups(experiment, trials, len(options.devices), lanes, options.snapshots)
     admission.check_groups(groups, options.devices)
-    groups = unfinished(groups, folder)
+    groups = with_earlier(unfinished(groups, folder), trials, folder)
     admission.check_disk(groups, folder)
     return groups, options
 
@@ -127,13 +130,13 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
     with Writer(folder, named.name, options.extend) as writer:
         groups = unfinished(groups, folder)  # another run may have finished some just now
         left = sum(group.num_trials for group in groups)
-        total_steps = float(sum(group.num_trials * group.spec.steps for group in groups))
+        total_steps = float(sum(group.trial_steps for group in groups))
         entry = describe_run(named, writer.write_plan(list(by_id)), len(by_id), left, options)
         with Progress(left, total_steps) as progress, stop_requests() as is_stopping:
-            progress.say(opening(entry, folder, len(options.devices)))
+            progress.say(opening(entry, folder, len(options.devices), groups))
             lines = experiment.lines(trials, writer.manifest["limit_lines"])
             manifest = RunManifest(writer, entry, lines, progress.training)
-            train = Training(groups, by_id, manifest.run, writer, progress, options)
+            train = Training(groups, by_id, manifest, writer, progress, options)
             with contextlib.suppress(Interrupted, KeyboardInterrupt):
                 train.run(is_stopping)
                 if manifest.lines.is_busy:
@@ -174,15 +177,17 @@ def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options:
     }
 
 
-def opening(entry: Mapping[str, Any], folder: Path, num_devices: int) -> str:
+def opening(entry: Mapping[str, Any], folder: Path, num_devices: int, groups: Sequence[Group]) -> str:
     """Return the first lines of a run."""
-    done = entry["planned"] - entry["left"]
+    done, further = entry["planned"] - entry["left"], sum(len(group.earlier) for group in groups)
     resumed = f" ({done:,} already finished)" if done else ""
-    return (
+    lines = [
         f"{entry['sweep']}: {entry['left']:,} trials to train{resumed} on "
-        f"{num_devices} x {entry['devices'][0]}\n"
-        f"results go to {folder}; Ctrl-C stops, the same command continues"
-    )
+        f"{num_devices} x {entry['devices'][0]}",
+        *([f"{further:,} of them go on from where shorter trainings ended"] if further else []),
+        f"results go to {folder}; Ctrl-C stops, the same command continues",
+    ]
+    return "\n".join(lines)
 
 
 class Training:
@@ -192,12 +197,12 @@ class Training:
         self,
         groups: Sequence[Group],
         trials: Mapping[str, Trial],
-        run: int,
+        manifest: RunManifest,
         writer: Writer,
         progress: Progress,
         options: Options,
     ) -> None:
-        self.groups, self.trials, self.run_number = groups, trials, run
+        self.groups, self.trials, self.manifest = groups, trials, manifest
         self.writer, self.progress, self.options = writer, progress, options
         self.seconds = 0.0
         self._written: list[Future] = []  # the chunk that is being written: at most one
@@ -227,17 +232,31 @@ class Training:
                 if is_stopping():
                     raise Interrupted
                 chunk = Chunk(rows)
-
-                def on_segment(steps: int, count: int = len(chunk.trial_ids)) -> bool:
-                    self.progress.update(steps=steps * count)
-                    return is_stopping()
-
-                every = self.options.save_seconds
-                train_chunk(programs, chunk, self.writer, every, on_segment, self.progress.say)
+                train_chunk(programs, chunk, self._surroundings(group, is_stopping))
                 self._settle()
-                args = (self.writer, chunk, group, self.trials, self.run_number)
+                args = (self.writer, chunk, group, self.trials, self.manifest.run)
                 self._written.append(pool.submit(write_chunk, *args))
             compile_times.remember(group.experiment.name, self.progress.compile_seconds - before)
+
+    def _surroundings(self, group: Group, is_stopping: Callable[[], bool]) -> Surroundings:
+        """Return what the training of a chunk needs from this run."""
+
+        def on_segment(steps: float, spared: float) -> bool:
+            self.progress.update(steps=steps, spared=spared)
+            return is_stopping()
+
+        @functools.cache
+        def rule() -> Decide:
+            self.manifest.lines.wait(is_stopping)
+            if self.manifest.lines.left:  # without them nothing can be decided, and later is too late
+                raise Interrupted
+            return group.experiment.decider(self.manifest.known_lines)
+
+        def decide(trial_id: str, records: Records) -> str:
+            return rule()(self.trials[trial_id], records)
+
+        every, say = self.options.save_seconds, self.progress.say
+        return Surroundings(self.writer, every, decide, on_segment, say)
 
     def _settle(self) -> None:
         """Wait for the chunk that is being written."""

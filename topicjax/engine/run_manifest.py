@@ -31,13 +31,17 @@ class RunManifest:
         self.lines = Background(lines, begin, self._write_in_background)
         self.write()
 
+    @property
+    def known_lines(self) -> list[dict[str, Any]]:
+        """The limit lines that are known by now."""
+        return [*self._lines, *self.lines.entries]
+
     def write(self) -> None:
         """Write the file as it is known now."""
         runs = [*self._runs, *([self._entry] if self.is_new else [])]
-        lines = [*self._lines, *self.lines.entries]
         with self._lock:
             self._writer.write_manifest(
-                {"format": FORMAT, "sweep": self._sweep, "runs": runs, "limit_lines": lines}
+                {"format": FORMAT, "sweep": self._sweep, "runs": runs, "limit_lines": self.known_lines}
             )
 
     def finish(self, progress: Progress) -> None:

@@ -4,9 +4,12 @@ An experiment is a few pure functions of ONE trial.  The engine adds lanes, stre
 snapshots and resuming, and chooses the order of the work: it may draw the data of many steps first, train one
 trial after another or all together.  So data, update and measurement are separate functions, and what they
 return depends on their arguments alone.
+
+A trial is trained for its `steps`, or less: if its Spec has a setting `until` of value "decided", the engine
+asks the experiment at every tenth record (DECIDE_RECORDS) whether the trial's answer can still change.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -17,6 +20,11 @@ from topicjax.trial import Trial, TrialSettings
 SHIPPED = {
     "one_layer": "topicjax.experiments.one_layer"
 }  # each with settings.TRIALS and experiment.EXPERIMENT
+
+
+DECIDE_RECORDS = 10  # from one question whether a trial is decided to the next: the same on every machine
+Records = Mapping[str, Any]  # of one trial so far: a NumPy array per column
+Decide = Callable[[Trial, Records], str]  # why a trial's answer can no longer change; empty: it still can
 
 
 class Line(NamedTuple):
@@ -34,6 +42,11 @@ def no_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> list[L
 def same_spec(spec: Any, streams: Collection[Any]) -> Any:
     """Return the Spec: its program needs to know nothing of the streams it will see."""
     return spec
+
+
+def no_decider(lines: Sequence[dict[str, Any]]) -> Decide:
+    """Return a rule that decides nothing: every trial is trained for all of its steps."""
+    return lambda trial, records: ""
 
 
 @dataclass(frozen=True)
@@ -57,11 +70,18 @@ class Experiment:
     trial_bytes: Callable[..., float] | None = None  # (spec) -> about the least memory of a trial, at once
     step_flops: Callable[..., float] | None = None  # (spec) -> useful work; None: counted in the program
     lines: Callable[..., list[Line]] = no_lines  # (trials, known entries) -> limit lines yet to be computed
+    decider: Callable[[Sequence[dict[str, Any]]], Decide] = (
+        no_decider  # (limit lines) -> when a trial may end
+    )
 
     @property
     def name(self) -> str:
         """The name of the experiment, as manifests have it."""
         return self.settings.experiment
+
+    def may_stop(self, spec: Any) -> bool:
+        """Return whether the trials of a Spec end once they are decided, as its setting `until` says."""
+        return getattr(spec, "until", "steps") == "decided"
 
     @property
     def healthy_columns(self) -> tuple[str, ...]:

@@ -148,6 +148,16 @@ def save_state(path: Path, payload: Mapping[str, np.ndarray], meta: Mapping[str,
     write_whole(path, write)
 
 
+def is_of_use(path: Path) -> bool:
+    """Return whether a state is there and of this version: a quick look, its arrays are not read."""
+    try:
+        with np.load(path, allow_pickle=False) as members:
+            found = json.loads(members[META].tobytes())
+    except Exception:  # a damaged archive raises almost anything; whoever needs its arrays will say so
+        return False
+    return all(found.get(name) == value for name, value in STATE.items())
+
+
 def load_state(
     path: Path, expected: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, np.ndarray], Any] | None:

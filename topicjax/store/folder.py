@@ -11,7 +11,8 @@ from topicjax.store.files import StoreError, explained, scan
 MANIFEST, LOCK, JOURNAL = "manifest.json", "lock.json", "journal.log"
 TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL = "trials", "trajectories", "checkpoints", "partial"
 PLANS = "plans"  # a table of trial ids for each plan that a run was asked for
-FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS)
+STATES = "states"  # from which finished trials are trained further
+FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS, STATES)
 SET_ASIDE = "set_aside"  # what was damaged or of no more use, never deleted
 
 
@@ -93,7 +94,13 @@ def files_of(folder: Path, chunk: str) -> list[Path]:
         part_path(folder / TRAJECTORIES, chunk),
         folder / CHECKPOINTS / chunk,
         folder / PARTIAL / f"{chunk}.npz",
+        state_path(folder, chunk),
     ]
+
+
+def state_path(folder: Path, chunk: str) -> Path:
+    """Return the file with the states that the trials of a chunk ended in."""
+    return folder / STATES / f"{chunk}.npz"
 
 
 def plan_path(folder: Path, plan: str) -> Path:

@@ -87,3 +87,16 @@ def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
         is_steps = isinstance(text, str) and all(step.isdecimal() for step in text.split())
         if not (all(map(is_hex_name, names)) and is_place and is_steps):
             raise StoreError(f"{path} does not say where the weights of trial {names[0]!r:.40} are")
+
+
+def snapshot_places(snapshot_steps: Sequence[Sequence[int]]) -> list[dict[int, int]]:
+    """Return for each trial of a chunk, given the steps of its snapshots, its place in each of them.
+
+    A snapshot holds the trials of the chunk that have weights at its step, in the order of the chunk.
+    """
+    counts: dict[int, int] = {}
+    places = []
+    for steps in snapshot_steps:
+        places.append({step: counts.get(step, 0) for step in steps})
+        counts |= {step: place + 1 for step, place in places[-1].items()}
+    return places

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from topicjax.store import checkpoints
 from topicjax.store.files import StoreError, first_line, is_hex_name
@@ -23,10 +24,11 @@ from topicjax.store.folder import (
     chunk_of,
     part_files,
     part_path,
+    state_path,
 )
 from topicjax.store.journal import FileMark, Journal, read_journal
 from topicjax.store.manifest import FIRST_EXPERIMENT, FORMAT, Manifest, experiment_of, read_manifest
-from topicjax.store.parts import check_rows, read_columns, read_part
+from topicjax.store.parts import check_rows, read_columns, read_part, snapshot_places
 from topicjax.store.status import PlanStatus as PlanStatus
 from topicjax.store.status import Status as Status
 from topicjax.store.status import committed as committed
@@ -34,6 +36,7 @@ from topicjax.store.status import status
 
 LOCATION = ("trial_id", "chunk", "row", "snapshot_steps")  # where a trial's weights are
 KEPT_OF_TRIALS = {*LOCATION, "snapshot_checksums", "status", "diverged_step", "run"}
+KEPT_OF_TRIALS |= {"stopped_step", "stop_reason"}
 STATUSES = ("ok", "diverged")
 
 
@@ -108,6 +111,40 @@ class Run:
         }
         return self.replace(**kept)
 
+    def columns(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return these columns of the finished trials, a row each; nothing if the folder lacks one."""
+        parts = part_files(self.folder / TRIALS)
+        if not parts or not set(names) <= set(pq.read_schema(parts[0]).names):
+            return []
+        return read_columns(parts, names, self._marks(TRIALS)).to_pylist()
+
+    def records_of(self, trial_ids: Sequence[str]) -> pd.DataFrame:
+        """Return the records of these finished trials; no others are read than those of their parts."""
+        parts = sorted({self.folder / TRAJECTORIES / self._part_of[trial_id].name for trial_id in trial_ids})
+        records = read_columns(parts, None, self._marks(TRAJECTORIES)).to_pandas()
+        return records[records["trial_id"].isin(list(trial_ids))].reset_index(drop=True)
+
+    def has_state(self, chunk: str) -> bool:
+        """Return whether the states to train trials of a chunk further are there, and of this version."""
+        return checkpoints.is_of_use(state_path(self.folder, chunk))
+
+    def end_states(self, trial_ids: Sequence[str]) -> list[np.ndarray]:
+        """Return the states that these trials ended in, trials x ..., or raise a StoreError."""
+        found: dict[str, list[np.ndarray]] = {}
+        for chunk in sorted({chunk_of(self._part_of[trial_id]) for trial_id in trial_ids}):
+            path = state_path(self.folder, chunk)
+            try:
+                loaded = checkpoints.load_state(path)
+            except checkpoints.StateError as error:
+                raise StoreError(f"{path} {error}; `topicjax repair` sets it aside") from error
+            if loaded is None:
+                raise StoreError(f"{path} is missing")
+            payload, meta = loaded
+            leaves = [payload[str(place)] for place in range(len(payload))]
+            for place, trial_id in enumerate(meta["trial_ids"]):
+                found[trial_id] = [leaf[place] for leaf in leaves]
+        return [np.stack(own) for own in zip(*(found[trial_id] for trial_id in trial_ids), strict=True)]
+
     @functools.cached_property
     def _parts(self) -> list[Path]:
         parts = part_files(self.folder / TRIALS)
@@ -143,9 +180,10 @@ class Run:
         part = self._part_of[trial_id]
         columns = [*LOCATION, *(["snapshot_checksums"] if self.manifest.get("format") == FORMAT else [])]
         rows = read_part(part, columns, self._marks(TRIALS).get(part)).to_pylist()
-        rows = [row for row in rows if row["trial_id"] == trial_id]
         check_rows(rows, part)
-        return rows[0]
+        places = snapshot_places([[int(step) for step in row["snapshot_steps"].split()] for row in rows])
+        found = zip(rows, places, strict=True)
+        return next(row | {"places": own} for row, own in found if row["trial_id"] == trial_id)
 
     def find(self, trial_id: str) -> str:
         """Return the whole id of the trial that begins as given."""
@@ -169,7 +207,7 @@ class Run:
         step, place = self.snapshot_step(trial_id, step), self._location(trial_id)
         path = self.folder / CHECKPOINTS / place["chunk"] / str(step)
         try:
-            weights = checkpoints.read_trials(path, place["row"])
+            weights = checkpoints.read_trials(path, place["places"][step])
         except FileNotFoundError:
             raise StoreError(f"the snapshot {path} of trial {trial_id} is missing") from None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

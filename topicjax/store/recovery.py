@@ -21,6 +21,7 @@ from topicjax.store.folder import (
     part_files,
     part_name,
     part_path,
+    state_path,
 )
 from topicjax.store.journal import Commit, FileMark, Journal
 from topicjax.store.parts import check_rows, read_part
@@ -127,8 +128,10 @@ def remove_files(folder: Path, found: Journal, chunk: str) -> None:
     for name in (TRIALS, TRAJECTORIES):
         part = part_path(folder / name, chunk)
         part.with_name(TEMPORARY + part.name).unlink(missing_ok=True)
-    state = folder / PARTIAL / f"{chunk}.npz"
-    state.with_name(TEMPORARY + state.name).unlink(missing_ok=True)
+    state, end = folder / PARTIAL / f"{chunk}.npz", state_path(folder, chunk)
+    for path in (state, end):
+        path.with_name(TEMPORARY + path.name).unlink(missing_ok=True)
+    end.unlink(missing_ok=True)
     part_path(folder / TRAJECTORIES, chunk).unlink(missing_ok=True)
     snapshots = folder / CHECKPOINTS / chunk
     if snapshots.is_symlink():

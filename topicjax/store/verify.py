@@ -22,10 +22,11 @@ from topicjax.store.folder import (
     part_files,
     part_path,
     plan_path,
+    state_path,
 )
 from topicjax.store.journal import Commit, FileMark, Journal, read_journal, salvage
 from topicjax.store.manifest import FORMAT, Manifest, encode, read_manifest
-from topicjax.store.parts import check_rows, read_part, read_plan
+from topicjax.store.parts import check_rows, read_part, read_plan, snapshot_places
 from topicjax.store.recovery import unknown_parts
 
 BLOCK = 64  # trials whose weights are read together
@@ -165,10 +166,10 @@ def check_snapshots(
 ) -> Iterator[Problem]:
     """Give the snapshots of a chunk that are missing or have other weights than were written."""
     wanted: dict[int, dict[int, str]] = {}
-    for row in rows:
-        sums = zip(row["snapshot_steps"].split(), row["snapshot_checksums"].split(), strict=True)
-        for step, written in sums:
-            wanted.setdefault(int(step), {})[row["row"]] = written
+    places = snapshot_places([[int(step) for step in row["snapshot_steps"].split()] for row in rows])
+    for row, own in zip(rows, places, strict=True):
+        for (step, place), written in zip(own.items(), row["snapshot_checksums"].split(), strict=True):
+            wanted.setdefault(step, {})[place] = written
     for step, sums in sorted(wanted.items()):
         path = folder / str(step)
         try:
@@ -187,12 +188,12 @@ def check_snapshots(
 
 
 def check_states(folder: Path, found: Journal) -> Iterator[Problem]:
-    """Give the damaged states of unfinished chunks."""
-    for chunk in sorted(found.begun):
-        path = folder / PARTIAL / f"{chunk}.npz"
+    """Give the damaged states: those of unfinished chunks, and those that finished trials ended in."""
+    paths = [folder / PARTIAL / f"{chunk}.npz" for chunk in sorted(found.begun)]
+    for path in [*paths, *(state_path(folder, chunk) for chunk in sorted(found.commits))]:
         try:
             checkpoints.load_state(path)
         except checkpoints.OtherVersion:
             continue
         except checkpoints.StateError as error:
-            yield Problem(path, f"{path} {error}; its trials start again")
+            yield Problem(path, f"{path} {error}; trials that need it start again")

@@ -35,10 +35,11 @@ from topicjax.store.folder import (
     part_files,
     part_path,
     plan_path,
+    state_path,
 )
 from topicjax.store.journal import Commit, Journal
 from topicjax.store.manifest import FORMAT, Manifest, new_manifest, read_manifest, write_manifest
-from topicjax.store.parts import is_as_written, write_table
+from topicjax.store.parts import is_as_written, snapshot_places, write_table
 from topicjax.store.recovery import check_whole, remove_unfinished
 
 
@@ -107,7 +108,7 @@ class Writer:
         write_manifest(self.folder, manifest)
 
     def save_snapshot(self, chunk: str, step: int, params: Mapping[str, np.ndarray]) -> None:
-        """Write the weights of a chunk at a step; the leading axis of each array is the trial."""
+        """Write weights of a chunk at a step: the leading axis is the trial, of those that have any then."""
         self._begin(chunk)
         path = self.folder / CHECKPOINTS / chunk / str(step)
         count = len(next(iter(params.values())))
@@ -131,7 +132,7 @@ class Writer:
         texts = [step_text(value) for value in trials["snapshot_steps"].tolist()]
         steps = [[int(step) for step in text.split()] for text in texts]
         sums = self._checksums.get(chunk, {})
-        checks = [" ".join(sums[at][row] for at in own) for row, own in enumerate(steps)]
+        checks = [" ".join(sums[at][place] for at, place in own.items()) for own in snapshot_places(steps)]
         trials = trials.assign(  # types that do not depend on which values a part happens to have
             diverged_step=trials["diverged_step"].astype("float64"),
             snapshot_steps=pd.array(texts, dtype="str"),
@@ -148,6 +149,11 @@ class Writer:
         self._checksums.pop(chunk, None)
         self._trees.pop(chunk, None)
         self.drop_partial(chunk)
+
+    def save_end(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Write the states that trials of a chunk ended in, from which they can be trained further."""
+        self._begin(chunk)
+        checkpoints.save_state(state_path(self.folder, chunk), payload, meta)
 
     def save_partial(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Replace the state inside a chunk from which an interrupted run continues."""

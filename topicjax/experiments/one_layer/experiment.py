@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from topicjax.experiments import Experiment
-from topicjax.experiments.one_layer import costs, lines, train
+from topicjax.experiments.one_layer import costs, decided, lines, train
 from topicjax.experiments.one_layer.records import Record
 from topicjax.experiments.one_layer.settings import TRIALS, Spec, Stream
 
@@ -34,4 +34,5 @@ EXPERIMENT = Experiment(
     trial_bytes=costs.trial_bytes,
     step_flops=costs.step_flops,
     lines=lines.wanted_lines,
+    decider=decided.decider,
 )

@@ -1,7 +1,7 @@
 """Limit lines of topic documents: which a sweep needs, and the documents as theory takes them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,34 @@ def line(trial: Trial, data: dict[str, Any]) -> Line:
     """Return the lines of a trial's documents under its objective, to be computed."""
     objective = trial.hypers.objective
     return Line({"settings": data, "objective": objective}, lambda: limit_lines(data_model(trial), objective))
+
+
+class StageLines(NamedTuple):
+    """The losses of the best models of both stages."""
+
+    stage1: float
+    stage2: float
+
+
+def line_finder(entries: Sequence[dict[str, Any]]) -> Callable[[Trial], StageLines | None]:
+    """Return a function from a trial to its stage lines, on its held-out documents where these are known."""
+    known = {
+        (entry["objective"], *sorted(entry["settings"].items())): entry
+        for entry in entries
+        if entry.get("stage1") is not None
+    }
+    fields = sorted({tuple(sorted(entry["settings"])) for entry in entries})
+
+    def find(trial: Trial) -> StageLines | None:
+        every = settings_of(trial)
+        for names in fields:
+            entry = known.get((every["objective"], *((name, every[name]) for name in names)))
+            if entry is not None:
+                found = StageLines(*(entry.get(f"held_out_{n}") or entry[n] for n in StageLines._fields))
+                return found if found.stage2 < found.stage1 else None
+        return None
+
+    return find
 
 
 def data_model(trial: Trial) -> DataModel:

@@ -56,7 +56,10 @@ class Spec:
     ] = "zero"
     attention_biases: Annotated[Literal["trained", "absent"], "b^K, b^Q and b^V"] = "absent"
     optimizer: Annotated[str, Choice(tuple(OPTIMIZERS)), "how weights are updated"] = "adam"
-    steps: Annotated[int, Whole(1), "training steps, a multiple of record_every"] = 1000
+    steps: Annotated[int, Whole(1), "training steps at most, a multiple of record_every"] = 1000
+    until: Annotated[
+        Literal["steps", "decided"], "train for all steps, or until the class can no longer change"
+    ] = "steps"
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
     word_query_probability: Annotated[
         float, Real(low=0, high=1), "largest p_mask (p_keep + p_random) among a program's trials", EXECUTION
@@ -177,6 +180,7 @@ TRIALS = TrialSettings(
     check,
     id_prefix="",  # ids are those of topicjax 0.1, which had one experiment ...
     id_in_spec=("length_min", "length_max"),  # ... and compiled a program for each length
+    id_unless_default=("until",),
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 DOCUMENT_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role is DOCUMENTS)
