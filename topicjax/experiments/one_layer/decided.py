@@ -14,6 +14,7 @@ from scipy.optimize import isotonic_regression
 
 from topicjax.experiments import Decide, Records
 from topicjax.experiments.one_layer.lines import line_finder
+from topicjax.experiments.one_layer.records import HEALTHY
 from topicjax.experiments.one_layer.settings import Spec
 from topicjax.trial import Trial
 
@@ -37,9 +38,9 @@ def decider(lines: Sequence[dict[str, Any]]) -> Decide:
 
     def decide(trial: Trial, records: Records) -> str:
         """Return why the class of a trial can no longer change; empty if it still can."""
-        loss, uniform = (np.asarray(records[name], float) for name in ("eval_loss", "eval_loss_uniform"))
-        if not np.isfinite(loss + uniform + records["norm_k"] + records["norm_q"] + records["norm_v"]).all():
+        if not all(np.isfinite(records[name]).all() for name in HEALTHY):
             return DIVERGED
+        loss, uniform = (np.asarray(records[name], float) for name in ("eval_loss", "eval_loss_uniform"))
         line = line_of(trial)
         if line is None or not trains_both(trial.spec) or loss[0] <= line.stage1:
             return ""

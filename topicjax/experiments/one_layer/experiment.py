@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from topicjax.experiments import Experiment
 from topicjax.experiments.one_layer import costs, decided, lines, train
-from topicjax.experiments.one_layer.records import Record
+from topicjax.experiments.one_layer.records import HEALTHY, Record
 from topicjax.experiments.one_layer.settings import TRIALS, Spec, Stream
 
 
@@ -28,7 +28,7 @@ EXPERIMENT = Experiment(
     update=train.update,
     measure=train.measure,
     weights=train.weights,
-    healthy=("loss", "eval_loss", "norm_k", "norm_q", "norm_v"),
+    healthy=HEALTHY,
     fit=fit_queries,
     missing=train.queries_missing,
     trial_bytes=costs.trial_bytes,
