@@ -165,7 +165,7 @@ def test_a_damaged_state_is_named(tmp_path):
     content = bytearray(path.read_bytes())
     content[200] ^= 255
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="is damaged.*repair"):
+    with pytest.raises(StoreError, match=r"is damaged.*repair"):
         train(tmp_path / "run", FULL, small)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from topicjax.errors import UserError, shown, unknown_name
 from topicjax.experiments import Experiment, trial_settings
+from topicjax.refine import Refinement
 from topicjax.sweep import Settings, Sweep, bind
 from topicjax.trial import TrialSettings
 
@@ -26,6 +27,7 @@ class NamedSweep:
     experiment: str | Experiment  # the name of a shipped one, or the user's own
     base: Settings
     sweep: Sweep
+    refinement: Refinement | None = None  # of the boundaries that its cells show
 
     @property
     def settings(self) -> TrialSettings:
@@ -59,11 +61,24 @@ def load_sweep(name: str) -> NamedSweep:
             raise UserError("it has no SWEEP; allowed: SWEEP = product(...)")
         settings = trial_settings(experiment)
         base, sweep = settings.converted(found.get("BASE", {})), bind(settings, sweep)
+        refinement = read_refinement(found.get("REFINE"))
     except UserError as error:
         raise UserError(f"sweep file {path} fails: {error}") from error
     except UnicodeEncodeError:
         raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
-    return NamedSweep(path.stem, inspect.cleandoc(description), experiment, base, sweep)
+    return NamedSweep(path.stem, inspect.cleandoc(description), experiment, base, sweep, refinement)
+
+
+def read_refinement(given: Any) -> Refinement | None:
+    """Return the refinement that a sweep file asks for, if it does."""
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not {"axes"} <= given.keys() <= {"axes", "levels", "budget"}:
+        raise UserError(f"its REFINE is {shown(given)}; allowed: dict(axes=('learning_rate', ...), levels=2)")
+    axes, *rest = given["axes"], given.get("levels", 2), given.get("budget")
+    if not all(value is None or isinstance(value, int) for value in rest):
+        raise UserError(f"its REFINE is {shown(given)}; allowed: whole numbers of levels and budget")
+    return Refinement((axes,) if isinstance(axes, str) else tuple(axes), rest[0], budget=rest[1])
 
 
 def run_file(path: Path) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from topicjax.store.reader import Run
+
 from ..frames import distinct, settings_in
 from .curves import Array, Cuts
-from .stages import CLASSES, CUTS, HAS_STAGE2, VIEWS, classify, is_topical
+from .stages import CLASSES, CUTS, HAS_STAGE2, VIEWS, classify, is_topical, score_trials
 
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
 
@@ -40,6 +43,13 @@ def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.Dat
             for name, values in found.items()
         }
     return cells.assign(**columns)
+
+
+def cell_labels(run: Run) -> list[tuple[dict[str, Any], str, float]]:
+    """Return the settings, the class and the Theta (NaN: none) of each cell of a run, by the loss."""
+    cells = score_cells(score_trials(run))
+    settings = cells[cell_settings(cells)].to_dict("records")
+    return list(zip(settings, cells["class"].tolist(), cells["theta"].tolist(), strict=True))
 
 
 def cell_settings(scores: pd.DataFrame) -> list[str]:

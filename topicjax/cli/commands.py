@@ -1,7 +1,9 @@
 """The commands on sweeps, and bench: take what was typed, call what does it, print what came of it."""
 
 import argparse
+import itertools
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from topicjax.cli.folder_commands import analysis, say
 from topicjax.errors import UserError
 from topicjax.experiments import trial_settings
 from topicjax.overrides import override
+from topicjax.refine import Label, Panel, Refinement, make_panels, next_trials
 from topicjax.store import reader
 from topicjax.sweep import expand as expand_trials
 from topicjax.sweep_files import DEFAULT, NamedSweep, load_sweep, sweep_names
@@ -61,10 +64,13 @@ def plan_sweep(options: argparse.Namespace) -> int:
 def run_sweep(options: argparse.Namespace) -> int:
     """Train what is not in the folder yet."""
     named, trials, folder = expand(options)
+    panels = make_panels(named.settings, trials, named.refinement) if named.refinement else []
     engine_options = make_engine_options(options)
     from topicjax.engine import run
 
     outcome = run.run_sweep(named, trials, folder, engine_options)
+    if panels and outcome.is_whole:
+        outcome = refine(named, trials, folder, engine_options, panels, outcome)
     print(closing(folder, outcome, options) if outcome.is_whole else interrupted(folder, outcome, options))
     return 0 if outcome.is_whole else 128 + (outcome.stopped_by or signal.SIGINT)
 
@@ -76,10 +82,50 @@ def expand(options: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
     if not options.save_every >= 0:
         raise UserError(f"--save-every is {options.save_every}; allowed: 0 or more seconds")
     named, notes = override(load_sweep(options.sweep), options.sets, options.axes)
+    named = replace(named, refinement=asked_refinement(options, named))
     trials = expand_trials(named.settings, named.base, named.sweep)
     for note in notes:
         print(note)
     return named, trials, options.out or RESULTS / named.name
+
+
+def asked_refinement(options: argparse.Namespace, named: NamedSweep) -> Refinement | None:
+    """Return how boundaries are to be refined: as typed, else as the sweep file says; None: not at all."""
+    own = named.refinement
+    if options.refine is not None:
+        own = Refinement(tuple(options.refine.split(",")))
+    given = {name: getattr(options, name) for name in ("levels", "budget")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and own is None:
+        raise UserError(f"--{next(iter(given))} is given without --refine; allowed: with it")
+    if own is not None and named.settings.experiment != DEFAULT:
+        raise UserError(
+            f"--refine is given for {named.settings.experiment}; allowed: for {DEFAULT}, which has classes"
+        )
+    return own and replace(own, **given)
+
+
+def refine(
+    named: NamedSweep,
+    trials: list[Trial],
+    folder: Path,
+    engine_options: "Options",
+    panels: list[Panel],
+    outcome: "Outcome",
+) -> "Outcome":
+    """Train further trials where neighbouring cells disagree, round by round; return what was done in all."""
+    from topicjax.engine import run
+
+    for number in itertools.count(1):
+        say("scoring, to see where neighbouring cells disagree ...")
+        cells = analysis("scoring.cells").cell_labels(reader.load(folder))
+        found = next_trials(panels, [(own, Label(*label)) for own, *label in cells], len(trials))
+        if not found or not outcome.is_whole:
+            return outcome
+        trials = [*trials, *map(named.settings.make_trial, found)]
+        print(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
+        outcome = outcome.followed_by(run.run_sweep(named, trials, folder, engine_options))
+    return outcome
 
 
 def make_engine_options(options: argparse.Namespace) -> "Options":

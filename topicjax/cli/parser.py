@@ -130,6 +130,13 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
         dest="axes",
         help="replace an axis or add one; repeatable",
     )
+    add(
+        "--refine",
+        metavar="NAME[,NAME]",
+        help="add trials between those of the sweep where neighbouring cells disagree, along one or two settings",
+    )
+    add("--levels", type=int, metavar="K", help="how often --refine halves the spacing (default: 2)")
+    add("--budget", type=int, metavar="TRIALS", help="--refine ends with so many trials (default: no limit)")
     add("--out", type=path, help="run folder (default: results/SWEEP)")
     add("--extend", action="store_true", help="add to a folder that holds another sweep's trials")
     add_training_options(parser)

@@ -73,6 +73,11 @@ class Outcome:
         """Whether nothing is left to do."""
         return not self.left and not self.lines_left
 
+    def followed_by(self, other: "Outcome") -> "Outcome":
+        """Return what this run and the next did together."""
+        summed = ("ok", "diverged", "trial_steps", "seconds", "compile_seconds", "programs")
+        return replace(other, **{name: getattr(self, name) + getattr(other, name) for name in summed})
+
 
 def use_all_cores() -> None:
     """Make every CPU core a device, unless the environment says how many; keep programs between runs.
@@ -160,6 +165,8 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
 
 def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options: Options) -> dict[str, Any]:
     """Return the manifest's entry of a run: the sweep as data, and where and with what it runs."""
+    refinement = named.refinement
+    refined = refinement and {"axes": list(refinement.axes), "levels": refinement.levels}
     return {
         "sweep": named.name,
         "experiment": named.settings.experiment,
@@ -167,6 +174,7 @@ def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options:
         "base": named.base,
         "axes": axes_of(named.settings, named.base, named.sweep),
         "overrides": list(options.overrides),
+        **({"refine": refined} if refined else {}),
         "plan": plan,
         "planned": planned,
         "left": left,

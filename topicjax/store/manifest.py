@@ -36,6 +36,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "base": dict,
     "axes": dict,
     "overrides": list,  # as they were typed
+    "refine": dict,  # axes and levels, if boundaries are refined: its plan grows from run to run
     "plan": str,
     "planned": (int, type(None)),  # trials of the plan
     "left": int,  # of these, not finished when the run started
@@ -171,8 +172,14 @@ def last_run(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def distinct_plans(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the entry of the last run of each plan, in the order in which the plans first came."""
-    by_plan = {str(entry.get("plan", position)): entry for position, entry in enumerate(manifest["runs"])}
+    """Return the entry of the last run of each plan, in the order in which the plans first came.
+
+    Of a refined sweep the last plan counts, which has the trials of those before.
+    """
+    by_plan = {}
+    for position, entry in enumerate(manifest["runs"]):
+        key = plan_in_words(entry) if "refine" in entry else entry.get("plan", position)
+        by_plan[str(key)] = entry
     return list(by_plan.values())
 
 

@@ -1,0 +1,192 @@
+"""Boundaries, refined: from a sweep's grid to further trials where neighbouring cells disagree.
+
+The trials of a sweep that differ in the refined settings and in the seed only make a panel: points of a
+lattice whose spacing is halved `levels` times, in the logarithm where all values are positive.  A square of
+points is split in four while the points known in it disagree, so points gather at boundaries; trials are
+trained in rounds, as many as it takes until every square agrees or has the finest spacing.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from topicjax.errors import UserError, shown
+from topicjax.settings import Real
+from topicjax.trial import Trial, TrialSettings
+
+MAX_LEVELS = 8
+REPLICATE = "seed"  # trials that differ in it only are one cell
+Point = tuple[int, ...]  # a place on the finest lattice, along each refined setting
+
+
+class Label(NamedTuple):
+    """What is known of a cell: its class, and a score that may differ within a class (NaN: it has none)."""
+
+    kind: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """Which settings are refined, how often the spacing is halved, and when two cells disagree."""
+
+    axes: tuple[str, ...]
+    levels: int = 2
+    score_cut: float = 0.25  # scores that differ by more disagree, whatever their class
+    budget: int | None = None  # trials in all; None: as many as it takes
+
+    def check(self, settings: TrialSettings) -> None:
+        """Raise a UserError unless these settings can be refined so often."""
+        for name in self.axes:
+            settings.convert(name, settings.defaults.get(name))  # raises unless there is such a setting
+            if not isinstance(settings.settings[name].kind, Real) or name == REPLICATE:
+                raise UserError(f"--refine has {shown(name)}; allowed: settings that take any number")
+        if not 1 <= len(set(self.axes)) == len(self.axes) <= 2:
+            raise UserError(
+                f"--refine has {', '.join(self.axes)}; allowed: one setting, or two different ones"
+            )
+        if not 1 <= self.levels <= MAX_LEVELS:
+            raise UserError(f"--levels is {self.levels}; allowed: 1 to {MAX_LEVELS}")
+        if self.budget is not None and self.budget < 1:
+            raise UserError(f"--budget is {self.budget}; allowed: 1 or more trials")
+
+    def disagree(self, labels: Iterable[Label]) -> bool:
+        """Return whether cells differ in their class, or in their score by more than the cut."""
+        labels = list(labels)
+        scores = [label.score for label in labels if label.score == label.score]
+        return len({label.kind for label in labels}) > 1 or (
+            len(scores) > 1 and max(scores) - min(scores) > self.score_cut
+        )
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Trials that differ in the refined settings and the seed only."""
+
+    base: Mapping[str, Any]  # all other settings
+    replicates: tuple[Any, ...]  # seeds
+    grids: tuple[tuple[float, ...], ...]  # the sweep's values along each refined setting, ascending
+    points: frozenset[Point]  # where the sweep itself has trials
+    refinement: Refinement
+
+    @property
+    def side(self) -> int:
+        """How many steps of the finest lattice lie between two neighbours of the sweep's grid."""
+        return 2**self.refinement.levels
+
+    def value(self, axis: int, place: int) -> float:
+        """Return the value at a place: the sweep's own, or between two of them, rounded to 6 digits."""
+        grid, (cell, inside) = self.grids[axis], divmod(place, self.side)
+        if not inside:
+            return grid[cell]
+        low, high, share = grid[cell], grid[cell + 1], inside / self.side
+        between = low * (high / low) ** share if grid[0] > 0 else low + share * (high - low)
+        return float(f"{between:.6g}")
+
+    @cached_property
+    def places(self) -> list[dict[float, int]]:
+        """The place of each value along each refined setting."""
+        lengths = [self.side * (len(grid) - 1) + 1 for grid in self.grids]
+        return [
+            {self.value(axis, place): place for place in range(length)} for axis, length in enumerate(lengths)
+        ]
+
+    def point(self, settings: Mapping[str, Any]) -> Point | None:
+        """Return the point at which a trial with these settings lies; None if it is not on the lattice."""
+        pairs = zip(self.refinement.axes, self.places, strict=True)
+        found = [places.get(settings[name]) for name, places in pairs]
+        return None if None in found else tuple(place for place in found if place is not None)
+
+    def trials(self, point: Point) -> Iterator[dict[str, Any]]:
+        """Give the settings of the trials at a point, one for each seed."""
+        at = {name: self.value(axis, point[axis]) for axis, name in enumerate(self.refinement.axes)}
+        for replicate in self.replicates:
+            yield {**self.base, **at, REPLICATE: replicate}
+
+    def wanted(self, labels: Mapping[Point, Label]) -> list[Point]:
+        """Return the points to train next, given what is known: coarse squares first; none: it is done."""
+        found: dict[Point, int] = {}
+        cells = itertools.product(*(range(0, self.side * (len(grid) - 1), self.side) for grid in self.grids))
+        squares = [(corner, self.side) for corner in cells]
+        while squares:
+            (corner, side), *squares = squares
+            corners = square_corners(corner, side, self.grids)
+            if side == self.side and not self.points.issuperset(corners):
+                continue  # the sweep leaves this square out
+            missing = [point for point in corners if point not in labels]
+            for point in missing:
+                found.setdefault(point, side)
+            if missing or side == 1:
+                continue
+            if self.refinement.disagree(self._inside(corner, side, labels)):
+                half = side // 2
+                squares += [(origin, half) for origin in square_corners(corner, half, self.grids)]
+        return sorted(found, key=lambda point: (-found[point], point))
+
+    def _inside(self, corner: Point, side: int, labels: Mapping[Point, Label]) -> Iterator[Label]:
+        """Give what is known in a square and on its edges."""
+        spans = [
+            range(low, low + side + 1) if len(grid) > 1 else (0,)
+            for low, grid in zip(corner, self.grids, strict=True)
+        ]
+        return (labels[point] for point in itertools.product(*spans) if point in labels)
+
+
+def square_corners(corner: Point, side: int, grids: Sequence[Sequence[float]]) -> list[Point]:
+    """Return the corners of the square that begins at a corner; along a single value it has no extent."""
+    pairs = zip(corner, grids, strict=True)
+    return list(itertools.product(*((low, low + side) if len(grid) > 1 else (low,) for low, grid in pairs)))
+
+
+def make_panels(settings: TrialSettings, trials: Sequence[Trial], refinement: Refinement) -> list[Panel]:
+    """Return the panels of a sweep's trials, or raise a UserError if there is nothing to refine."""
+    refinement.check(settings)
+    by_panel: dict[tuple, list[dict[str, Any]]] = {}
+    apart = {*refinement.axes, REPLICATE}
+    for trial in trials:
+        own = settings.settings_of(trial)
+        by_panel.setdefault(tuple(own[name] for name in own if name not in apart), []).append(own)
+    panels = [make_panel(members, refinement) for members in by_panel.values()]
+    for name, grids in zip(
+        refinement.axes, zip(*(panel.grids for panel in panels), strict=True), strict=True
+    ):
+        if max(map(len, grids)) < 2:
+            raise UserError(
+                f"--refine has {name}, which has one value; allowed: settings that the sweep varies"
+            )
+    return panels
+
+
+def make_panel(members: Sequence[Mapping[str, Any]], refinement: Refinement) -> Panel:
+    """Return the panel of trials that differ in the refined settings and the seed only."""
+    grids = tuple(tuple(sorted({own[name] for own in members})) for name in refinement.axes)
+    base = {name: value for name, value in members[0].items() if name not in {*refinement.axes, REPLICATE}}
+    seeds = tuple(dict.fromkeys(own[REPLICATE] for own in members))
+    bare = Panel(base, seeds, grids, frozenset(), refinement)
+    points = frozenset(point for own in members if (point := bare.point(own)) is not None)
+    return Panel(base, seeds, grids, points, refinement)
+
+
+def next_trials(
+    panels: Sequence[Panel], cells: Iterable[tuple[Mapping[str, Any], Label]], known: int
+) -> list[dict[str, Any]]:
+    """Return the settings of the trials to train next, given the cells so far; none: nothing is left to do.
+
+    `known` is how many trials there are: a budget is spent on whole cells, the coarsest squares first.
+    """
+    names = [name for name in panels[0].base]
+    labels: dict[tuple, dict[Point, Label]] = {tuple(panel.base.values()): {} for panel in panels}
+    by_base = {tuple(panel.base.values()): panel for panel in panels}
+    for settings, label in cells:
+        key = tuple(settings[name] for name in names)
+        point = by_base[key].point(settings) if key in by_base else None
+        if point is not None:
+            labels[key][point] = label
+    wanted = [(panel, point) for key, panel in by_base.items() for point in panel.wanted(labels[key])]
+    budget, found = panels[0].refinement.budget, []
+    for panel, point in wanted:
+        if budget is None or known + len(found) + len(panel.replicates) <= budget:
+            found += panel.trials(point)
+    return found
