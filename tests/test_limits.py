@@ -27,6 +27,7 @@ from topicjax.theory.posterior import (
     posterior_words,
     subset_topic_mean,
 )
+from topicjax.theory.progress import progress, units
 from topicjax.theory.queries import sample_queries, topic_subsets
 from topicjax.theory.stage1_value import stage1_value
 from topicjax.theory.stage2_attention import best_attention, stage2_model
@@ -410,6 +411,17 @@ def test_lines_depend_on_their_arguments_alone():
     other = limit_lines(LDA, "cross_entropy", 500, seed=2)
     assert first == again
     assert first["bayes"] != other["bayes"]
+
+
+def test_units_of_progress_are_read_from_an_entry_of_the_manifest():
+    entry = dict(stage1=3.4, stage2=3.2, stage1_se=0.01, stage2_se=None, held_out_stage1=3.3)
+    np.testing.assert_allclose(units(4.6, entry), [1.3, 0.2])
+    np.testing.assert_allclose(units(4.6, entry | dict(held_out_stage2=3.15)), [1.3, 0.15])
+    np.testing.assert_allclose(units(4.6, entry | dict(stage1_se=0.11)), [1.3, np.nan])
+    np.testing.assert_allclose(units(3.3, {}), [np.nan, np.nan])
+    several = units(np.array([4.6, 3.2]), dict(stage1=np.array([3.4, 3.4]), stage2=3.2))
+    np.testing.assert_allclose(several, [[1.2, np.nan], [0.2, 0.2]])
+    np.testing.assert_allclose(progress(3.3, 3.6, 4.6, 1.25, 0.2), [0.8, 1.5, 1.04])
 
 
 def test_unknown_objective_is_named():
