@@ -66,7 +66,7 @@ def _fit_coefficients(target_DxG: Array, features: list[Array]) -> Array:
     gains = np.array([np.sum(target_DxG * feature) for feature in features]) / size
 
     def loss(parameters: Array) -> tuple[float, Array]:
-        logit = sum(p * feature for p, feature in zip(parameters, features, strict=True))
+        logit = np.add.reduce([p * feature for p, feature in zip(parameters, features, strict=True)])
         largest_D = logit.max(axis=1)
         share = np.exp(logit - largest_D[:, None])
         sum_D = share.sum(axis=1)

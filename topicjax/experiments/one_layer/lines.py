@@ -123,14 +123,12 @@ def held_out_examples(trial: Trial) -> Examples:
     """Return the held-out documents of a trial as theory takes them, in double precision."""
     spec = replace(bags.fit_queries(trial.spec, [trial.stream]), attention="trained")
     bag = SOURCE(spec, traced(trial.stream)).held_out.attended
-    queries = bags.Queries(*map(np.asarray, bag.queries))
+    document_R, token_R, share_R, word_R, weight_R = map(np.asarray, bag.queries)
     keys_DxV, words_DxV = (
         np.asarray(array, np.float64)[:, : spec.vocabulary] for array in (bag.count_BxV, bag.target_BxV)
     )
-    used = (queries.share_R > 0) | (queries.word_weight_R > 0)
+    used = (share_R > 0) | (weight_R > 0)
     return Examples(
-        keys_DxV,
-        words_DxV[:, 1:],
-        *(queries.document_R[used], queries.type_R[used], queries.share_R[used].astype(float)),
-        *(np.maximum(queries.word_R[used], 1), queries.word_weight_R[used].astype(float)),
+        *(keys_DxV, words_DxV[:, 1:], document_R[used], token_R[used], share_R[used].astype(float)),
+        *(np.maximum(word_R[used], 1), weight_R[used].astype(float)),
     )
