@@ -26,6 +26,14 @@ SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))
 MAIN_SETTINGS = ("objective", "optimizer")  # figures and tables always tell these apart
 LINES = ("uniform", "stage1", "stage2", "bayes")
 LINE_COLUMNS = tuple(f"line_{name}" for name in LINES)
+HELD_OUT_LINES = (
+    "held_out_stage1",
+    "held_out_stage2",
+)  # of both optimal models on these documents
+STAGE_LINES = {  # a limit line in manifest.json: its column among the trials
+    **{name: f"line_{name}" for name in ("stage1", "stage2", "stage1_se", "stage2_se")},
+    **{name: name for name in HELD_OUT_LINES},
+}
 NEEDED_TRIALS = (
     *("trial_id", "status", "seed", "objective", "attention", "value", "embedding"),
     *DATA_SETTINGS,
@@ -171,11 +179,12 @@ def check_records(trial_ids: np.ndarray, owner: np.ndarray, step: np.ndarray) ->
 
 
 def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return line_* and line_*_se of each trial: its limit lines, NaN where there are none.
+    """Return the limit lines of each trial, NaN where there are none, and their standard errors, *_se.
 
-    Settings are compared exactly: both JSON and parquet keep every digit.
+    line_* are those over all documents, held_out_* those on the trial's held-out documents.  Settings are
+    compared exactly: both JSON and parquet keep every digit.
     """
-    names = [*LINES, *(f"{name}_se" for name in LINES)]
+    names = [f"{name}{end}" for end in ("", "_se") for name in (*LINES, *HELD_OUT_LINES)]
     columns = {name: np.full(len(trials), np.nan) for name in names}
     tables: dict[tuple[str, ...], dict[tuple, dict]] = {}
     for entry in manifest.get("limit_lines", []):
@@ -185,7 +194,8 @@ def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, 
             raise StoreError(f"limit_lines in manifest.json name {absent[0]!r}, no setting of the trials")
         fields = tuple(sorted(known))
         tables.setdefault(fields, {})[tuple(known[name] for name in fields)] = entry
-    for fields, table in tables.items():
+    for fields in sorted(tables, key=len):  # lines for more settings are closer to the trial
+        table = tables[fields]
         kind, kinds = distinct(trials, fields)
         keys = list(zip(*(kinds[name].tolist() for name in fields), strict=True))
         is_known = np.array([key in table for key in keys], bool)
@@ -193,4 +203,4 @@ def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, 
             found = [table[key].get(name) if key in table else None for key in keys]
             values = np.array([np.nan if value is None else value for value in found], float)
             columns[name] = np.where(is_known[kind], values[kind], columns[name])
-    return {f"line_{name}": values for name, values in columns.items()}
+    return {name if name.startswith("held_out") else f"line_{name}": columns[name] for name in names}

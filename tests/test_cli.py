@@ -43,6 +43,9 @@ def test_a_run_says_what_it_did_and_what_is_next(smoke):
     assert {entry["objective"] for entry in manifest["limit_lines"]} == {"cross_entropy", "squared"}
     for entry in manifest["limit_lines"]:
         assert entry["uniform"] > entry["stage1"] > entry["bayes"]
+        for stage in ("stage1", "stage2"):
+            away = abs(entry[f"held_out_{stage}"] - entry[stage])
+            assert 0 < away < 4 * entry[f"held_out_{stage}_se"]
 
 
 def test_no_trained_model_beats_bayes(smoke):
@@ -346,12 +349,12 @@ def test_ctrl_c_in_the_last_segment_comes_too_late_to_stop(tmp_path, monkeypatch
 def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
     begun, never = threading.Event(), threading.Event()
 
-    def endless(data, objective):
+    def endless(settings, objective):
         begun.set()
         never.wait()
         return {}
 
-    monkeypatch.setattr("topicjax.experiments.one_layer.lines.limit_lines", endless)
+    monkeypatch.setattr("topicjax.experiments.one_layer.lines.stage_lines", endless)
     named = NamedSweep("test", "", "one_layer", test_engine.BASE, product(seed=0))
     threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
     trials = expand(named.base, named.sweep)

@@ -26,6 +26,7 @@ from topicjax.analysis.frames import (
     varying,
 )
 from topicjax.experiments.one_layer import settings as trials
+from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run, load
 
@@ -117,6 +118,22 @@ def test_each_trial_gets_the_lines_of_its_own_data_and_objective(tmp_path: Path)
     np.testing.assert_array_equal(lines["line_stage2_se"], [0.002, 0.002, np.nan, np.nan, 0.002])
     assert run.trajectories["line_stage1"].tolist()[3:6] == [0.94] * 3
     assert run.missing == ("2 of 5 trials have no limit lines",)
+
+
+def test_each_trial_gets_the_lines_of_its_own_held_out_documents(tmp_path: Path):
+    rows = [trial("a"), trial("b", eval_documents=40), trial("c", eval_documents=7)]
+    held_out = dict(held_out_stage1=3.38, held_out_stage2=3.29, held_out_stage1_se=0.04)
+    entries = [
+        line_entry(eval_documents=40) | dict(stage1=3.3, held_out_stage1=3.2, held_out_stage2=None),
+        line_entry(eval_documents=DEFAULTS["eval_documents"]) | held_out,
+        line_entry() | dict(stage1=3.1),  # of an older version, for any held-out documents
+    ]
+    found = prepare(tmp_path / "run", rows, limit_lines=entries).trials
+    np.testing.assert_array_equal(found["line_stage1"], [3.4, 3.3, 3.1])
+    np.testing.assert_array_equal(found["held_out_stage1"], [3.38, 3.2, np.nan])
+    np.testing.assert_array_equal(found["held_out_stage2"], [3.29, np.nan, np.nan])
+    np.testing.assert_array_equal(found["held_out_stage1_se"], [0.04, np.nan, np.nan])
+    np.testing.assert_array_equal(found["held_out_stage2_se"], [np.nan] * 3)
 
 
 def test_seeds_that_single_precision_cannot_tell_apart_have_their_own_lines(tmp_path: Path):

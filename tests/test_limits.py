@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from topicjax.theory import limits, posterior
+from topicjax.theory import limits, posterior, stage_models
 from topicjax.theory.documents import DataModel
-from topicjax.theory.landscape import attention_landscape
+from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.limits import (
-    bayes_line,
+    Limits,
+    bayes_lines,
     document_losses,
     limit_lines,
     stage1_line,
-    stage2_attention,
     stage2_line,
+    stage_lines,
 )
 from topicjax.theory.posterior import (
     bayes_prediction,
@@ -26,8 +27,11 @@ from topicjax.theory.posterior import (
     posterior_words,
     subset_topic_mean,
 )
+from topicjax.theory.progress import progress, units
 from topicjax.theory.queries import sample_queries, topic_subsets
 from topicjax.theory.stage1_value import stage1_value
+from topicjax.theory.stage2_attention import best_attention, stage2_model
+from topicjax.theory.stage_models import Outputs, StageModel, examples_of, model_losses, pair_weights
 from topicjax.theory.theorems import theorem2_matrix
 from topicjax.theory.uniform_attention import uniform_attention_loss, uniform_attention_optimum
 
@@ -36,6 +40,21 @@ LDA = replace(SHORT, length_min=4, length_max=8)
 TINY = replace(SHORT, documents="tau", length_min=2, length_max=2)
 BOTH = pytest.mark.parametrize("visibility", ["all", "unmasked"])
 OBJECTIVES = pytest.mark.parametrize("objective", ["cross_entropy", "squared"])
+
+
+def mean_losses(data, queries, objective, model):
+    """The loss of each document, expected over what its masked positions hide."""
+    return model_losses(data, examples_of(data, queries), model, objective)
+
+
+def entries_of(value):
+    """[MASK], different topic, same topic."""
+    return value[1, 0], value[1, -1], value[1, 1]
+
+
+def best_line(data, values, queries):
+    model = stage2_model(data, "squared", values, queries)
+    return stage2_line(data, "squared", model, values[0], queries)
 
 
 def test_dirichlet_topic_mean_equals_quadrature():
@@ -130,7 +149,7 @@ def probability_of_words(data, words):
 def test_bayes_line_equals_enumerated_posterior_with_hidden_masks(documents, objective):
     data = replace(TINY, documents=documents, key_visibility="unmasked")
     exact = enumerated_bayes(data, objective)
-    value, error = bayes_line(data, objective, sample_queries(data, 60_000, 0))
+    value, error = bayes_lines(data, sample_queries(data, 60_000, 0))[objective]
     assert 0 < error < 2e-3
     assert abs(value - exact) < 4 * error
 
@@ -139,7 +158,7 @@ def test_bayes_line_equals_enumerated_posterior_with_hidden_masks(documents, obj
 def test_bayes_line_with_visible_masks_is_a_tight_upper_bound(documents):
     data = replace(TINY, documents=documents)
     exact = enumerated_bayes(data, "cross_entropy")
-    value, error = bayes_line(data, "cross_entropy", sample_queries(data, 60_000, 0))
+    value, error = bayes_lines(data, sample_queries(data, 60_000, 0))["cross_entropy"]
     assert -4 * error < value - exact < 4 * error + 2e-3
 
 
@@ -171,7 +190,7 @@ def test_sampled_documents_reproduce_the_exact_stage1_loss(visibility):
     queries = sample_queries(data, 40_000, 2)
     value = uniform_attention_optimum(data) + 0.05  # any matrix, also [MASK]'s column
     value[0] = 0
-    losses = limits._attention_losses(data, queries, "squared", value, 1.0, 1.0)
+    losses = mean_losses(data, queries, "squared", StageModel(value))
     plain_error = losses.std() / np.sqrt(len(losses))
     exact = uniform_attention_loss(data, value)
     assert abs(losses.mean() - exact) < 4 * plain_error
@@ -201,13 +220,14 @@ def test_sampled_attention_equals_the_landscape(visibility):
     data = replace(TINY, infinite_documents=True, key_visibility=visibility)
     queries = sample_queries(data, 1, 0)
     value = theorem2_matrix(*data.sizes_and_masking)
-    found = limits._attention_losses(data, queries, "squared", value, 3.0, 0.5)
+    found = mean_losses(data, queries, "squared", StageModel(value, 3.0, 0.5))
     assert found[0] == pytest.approx(attention_landscape(data, 3.0, 0.5).total, abs=1e-13)
     optimum = uniform_attention_optimum(data)
-    alpha, beta = stage2_attention(data, "squared", optimum, queries)
-    by_search = limits._attention_losses(data, queries, "squared", optimum, alpha, beta)[0]
-    exact, error = stage2_line(data, "squared", [optimum], queries)
-    assert error == 0
+    by_search = best_attention(data, "squared", optimum, queries)[1]
+    model = stage2_model(data, "squared", [optimum], queries)
+    exact, error = stage2_line(data, "squared", model, optimum, queries)
+    assert error == 0 and model.mask_beta == 1
+    assert exact == pytest.approx(optimal_attention(data, entries_of(optimum))[1], abs=1e-13)
     assert by_search == pytest.approx(exact, abs=1e-8)
 
 
@@ -215,37 +235,39 @@ def test_sampled_attention_equals_the_landscape(visibility):
 def test_stage2_attention_is_the_lowest_point_of_a_grid(objective):
     data = DataModel()  # squared: copying lies below topics, which a search from (1, 1) finds
     queries = sample_queries(data, 200, 0)
-    value = stage1_value(data, objective, 1000, 1)
+    value = stage1_value(data, objective, sample_queries(data, 1000, 1))
 
     def loss(alpha, beta):
-        return limits._attention_losses(data, queries, objective, value, alpha, beta).mean()
+        return mean_losses(data, queries, objective, StageModel(value, alpha, beta)).mean()
 
     lowest = min(loss(*np.exp(point)) for point in product(np.linspace(-5, 5, 11), repeat=2))
-    assert loss(*stage2_attention(data, objective, value, queries)) < lowest + 1e-6
+    model, least = best_attention(data, objective, value, queries)
+    assert least < lowest + 1e-6
+    assert least == pytest.approx(loss(model.alpha, model.beta), abs=1e-12)
 
 
 def test_stage2_counts_the_better_of_the_two_stage1_optima():
     data = DataModel()
     queries = sample_queries(data, 2000, 0)
-    full, blocks = (stage1_value(data, "squared", 0, 0, by_topic=one) for one in (False, True))
+    full, blocks = (stage1_value(data, "squared", by_topic=one) for one in (False, True))
     copying, topics, both = (
-        stage2_line(data, "squared", values, queries) for values in ([full], [blocks], [full, blocks])
+        best_line(data, values, queries) for values in ([full], [blocks], [full, blocks])
     )
     assert topics[0] < copying[0] - 3e-4
     assert both[0] == pytest.approx(topics[0], abs=4 * topics[1])
     short = DataModel(length_min=3, length_max=5, p_mask=0.5)  # here the diagonal is worth more
     queries = sample_queries(short, 2000, 0)
-    full, blocks = (stage1_value(short, "squared", 0, 0, by_topic=one) for one in (False, True))
-    assert stage2_line(short, "squared", [blocks], queries)[0] > uniform_attention_loss(short, full)
+    full, blocks = (stage1_value(short, "squared", by_topic=one) for one in (False, True))
+    assert best_line(short, [blocks], queries)[0] > uniform_attention_loss(short, full)
     check_order(limit_lines(short, "squared", 2000))
 
 
 @BOTH
 def test_symmetric_stage1_fit_is_the_best_of_all_matrices(visibility):
     data = replace(LDA, key_visibility=visibility)
-    symmetric = stage1_value(data, "cross_entropy", 20_000, 4)
+    symmetric = stage1_value(data, "cross_entropy", sample_queries(data, 20_000, 4))
     general = replace(data, topic_word=data.words_by_topic())
-    free = stage1_value(general, "cross_entropy", 20_000, 4)
+    free = stage1_value(general, "cross_entropy", sample_queries(general, 20_000, 4))
     queries = sample_queries(data, 20_000, 5)
     first, error = stage1_line(data, "cross_entropy", symmetric, queries)
     second, _ = stage1_line(data, "cross_entropy", free, queries)
@@ -307,10 +329,81 @@ def test_lines_of_topics_that_share_words_are_ordered(objective):
 
 def test_recorded_run_of_the_authors_lies_just_above_the_stage1_line():
     data = DataModel(key_visibility="unmasked")
-    value = stage1_value(data, "cross_entropy", 4000, 7)
+    value = stage1_value(data, "cross_entropy", sample_queries(data, 4000, 7))
     line, error = stage1_line(data, "cross_entropy", value, sample_queries(data, 4000, 8))
     assert error < 0.002
     assert 3.34 < line < 3.395
+
+
+@OBJECTIVES
+@BOTH
+@pytest.mark.parametrize("shared", [False, True])
+def test_losses_of_a_model_equal_loops_over_queries_and_keys(objective, visibility, shared, monkeypatch):
+    words = np.random.default_rng(6).dirichlet(np.full(6, 0.5), 3) if shared else None
+    data = replace(LDA, length_min=1, key_visibility=visibility, topic_word=words)
+    rng, queries = np.random.default_rng(7), sample_queries(data, 60, 9)
+    model = StageModel(rng.normal(size=(7, 7)), 3.0, 0.4, mask_beta=2.0)
+    weights = pair_weights(data, model)
+    expected = np.zeros(60)
+    for document, token, weight in zip(queries.document, queries.token, queries.weight, strict=True):
+        attention = queries.keys[document] * weights[token]
+        output = sum(attention[k] * model.value[:, k] for k in range(7)) / max(attention.sum(), 1e-9)
+        target = queries.words[document].copy()  # Bayes' rule: word, then what it shows
+        target *= 1 if token == 0 else 0.15 / 6 + 0.2 * (np.arange(1, 7) == token)
+        for word, chance in zip(range(1, 7), target / target.sum(), strict=True):
+            expected[document] += weight * chance * word_loss(output, word, objective, attention.any())
+    monkeypatch.setattr(stage_models, "BLOCK", 17)
+    np.testing.assert_allclose(mean_losses(data, queries, objective, model), expected, rtol=1e-12)
+    uniform = StageModel(model.value)
+    almost = StageModel(model.value, 1 + 1e-13)  # not merged: query by query
+    found = (mean_losses(data, queries, objective, each) for each in (uniform, almost))
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+def word_loss(output, word, objective, has_keys):
+    """[MASK] is never predicted where there is a key: its output is -infinity in the limit."""
+    if objective == "squared":
+        return (1 - output[word]) ** 2 + sum(output[k] ** 2 for k in range(1, 7) if k != word)
+    return np.log(sum(np.exp(output[0 if not has_keys else 1 :]))) - output[word]
+
+
+def test_slopes_of_cross_entropy_are_those_of_the_losses():
+    queries = sample_queries(LDA, 200, 0)
+    value = np.random.default_rng(0).normal(size=(7, 7))
+    outputs, logs = Outputs(LDA, examples_of(LDA, queries), value), np.array([0.7, -0.4])
+
+    def loss(logs):
+        return outputs.cross_entropy_slopes(StageModel(value, *np.exp(logs)))
+
+    total, slopes = loss(logs)
+    expected = outputs.losses(StageModel(value, *np.exp(logs)), "cross_entropy").sum()
+    assert total == pytest.approx(expected, rel=1e-12)
+    for place, step in enumerate(1e-5 * np.eye(2)):
+        assert slopes[place] == pytest.approx((loss(logs + step)[0] - loss(logs - step)[0]) / 2e-5, rel=1e-6)
+
+
+RECORDED = {  # default documents, by the plain search over all queries and tokens that came first
+    ("all", "cross_entropy"): (3.3598413395225197, 0.001017164258831, 3.3018110383350425, 0.000759883295406),
+    ("all", "squared"): (0.9453218439834408, 0.0, 0.942721954243397, 1.5252021995e-05),
+    ("unmasked", "cross_entropy"): (3.3619985878818746, 0.00106060871, 3.301067843966687, 0.00075820102),
+    ("unmasked", "squared"): (0.9454261109114879, 0.0, 0.942568327481899, 1.4935507978e-05),
+}
+
+
+@OBJECTIVES
+@BOTH
+def test_stage_lines_are_those_on_record(visibility, objective):
+    lines = stage_lines(DataModel(key_visibility=visibility), objective)
+    found = [lines[name] for name in ("stage1", "stage1_se", "stage2", "stage2_se")]
+    np.testing.assert_allclose(found, RECORDED[visibility, objective], rtol=0, atol=1e-7)
+
+
+def test_objectives_share_what_they_have_in_common_and_give_the_same_lines():
+    limits = Limits(LDA, 500, seed=1)
+    for objective in ("squared", "cross_entropy"):
+        together = limits.stages(objective) | limits.others(objective)
+        assert together == limit_lines(LDA, objective, 500, seed=1)
+        assert stage_lines(LDA, objective, 500, seed=1).items() < together.items()
 
 
 def test_lines_depend_on_their_arguments_alone():
@@ -318,6 +411,17 @@ def test_lines_depend_on_their_arguments_alone():
     other = limit_lines(LDA, "cross_entropy", 500, seed=2)
     assert first == again
     assert first["bayes"] != other["bayes"]
+
+
+def test_units_of_progress_are_read_from_an_entry_of_the_manifest():
+    entry = dict(stage1=3.4, stage2=3.2, stage1_se=0.01, stage2_se=None, held_out_stage1=3.3)
+    np.testing.assert_allclose(units(4.6, entry), [1.3, 0.2])
+    np.testing.assert_allclose(units(4.6, entry | dict(held_out_stage2=3.15)), [1.3, 0.15])
+    np.testing.assert_allclose(units(4.6, entry | dict(stage1_se=0.11)), [1.3, np.nan])
+    np.testing.assert_allclose(units(3.3, {}), [np.nan, np.nan])
+    several = units(np.array([4.6, 3.2]), dict(stage1=np.array([3.4, 3.4]), stage2=3.2))
+    np.testing.assert_allclose(several, [[1.2, np.nan], [0.2, 0.2]])
+    np.testing.assert_allclose(progress(3.3, 3.6, 4.6, 1.25, 0.2), [0.8, 1.5, 1.04])
 
 
 def test_unknown_objective_is_named():

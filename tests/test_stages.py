@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_runs import (
+    INITIAL,
     STAGE1,
     STAGE2,
     STEP,
@@ -378,6 +379,26 @@ def test_a_gap_outside_its_error_is_a_unit():
     lines = dict(line_stage2=STAGE1 - 0.1, line_stage1_se=0.03, line_stage2_se=0.03)
     found = score_one(ramp(0, 100), 0.4 * ramp(400, 600), lines=lines)
     assert found["flags"] == "" and found["max_attention"] == pytest.approx(0.8)
+
+
+def test_lines_of_the_held_out_documents_are_the_units_of_progress():
+    lines = dict(line_stage1=3.5, line_stage2=3.25, held_out_stage1=STAGE1, held_out_stage2=STAGE2)
+    found, plain = score_one(*TWO_STAGE, lines=lines), score_one(*TWO_STAGE)
+    for name in ("max_v", "max_attention", "max_total", "theta", "log_lag"):
+        assert found[name] == pytest.approx(plain[name], abs=1e-12), name
+    unknown = lines | dict(held_out_stage1=np.nan, held_out_stage2=np.nan)
+    by_population = score_one(*TWO_STAGE, lines=unknown)
+    assert by_population["max_v"] == pytest.approx((INITIAL - STAGE1) / (INITIAL - 3.5))
+    assert by_population["max_attention"] == pytest.approx((STAGE1 - STAGE2) / 0.25)
+
+
+def test_a_gap_on_the_held_out_documents_by_chance_is_no_unit():
+    no_gap = dict(line_stage1=STAGE1, line_stage2=STAGE1, held_out_stage1=STAGE1, held_out_stage2=3.0)
+    found = score_one(ramp(0, 100), 0.5 * ramp(400, 600), lines=no_gap)
+    assert found["flags"] == "gain_attained" and found["max_attention"] == pytest.approx(1)
+    reversed_gap = dict(held_out_stage1=STAGE1, held_out_stage2=STAGE1 + 0.1)
+    found = score_one(ramp(0, 100), 0.5 * ramp(400, 600), lines=reversed_gap)
+    assert found["flags"] == "" and found["max_attention"] == pytest.approx(0.5)
 
 
 def test_without_a_gap_a_trace_of_gain_is_no_stage():

@@ -75,10 +75,10 @@ def read_refinement(given: Any) -> Refinement | None:
         return None
     if not isinstance(given, dict) or not {"axes"} <= given.keys() <= {"axes", "levels", "budget"}:
         raise UserError(f"its REFINE is {shown(given)}; allowed: dict(axes=('learning_rate', ...), levels=2)")
-    axes, *rest = given["axes"], given.get("levels", 2), given.get("budget")
-    if not all(value is None or isinstance(value, int) for value in rest):
+    axes, levels, budget = given["axes"], given.get("levels", 2), given.get("budget")
+    if not isinstance(levels, int) or not isinstance(budget, int | None):
         raise UserError(f"its REFINE is {shown(given)}; allowed: whole numbers of levels and budget")
-    return Refinement((axes,) if isinstance(axes, str) else tuple(axes), rest[0], budget=rest[1])
+    return Refinement((axes,) if isinstance(axes, str) else tuple(axes), levels, budget=budget)
 
 
 def run_file(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..figures.phase_maps import log_lag_map, norm_phase_map, phase_map, theta_m
 from ..figures.trajectories import figure4, norm_bands
 from ..figures.weight_matrices import figure1, figure2
 from ..scoring.cells import count_cells
+from ..scoring.stability import longest_steps
 from ..scoring.trained_parts import trains_attention, trains_both, trains_value
 from ..trained_models import with_weights
 from . import tables
@@ -87,6 +88,11 @@ def shows_onset(run: Run, scores: pd.DataFrame) -> bool:
     return some_train_attention(run, scores) and len(set(scores["init_scale"])) >= 3
 
 
+def can_be_cut(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether trials that train both parts have enough records to be scored with fewer steps."""
+    return some_train_both(run, scores) and longest_steps(run) > 0
+
+
 LEAD = Entry("phase_map", is_map, phase_map)
 FIGURES: dict[str, list[Entry]] = {  # by the section they are in
     "Maps": [Entry("theta", is_map, theta_map), Entry("log_lag", is_map, log_lag_map)],
@@ -135,5 +141,12 @@ TABLES = [
         some_train_both,
         tables.sensitivity,
         "Share of trials and of cells that change class with the cut of Theta",
+    ),
+    Entry(
+        "stability",
+        can_be_cut,
+        tables.stability,
+        "Scored after a quarter and half of the steps: of the trials that are two-stage then, how many still "
+        "are at twice as many; a trial that has ended keeps its class",
     ),
 ]

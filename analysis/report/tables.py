@@ -1,4 +1,4 @@
-"""The tables of a report: classes, Table 3 of the paper, distances to theory, onsets, sensitivity.
+"""The tables of a report: classes, Table 3 of the paper, distances to theory, onsets, sensitivity, stability.
 
 Each is a function of (run, scores).  Means and standard errors are over seeds, at the end of training.
 """
@@ -20,6 +20,8 @@ from ..outputs import write_file
 from ..pictures import label, written
 from ..scoring import cells
 from ..scoring.onset_times import onset_fit, onset_times
+from ..scoring.stability import longest_steps
+from ..scoring.stability import stability as still_two_stage
 from ..scoring.stages import class_counts, is_topical
 from ..trained_models import Array, Frame, effective_model, with_weights
 
@@ -33,6 +35,9 @@ HEADERS = {  # a column as a reader says it
     "theorem2_distance": "distance to Theorem 2",
     "optimum_distance": "distance to the optimum",
     "weights_read": "weights read (lowest seeds)",
+    "two_stage": "two-stage then",
+    "ended": "of these ended by then",
+    "still_two_stage": "still at twice as many steps",
 }
 ERROR = "_se"  # the standard error of column x is in column x_se
 UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # it depends on
@@ -98,6 +103,12 @@ def onsets(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 def sensitivity(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     """Return the share of trials and of cells that change class with the cut of Theta."""
     return cells.sensitivity(scores)
+
+
+def stability(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return how many trials are two-stage after 1/4 and 1/2 of the steps, and still at twice as many."""
+    longest = longest_steps(run)
+    return still_two_stage(run, (longest // 4, longest // 2))
 
 
 def uniform_attention(settings: Mapping[Any, Any]) -> float:

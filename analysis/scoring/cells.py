@@ -48,8 +48,10 @@ def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.Dat
 def cell_labels(run: Run) -> list[tuple[dict[str, Any], str, float]]:
     """Return the settings, the class and the Theta (NaN: none) of each cell of a run, by the loss."""
     cells = score_cells(score_trials(run))
-    settings = cells[cell_settings(cells)].to_dict("records")
-    return list(zip(settings, cells["class"].tolist(), cells["theta"].tolist(), strict=True))
+    settings: Any = cells[cell_settings(cells)]
+    return list(
+        zip(settings.to_dict("records"), cells["class"].tolist(), cells["theta"].tolist(), strict=True)
+    )
 
 
 def cell_settings(scores: pd.DataFrame) -> list[str]:

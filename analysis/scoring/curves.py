@@ -1,9 +1,8 @@
-"""Progress of V and of attention in three views, and what it adds up to: Theta, log lag, onsets.
+"""Progress of V and of attention by the loss, and what progress adds up to: Theta, log lag, onsets.
 
 All trials lie end to end in flat arrays, one value per record, so trials may differ in their number
 of records and nothing loops over trials.  F_V and F_A are monotone, in [0, 1] and 0 at step 0.
-Loss split: L = eval_loss, L_u = eval_loss_uniform, L1* and L2* the limit lines of stages 1 and 2;
-P = (L(0) - L_u) / (L(0) - L1*), Q = (L_u - L) / (L1* - L2*), R = (L(0) - L) / (L(0) - L1*).
+The loss split is that of topicjax.theory.progress: P, Q and R, with L = eval_loss, L_u = eval_loss_uniform.
 """
 
 from dataclasses import dataclass
@@ -12,36 +11,14 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from ..frames import column
+from topicjax.theory.progress import progress, units
+
+from ..frames import STAGE_LINES, column
+from .cuts import Cuts
 from .trained_parts import trains_value
 
 Array = np.ndarray
-Progress = tuple[Array, Array]  # of V and of attention, one value per record
 TENTHS = 10
-LEAST_FALL = 1e-3  # of a norm: less is rounding
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """Every threshold of classes, suffixes and flags; Theta and log lag have none inside."""
-
-    collapsed: float = 0.05  # the loss ends above L(0) by more than this share of L(0) - L1*
-    no_learning: float = 0.1  # max R below: no-learning
-    finished: float = 0.8  # max R below: unfinished; max P below: compensated
-    attention: float = 0.1  # max Q beyond its noise and a_topic below: V-only; smaller a_topic, a_self: none
-    stage2: float = 0.5  # max Q below: stage 2 did not happen
-    two_stage: float = 0.9  # Theta of two-stage, Theta reversed of reversed
-    simultaneous: float = 0.7  # both below
-    topical: float = 0.5  # a_topic on the way up
-    lost: float = 0.5  # a trial that ends with less than this share of its best R has lost it
-    noise: float = 3.0  # Q counts as moved if it is above by so many standard errors
-    onset: float = 0.5  # of F_V or F_A
-    last: float = 0.1  # share of the steps that is the end of a trial: an onset there is censored
-    at_start: float = 0.05  # |Q| at step 0 above: attention was not uniform
-    recedes: float = 0.1  # progress ends this far below its best: the isotonic fit lies between
-    line_errors: float = 2.0  # L1* - L2* within this many standard errors is no gap
-    least_gain: float = 0.02  # of L(0) - L1*: least unit of Q where L1* - L2* is no gap
-    v_block: float = 0.1  # of Theorem 2's block: smaller v_block and v_diag are none
 
 
 @dataclass(frozen=True)
@@ -224,16 +201,14 @@ def loss_split(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts
     cuts.least_gain of L(0) - L1*, and the trial has the flag gain_attained.
     """
     loss, uniform = column(frame, "eval_loss"), column(frame, "eval_loss_uniform")
-    stage1, stage2 = column(trials, "line_stage1"), column(trials, "line_stage2")
-    errors = [np.nan_to_num(column(trials, f"line_{name}_se")) for name in ("stage1", "stage2")]
     initial = loss[records.start]
-    drop = np.where(initial > stage1, initial - stage1, np.nan)
-    has_gap = stage1 - stage2 > cuts.line_errors * np.hypot(*errors)
+    lines = {name: column(trials, place) for name, place in STAGE_LINES.items() if place in trials}
+    drop, gap = units(initial, lines, cuts.line_errors)
+    has_gap = np.isfinite(gap)
     attained = np.fmax(steady_maximum(records, uniform - loss), cuts.least_gain * drop)
-    gain = np.where(has_gap, stage1 - stage2, attained)
+    gain = np.where(has_gap, gap, attained)
     gain = np.where(gain > 0, gain, np.inf)  # attained nothing: Q is 0
-    Q = (uniform - loss) / records.spread(gain)
-    R = (records.spread(initial) - loss) / records.spread(drop)
+    P, Q, R = progress(loss, uniform, *map(records.spread, (initial, drop, gain)))
     is_bad = np.logical_or.reduceat(~np.isfinite(loss + uniform), records.start)
     is_bad |= (trials["status"] == "diverged").to_numpy()
     unit = np.where(trains_value(trials), drop, np.fmax(drop, gain))  # W^V frozen: L(0) may be L1*
@@ -242,7 +217,6 @@ def loss_split(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts
     best = steady_maximum(records, R)
     columns = dict(excess=excess, max_total=best, end_total=records.mean(R, at_end))
     columns |= dict(sure_attention=sure_maximum(records, Q, cuts.noise))
-    P = (records.spread(initial) - uniform) / records.spread(drop)
     return LossSplit(
         value=P,
         attention=Q,
@@ -255,38 +229,6 @@ def loss_split(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts
             attention_at_start=np.abs(Q[records.start]) > cuts.at_start,
         ),
     )
-
-
-def order_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Progress:
-    """Return the rise of v_block and of a_topic; a rise too small to mean anything is none."""
-    value = rise(records, column(frame, "v_block"), cuts.v_block * theorem2_block(trials))
-    return value, rise(records, column(frame, "a_topic"), cuts.attention)
-
-
-def norm_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame) -> Progress:
-    """Return the rise of |W^V|, or |W^E| if only that is trained, and of (|W^K| + |W^Q|) / 2."""
-    value = column(frame, "norm_v")
-    if "norm_e" in frame:
-        is_frozen = (trials["value"] != "trained") & (trials["embedding"] == "trained")
-        value = np.where(records.spread(is_frozen.to_numpy()), column(frame, "norm_e"), value)
-    attention = (column(frame, "norm_k") + column(frame, "norm_q")) / 2
-    return norm_rise(records, value), norm_rise(records, attention)
-
-
-def norm_rise(records: Records, norm: Array) -> Array:
-    """Return the rise of a norm; NaN where it only falls: that is no progress and no lack of it."""
-    falls = (steady_maximum(records, norm) <= norm[records.start]) & (
-        norm[records.end] < (1 - LEAST_FALL) * norm[records.start]
-    )
-    return np.where(records.spread(falls), np.nan, rise(records, norm, 0.0))
-
-
-def rise(records: Records, values: Array, least: Array | float) -> Array:
-    """Return (x(t) - x(0)) / (max - x(0)); 0 where max - x(0) is not above `least`."""
-    initial = values[records.start]
-    height = steady_maximum(records, values) - initial
-    height = np.where(height <= least, np.inf, height)
-    return (values - records.spread(initial)) / records.spread(height)
 
 
 def theorem2_block(trials: pd.DataFrame) -> Array:

@@ -1,7 +1,7 @@
 """Is a trial two-stage?  Scores, classes, suffixes and flags of every trial of a run.
 
 Three views of a trial, side by side; the columns of the second and third end in _order and _norm:
-- loss split (primary): P and Q against the limit lines L1* (stage 1) and L2* (stage 2);
+- loss split (primary): P and Q against the lines L1* (stage 1) and L2* (stage 2) of the held-out documents;
 - order parameters: the rise of v_block and of a_topic, each against its own maximum;
 - norms: the rise of |W^V| and of (|W^K| + |W^Q|) / 2, as in the paper's Figure 4.
 By the loss only the way up is scored, to step t_end (curves.way_up); what came after is the suffix.
@@ -28,15 +28,14 @@ from .curves import (
     log_lag,
     loss_split,
     monotone,
-    norm_progress,
     onset,
-    order_progress,
     recession,
     steady,
     steady_maximum,
     theorem2_block,
     theta,
 )
+from .rises import norm_progress, order_progress
 from .trained_parts import trains_attention, trains_both, trains_value
 
 CLASSES = (  # in the order in which they are tried; a tie between seeds goes to the earlier

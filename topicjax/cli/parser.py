@@ -133,7 +133,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
     add(
         "--refine",
         metavar="NAME[,NAME]",
-        help="add trials between those of the sweep where neighbouring cells disagree, along one or two settings",
+        help="add trials where neighbouring cells of the sweep disagree, along one or two settings",
     )
     add("--levels", type=int, metavar="K", help="how often --refine halves the spacing (default: 2)")
     add("--budget", type=int, metavar="TRIALS", help="--refine ends with so many trials (default: no limit)")

@@ -166,7 +166,8 @@ def bayes_prediction(data: DataModel, queries: Queries, seed: int = 0) -> Array:
     of eq. (1) slightly tilts how many of them are masked, so the loss is an upper bound.
     """
     words_RxW = posterior_words(data, queries, seed)
-    kept_R = kept_chance(data, words_RxW, queries.token)
+    own = np.arange(len(words_RxW)), np.maximum(queries.token - 1, 0)
+    kept_R = kept_chance(data, words_RxW[own], queries.token)
     prediction = (1 - kept_R[:, None]) * words_RxW
-    prediction[np.arange(len(kept_R)), np.maximum(queries.token - 1, 0)] += kept_R
+    prediction[own] += kept_R
     return prediction

@@ -130,11 +130,18 @@ def first_documents(queries: Queries, num_documents: int) -> Queries:
     return Queries(*documents, *(array[chosen] for array in queries[3:]))
 
 
-def kept_chance(data: DataModel, words_RxW: Array, token_R: Array) -> Array:
-    """Return P(a masked position hides the word it shows | its token, its document's words), 0 for [MASK]."""
-    shown = np.nonzero(token_R)[0]
-    chance = np.zeros(len(token_R))
-    kept = data.p_keep * words_RxW[shown, token_R[shown] - 1]
-    total = kept + data.p_random / data.num_words
-    chance[shown] = np.divide(kept, total, out=np.zeros_like(kept), where=total > 0)
-    return chance
+def kept_chance(data: DataModel, own_R: Array, token_R: Array) -> Array:
+    """Return P(a masked position hides the word it shows | its token), 0 for [MASK].
+
+    `own_R` is the probability of that word in the position's document.
+    """
+    kept_R = data.p_keep * own_R
+    total_R = kept_R + data.p_random / data.num_words
+    shows_word = (token_R > 0) & (total_R > 0)
+    return np.divide(kept_R, total_R, out=np.zeros_like(kept_R), where=shows_word)
+
+
+def kept_chances(data: DataModel, queries: Queries) -> Array:
+    """Return for each query the chance that its position hides the word it shows, given its document."""
+    own_R = queries.words[queries.document, np.maximum(queries.token - 1, 0)]
+    return kept_chance(data, own_R, queries.token)

@@ -9,7 +9,8 @@ Dimension letters: B documents, N positions, R queries, C of them kept and rando
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +48,16 @@ class Bag(NamedTuple):
 def padded(size: int) -> int:
     """Return the size rounded up to the vector width."""
     return -(-size // VECTOR_WIDTH) * VECTOR_WIDTH
+
+
+def fit_queries(spec: Spec, streams: Collection[Stream]) -> Spec:
+    """Return the Spec with room for the longest documents and the most queries of these streams."""
+    return replace(
+        spec,
+        word_query_probability=max(each.p_mask * (each.p_keep + each.p_random) for each in streams),
+        shortest=max(each.length_min for each in streams),
+        longest=max(each.length_max for each in streams),
+    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -16,14 +16,21 @@ from topicjax.experiments import Decide, Records
 from topicjax.experiments.one_layer.lines import line_finder
 from topicjax.experiments.one_layer.records import HEALTHY
 from topicjax.experiments.one_layer.settings import Spec
+from topicjax.theory.progress import (
+    ATTENTION,
+    COLLAPSED,
+    FINISHED,
+    STAGE2,
+    TOPICAL,
+    TWO_STAGE,
+    progress,
+    units,
+)
 from topicjax.trial import Trial
 
 Array = np.ndarray
-DIVERGED, COLLAPSED = "diverged", "collapsed"
-COMPLETE, TOO_SLOW = "stage 2 complete", "attention too slow"
-FINISHED, STAGE2, TOPICAL, ATTENTION = 0.8, 0.5, 0.5, 0.1  # the cuts of the classes
-THETA_CUTS, NEAR = (0.1, 0.3, 0.7, 0.9), 0.02  # a Theta this near to a cut may still pass it
-LOST = -0.05  # R of a collapsed trial
+DIVERGED, LOST, COMPLETE, TOO_SLOW = "diverged", "collapsed", "stage 2 complete", "attention too slow"
+THETA_CUTS, NEAR = (1 - TWO_STAGE, 0.3, 0.7, TWO_STAGE), 0.02  # a Theta so near to a cut may still pass it
 AFTER_GAIN = 1.25  # times the steps it took until attention had gained all that topics can give
 AFTER_STAGE2 = 1.5  # times the steps it took until both stages had happened
 LEAST_RECORDS = 30  # before a growth can be measured, and 20 before a collapse is believed
@@ -41,14 +48,13 @@ def decider(lines: Sequence[dict[str, Any]]) -> Decide:
         if not all(np.isfinite(records[name]).all() for name in HEALTHY):
             return DIVERGED
         loss, uniform = (np.asarray(records[name], float) for name in ("eval_loss", "eval_loss_uniform"))
-        line = line_of(trial)
-        if line is None or not trains_both(trial.spec) or loss[0] <= line.stage1:
+        drop, gain = units(loss[0], line_of(trial))
+        if not trains_both(trial.spec) or np.isnan(drop + gain):
             return ""
-        drop, gain = loss[0] - line.stage1, line.stage1 - line.stage2
-        P, Q, R = (loss[0] - uniform) / drop, (uniform - loss) / gain, (loss[0] - loss) / drop
+        P, Q, R = progress(loss, uniform, loss[0], drop, gain)
         step = trial.spec.record_every * np.arange(len(loss))
         if is_collapsed(step, R):
-            return COLLAPSED
+            return LOST
         if is_complete(step, loss, P, Q, np.asarray(records["a_topic"], float)):
             return COMPLETE
         left = trial.spec.steps - step[-1]
@@ -65,7 +71,7 @@ def trains_both(spec: Spec) -> bool:
 def is_collapsed(step: Array, R: Array) -> bool:
     """Return whether a trial never finished and has been worse than its start for half of its steps."""
     late = step >= step[-1] / 2
-    return len(R) >= 20 and steady(R).max() < FINISHED and bool((R[late] < LOST).all())
+    return len(R) >= 20 and steady(R).max() < FINISHED and bool((R[late] < -COLLAPSED).all())
 
 
 def is_complete(step: Array, loss: Array, P: Array, Q: Array, a_topic: Array) -> bool:
@@ -80,7 +86,7 @@ def is_complete(step: Array, loss: Array, P: Array, Q: Array, a_topic: Array) ->
     up = slice(np.argmin(loss) + 1)
     theta = crossing(monotone(P[up]), monotone(Q[up]))
     is_clear = all(abs(theta - cut) > NEAR for cut in THETA_CUTS)
-    return is_clear and (theta < max(THETA_CUTS) or steady(a_topic)[up].max() >= TOPICAL)
+    return is_clear and (theta < TWO_STAGE or steady(a_topic)[up].max() >= TOPICAL)
 
 
 def is_too_slow(step: Array, left: int, P: Array, Q: Array, records: Records) -> bool:

@@ -1,67 +1,109 @@
-"""Limit lines of topic documents: which a sweep needs, and the documents as theory takes them."""
+"""Limit lines of topic documents: which a sweep needs, and their values on the documents that losses are of.
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+Stage lines are optima over all documents there could be; the held-out documents are a few of them.  So the
+optimal models are also evaluated on a trial's own held-out documents: these values are what its losses are
+compared with.
+"""
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import jax
 import numpy as np
 
 from topicjax.experiments import Line
-from topicjax.experiments.one_layer import lda
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS, settings_of, traced
+from topicjax.experiments.one_layer import bags, lda, train
+from topicjax.experiments.one_layer.settings import (
+    DATA_SETTINGS,
+    Objective,
+    Spec,
+    make_trial,
+    settings_of,
+    traced,
+)
 from topicjax.theory.documents import DataModel
-from topicjax.theory.limits import limit_lines
+from topicjax.theory.limits import Limits
+from topicjax.theory.stage_models import Examples, StageModel, model_losses
 from topicjax.trial import Trial
+
+SOURCE = jax.jit(train.make_source, static_argnums=0)
 
 
 def wanted_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> list[Line]:
-    """Return the lines of each data setting and objective of the trials that are not known yet, once."""
-    found: dict[str, Line] = {}
+    """Return the lines of each data setting and objective of the trials that are not known yet, once.
+
+    Those of one data setting follow each other: they share its documents.
+    """
+    found: dict[str, dict[str, Line]] = {}
     seen: set[tuple] = set()
     have = [(entry["settings"], entry["objective"]) for entry in known]
     for trial in trials:
-        is_drawn = trial.spec.word_distribution == "dirichlet"  # then the seed decides on the words
-        stream = trial.stream if is_drawn else trial.stream._replace(seed=0)
+        stream = trial.stream if is_drawn(trial.spec) else trial.stream._replace(seed=0)
         quick = (trial.spec, stream, trial.hypers.objective)
         if quick in seen:
             continue
         seen.add(quick)
-        every, objective = settings_of(trial), trial.hypers.objective
-        data = {name: every[name] for name in (*DATA_SETTINGS, *(["seed"] if is_drawn else []))}
-        if (data, objective) not in have:
-            found.setdefault(f"{sorted(data.items())}{objective}", line(trial, data))
-    return list(found.values())
+        settings, objective = line_settings(trial), trial.hypers.objective
+        if (settings, objective) not in have:
+            found.setdefault(f"{sorted(settings.items())}", {})[objective] = line(settings, objective)
+    return [line for lines in found.values() for line in lines.values()]
 
 
-def line(trial: Trial, data: dict[str, Any]) -> Line:
-    """Return the lines of a trial's documents under its objective, to be computed."""
-    objective = trial.hypers.objective
-    return Line({"settings": data, "objective": objective}, lambda: limit_lines(data_model(trial), objective))
+def line(settings: dict[str, Any], objective: Objective) -> Line:
+    """Return the lines of documents with these settings under an objective, to be computed."""
+    entry = {"settings": settings, "objective": objective}
+    return Line(entry, lambda: stage_lines(settings, objective) | other_lines(settings, objective))
 
 
-class StageLines(NamedTuple):
-    """The losses of the best models of both stages."""
+def stage_lines(settings: Mapping[str, Any], objective: Objective) -> dict[str, float]:
+    """Return the lines of stages 1 and 2, over all documents and on the held-out ones, and their errors.
 
-    stage1: float
-    stage2: float
+    The names are stage1, stage2, held_out_stage1, held_out_stage2, and each of them with _se.  The error of a
+    held-out line is its distance, by chance, from the line over all documents.
+    """
+    trial = make_trial(settings)
+    lines = limits_of(trial).stages(objective)
+    models = zip(("stage1", "stage2"), limits_of(trial).models(objective), strict=True)
+    for name, model in models:
+        losses_D = held_out_losses(trial, model, objective)
+        count = len(losses_D)
+        error = losses_D.std(ddof=1) / count**0.5 if count > 1 else np.nan
+        lines[f"held_out_{name}"] = float(losses_D.mean()) if count else np.nan
+        lines[f"held_out_{name}_se"] = float(error)
+    return lines
 
 
-def line_finder(entries: Sequence[dict[str, Any]]) -> Callable[[Trial], StageLines | None]:
-    """Return a function from a trial to its stage lines, on its held-out documents where these are known."""
-    known = {
-        (entry["objective"], *sorted(entry["settings"].items())): entry
-        for entry in entries
-        if entry.get("stage1") is not None
-    }
-    fields = sorted({tuple(sorted(entry["settings"])) for entry in entries})
+def other_lines(settings: Mapping[str, Any], objective: Objective) -> dict[str, float]:
+    """Return the lines of uniform and Bayes predictions over all documents, and their errors."""
+    return limits_of(make_trial(settings)).others(objective)
 
-    def find(trial: Trial) -> StageLines | None:
-        every = settings_of(trial)
-        for names in fields:
-            entry = known.get((every["objective"], *((name, every[name]) for name in names)))
-            if entry is not None:
-                found = StageLines(*(entry.get(f"held_out_{n}") or entry[n] for n in StageLines._fields))
-                return found if found.stage2 < found.stage1 else None
-        return None
+
+@lru_cache(maxsize=1)  # both objectives and all lines of a data setting, one after the other
+def limits_of(trial: Trial) -> Limits:
+    """Return the limit lines of a trial's documents, to be asked for."""
+    return Limits(data_model(trial))
+
+
+def line_settings(trial: Trial) -> dict[str, Any]:
+    """Return the settings that the lines of a trial depend on, besides its objective."""
+    names = (*DATA_SETTINGS, "eval_documents", *(["seed"] if is_drawn(trial.spec) else []))
+    every = settings_of(trial)
+    return {name: every[name] for name in names}
+
+
+def is_drawn(spec: Spec) -> bool:
+    """Return whether the seed decides on the words of the topics."""
+    return spec.word_distribution == "dirichlet"
+
+
+def line_finder(entries: Sequence[dict[str, Any]]) -> Callable[[Trial], dict[str, Any]]:
+    """Return a function from a trial to its entry among limit lines; an empty one if it has none."""
+    known = {(entry["objective"], *sorted(entry["settings"].items())): entry for entry in entries}
+
+    def find(trial: Trial) -> dict[str, Any]:
+        return known.get((trial.hypers.objective, *sorted(line_settings(trial).items())), {})
 
     return find
 
@@ -74,3 +116,29 @@ def data_model(trial: Trial) -> DataModel:
         words = np.asarray(lda.topic_words(trial.spec, traced(trial.stream)), np.float64)
         words /= words.sum(axis=1, keepdims=True)
     return DataModel.of(settings_of(trial), words)
+
+
+def held_out_losses(trial: Trial, model: StageModel, objective: Objective) -> np.ndarray:
+    """Return the loss of a model on each held-out document of a trial that has a masked position."""
+    examples = held_out_examples(trial)
+    losses_D = model_losses(limits_of(trial).data, examples, model, objective)
+    words_D, document_R = examples.words.sum(axis=1), examples.document
+    weight_R = examples.share * words_D[document_R] + examples.word_weight
+    weight_D = np.bincount(document_R, weight_R, minlength=len(losses_D))
+    return losses_D[weight_D > 0] / weight_D[weight_D > 0]
+
+
+@lru_cache(maxsize=1)
+def held_out_examples(trial: Trial) -> Examples:
+    """Return the held-out documents of a trial as theory takes them, in double precision."""
+    spec = replace(bags.fit_queries(trial.spec, [trial.stream]), attention="trained")
+    bag = SOURCE(spec, traced(trial.stream)).held_out.attended
+    document_R, token_R, share_R, word_R, weight_R = map(np.asarray, bag.queries)
+    keys_DxV, words_DxV = (
+        np.asarray(array, np.float64)[:, : spec.vocabulary] for array in (bag.count_BxV, bag.target_BxV)
+    )
+    used = (share_R > 0) | (weight_R > 0)
+    return Examples(
+        *(keys_DxV, words_DxV[:, 1:], document_R[used], token_R[used], share_R[used].astype(float)),
+        *(np.maximum(word_R[used], 1), weight_R[used].astype(float)),
+    )

@@ -20,7 +20,7 @@ from topicjax.experiments.one_layer.model import Params, theorem2_blocks
 from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream
 
 ROTATION_LAG = 10  # steps between the two W_V that the paper's Figure 5 compares
-HEALTHY = ("loss", "eval_loss", "norm_k", "norm_q", "norm_v")  # columns that tell a trial that diverged
+HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
 MAX_SCORE_RANGE = 80.0  # float32 can safely divide by weights down to exp(-80)
 
 
