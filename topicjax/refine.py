@@ -19,6 +19,7 @@ from topicjax.trial import Trial, TrialSettings
 MAX_LEVELS = 8
 REPLICATE = "seed"  # trials that differ in it only are one cell
 Point = tuple[int, ...]  # a place on the finest lattice, along each refined setting
+Box = tuple[tuple[int, int], ...]  # from where to where, along each refined setting
 
 
 class Label(NamedTuple):
@@ -106,38 +107,64 @@ class Panel:
             yield {**self.base, **at, REPLICATE: replicate}
 
     def wanted(self, labels: Mapping[Point, Label]) -> list[Point]:
-        """Return the points to train next, given what is known: coarse squares first; none: it is done."""
+        """Return the points to train next, given what is known: coarse squares first; none: it is done.
+
+        A square in which known points disagree is split: its middle is wanted, and the middles of edges that
+        disagree; on an edge that agrees the middle is taken to be as its ends.
+        """
         found: dict[Point, int] = {}
-        cells = itertools.product(*(range(0, self.side * (len(grid) - 1), self.side) for grid in self.grids))
-        squares = [(corner, self.side) for corner in cells]
-        while squares:
-            (corner, side), *squares = squares
-            corners = square_corners(corner, side, self.grids)
-            if side == self.side and not self.points.issuperset(corners):
-                continue  # the sweep leaves this square out
-            missing = [point for point in corners if point not in labels]
-            for point in missing:
-                found.setdefault(point, side)
-            if missing or side == 1:
-                continue
-            if self.refinement.disagree(self._inside(corner, side, labels)):
-                half = side // 2
-                squares += [(origin, half) for origin in square_corners(corner, half, self.grids)]
+        inferred = dict(labels)
+        lows = itertools.product(
+            *(range(0, max(1, self.side * (len(grid) - 1)), self.side) for grid in self.grids)
+        )
+        boxes = [box for low in lows if self.points.issuperset(corners(box := self._box(low, self.side)))]
+        side = self.side
+        while boxes and side > 1:
+            children = []
+            for box in boxes:
+                if not self.refinement.disagree(inside(box, inferred)):
+                    continue
+                missing = []
+                for point, edge in middles(box):
+                    if point in inferred:
+                        continue
+                    if self.refinement.disagree(inside(edge, inferred)):
+                        missing.append(point)
+                    else:
+                        inferred[point] = inferred[corners(edge)[0]]
+                found |= dict.fromkeys(missing, side)
+                children += [] if missing else [self._box(low, side // 2) for low in corners(halved(box))]
+            boxes, side = children, side // 2
         return sorted(found, key=lambda point: (-found[point], point))
 
-    def _inside(self, corner: Point, side: int, labels: Mapping[Point, Label]) -> Iterator[Label]:
-        """Give what is known in a square and on its edges."""
-        spans = [
-            range(low, low + side + 1) if len(grid) > 1 else (0,)
-            for low, grid in zip(corner, self.grids, strict=True)
-        ]
-        return (labels[point] for point in itertools.product(*spans) if point in labels)
+    def _box(self, low: Point, side: int) -> Box:
+        """Return the square that begins at a point; along a single value it has no extent."""
+        pairs = zip(low, self.grids, strict=True)
+        return tuple((start, start + side if len(grid) > 1 else start) for start, grid in pairs)
 
 
-def square_corners(corner: Point, side: int, grids: Sequence[Sequence[float]]) -> list[Point]:
-    """Return the corners of the square that begins at a corner; along a single value it has no extent."""
-    pairs = zip(corner, grids, strict=True)
-    return list(itertools.product(*((low, low + side) if len(grid) > 1 else (low,) for low, grid in pairs)))
+def corners(box: Box) -> list[Point]:
+    """Return the corners of a box."""
+    return list(itertools.product(*(sorted({low, high}) for low, high in box)))
+
+
+def halved(box: Box) -> Box:
+    """Return the half of a box, along every setting, that begins where it begins."""
+    return tuple((low, (low + high) // 2) for low, high in box)
+
+
+def middles(box: Box) -> Iterator[tuple[Point, Box]]:
+    """Give the middles of a box and of its edges, each with the box or edge that it is the middle of."""
+    choices = [((low, low), (low, high), (high, high)) if high > low else ((low, low),) for low, high in box]
+    for edge in itertools.product(*choices):
+        if any(high > low for low, high in edge):
+            yield tuple((low + high) // 2 for low, high in edge), edge
+
+
+def inside(box: Box, labels: Mapping[Point, Label]) -> Iterator[Label]:
+    """Give what is known in a box and on its edges."""
+    points = itertools.product(*(range(low, high + 1) for low, high in box))
+    return (labels[point] for point in points if point in labels)
 
 
 def make_panels(settings: TrialSettings, trials: Sequence[Trial], refinement: Refinement) -> list[Panel]:
