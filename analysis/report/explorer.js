@@ -25,6 +25,7 @@
   const MOST_CELLS = 4000; // more, and neighbours along an axis share a place
   const MOST_PLACES = 40; // along a shared axis
   const MOST_LATTICE = 64; // values along an axis of a lattice
+  const REACH = 22; // pixels between a click and the cell that it means
   const MOST_TRIALS = 24; // of a cell, as lines and in its list
 
   const state = {
@@ -242,7 +243,9 @@
       panel.title = titled.map((setting) => settingText(setting, setting.code[first])).join(", ");
       for (const cell of panel.cells) cell.place = panel.title;
     }
-    return { panels: ordered, cells, chosen, pooled, shared };
+    const main = chosen.filter((setting) => data.main.includes(setting.name));
+    const across = new Set(trials.map((trial) => keyOf(trial, main))).size; // panels in a row
+    return { panels: ordered, cells, across, pooled, shared };
   }
 
   // ---- scores of a cell, by the rules of scoring/cells.py
@@ -372,7 +375,7 @@
     const turn = isLog ? Math.log10 : (value) => value;
     const width = turn(high) - turn(low) || 1;
     const at = (value) => 0.06 + (0.88 * (turn(value) - turn(low))) / width;
-    const ticks = (isLog ? decades(low, high) : niceTicks(low, high, 4)).map((value) => [at(value), shown(value)]);
+    const ticks = (isLog ? decades(low, high) : niceTicks(low, high, 6)).map((value) => [at(value), shown(value)]);
     return { at: (code) => at(values[code]), ticks };
   }
 
@@ -403,9 +406,12 @@
 
   // Places of a lattice: squares of equal size, values in order.
   function latticeLayout(xs, ys, room) {
-    const left = widest(ys.map((code) => textOf(state.y, code))) + 10;
-    const most = room < 600 ? 48 : 38;
-    const size = Math.max(24, Math.min(most, Math.floor((room - left - 8) / xs.length)));
+    const left = widest(ys.map((code) => textOf(state.y, code))) + 28;
+    const sizeFor = (columns) => Math.floor((room / columns - 16 - left - 8) / xs.length);
+    const beside = Math.min(map.across, map.panels.length);
+    const inRow = Array.from({ length: beside }, (_, number) => beside - number).find((n) => sizeFor(n) >= 28);
+    const [least, most, columns] = room < 600 ? [24, 48, 1] : [16, 40, inRow ?? 1];
+    const size = Math.max(least, Math.min(most, sizeFor(columns)));
     const turned = widest(xs.map((code) => textOf(state.x, code))) > size - 3;
     const [atX, atY] = [new Map(), new Map()];
     xs.forEach((code, number) => atX.set(code, (number + 0.5) * size));
@@ -425,9 +431,9 @@
 
   function valueLayout(xs, ys, room) {
     const [scaleX, scaleY] = [scaleOf(state.x, xs), scaleOf(state.y, ys)];
-    const left = widest(scaleY.ticks.map(([, text]) => text)) + 10;
-    const width = Math.min(340, room - left - 8);
-    const height = Math.round(state.y ? width * 0.8 : 60);
+    const left = widest(scaleY.ticks.map(([, text]) => text)) + 28;
+    const width = Math.min(map.panels.length > 1 ? 340 : 640, room - left - 8);
+    const height = Math.round(state.y ? Math.min(width * 0.8, 420) : 60);
     return {
       left,
       width,
@@ -441,41 +447,62 @@
     };
   }
 
-  // The part of a refined map that is nearest to each cell, as a path of boxes between values.
-  function regions(panel, layout, xs, ys) {
+  // The boxes between values along both axes, and which cell is nearest to each.
+  function nearestCells(panel, layout, xs, ys) {
     const edges = (positions, end) => {
       const inner = positions.slice(1).map((position, number) => (position + positions[number]) / 2);
       return [0, ...inner, end];
     };
     const right = xs.map(layout.x);
     const down = ys.map(layout.y).reverse();
-    const [acrossX, acrossY] = [edges(right, layout.width), edges(down, layout.height)];
     const centres = panel.cells.map((cell) => [layout.x(cell.x), layout.y(cell.y)]);
-    const paths = panel.cells.map(() => "");
-    for (let row = 0; row < down.length; row += 1) {
-      for (let column = 0; column < right.length; column += 1) {
+    const owner = down.map((y) =>
+      right.map((x) => {
         let [best, nearest] = [Infinity, 0];
-        centres.forEach(([x, y], number) => {
-          const apart = (x - right[column]) ** 2 + (y - down[row]) ** 2;
+        centres.forEach(([ownX, ownY], number) => {
+          const apart = (ownX - x) ** 2 + (ownY - y) ** 2;
           if (apart < best) [best, nearest] = [apart, number];
         });
-        const [x, y] = [acrossX[column], acrossY[row]];
-        paths[nearest] += `M${x} ${y}H${acrossX[column + 1]}V${acrossY[row + 1]}H${x}z`;
-      }
-    }
-    return paths;
+        return nearest;
+      }),
+    );
+    return { owner, across: edges(right, layout.width), up: edges(down, layout.height) };
+  }
+
+  // The part of a refined map that is nearest to each cell: a path of boxes and one of its outline.
+  function regions(panel, layout, xs, ys) {
+    const { owner, across, up } = nearestCells(panel, layout, xs, ys);
+    const found = panel.cells.map(() => ({ boxes: "", outline: "" }));
+    owner.forEach((owners, row) =>
+      owners.forEach((own, column) => {
+        const [left, right, top, bottom] = [across[column], across[column + 1], up[row], up[row + 1]];
+        found[own].boxes += `M${left} ${top}H${right}V${bottom}H${left}z`;
+        const sides = [
+          [owners[column - 1], `M${left} ${top}V${bottom}`],
+          [owners[column + 1], `M${right} ${top}V${bottom}`],
+          [owner[row - 1]?.[column], `M${left} ${top}H${right}`],
+          [owner[row + 1]?.[column], `M${left} ${bottom}H${right}`],
+        ];
+        for (const [other, side] of sides) if (other !== own) found[own].outline += side;
+      }),
+    );
+    return found;
   }
 
   // ---- the map
 
-  function cellShapes(cell, mode, layout, path) {
+  function cellShapes(cell, mode, layout, region) {
     const [x, y] = [layout.x(cell.x), layout.y(cell.y)];
     const { score } = cell;
     const fillWith = { class: "shape", fill: paint(score) };
     if (mode === "points") {
-      return [draw("circle", { ...fillWith, cx: x, cy: y, r: 6 }), score.hollow && dot(x, y, 2.5)].filter(Boolean);
+      const circle = draw("circle", { ...fillWith, cx: x, cy: y, r: layout.size / 2 });
+      return score.hollow ? [circle, dot(x, y, layout.size / 4)] : [circle];
     }
-    if (mode === "regions") return [draw("path", { ...fillWith, d: path }), dot(x, y, 1.5)];
+    if (mode === "regions") {
+      const outline = draw("path", { class: "outline", d: region.outline, fill: "none" });
+      return [draw("path", { ...fillWith, d: region.boxes }), outline, dot(x, y, 1.5)];
+    }
     const half = layout.size / 2 - 1;
     const square = (part) => ({ x: x - part, y: y - part, width: 2 * part, height: 2 * part });
     const found = [draw("rect", { ...fillWith, ...square(half) })];
@@ -517,39 +544,55 @@
   }
 
   function axisLabels(layout) {
-    const found = [];
-    const base = layout.height + 14;
-    const every = (ticks, apart) => Math.ceil(apart / Math.abs((ticks[1]?.[0] ?? 1e9) - ticks[0]?.[0] || 1e9));
-    const skip = { x: every(layout.xTicks, 13), y: every(layout.yTicks, 13) };
-    layout.xTicks.forEach(([x, text], number) => {
-      if (layout.turned && number % skip.x) return;
-      const turn = layout.turned ? { transform: `rotate(-45 ${x} ${base})`, "text-anchor": "end" } : {};
-      found.push(draw("text", { x: layout.turned ? x + 4 : x, y: base, class: "tick middle", ...turn }, text));
+    const base = layout.height + 13;
+    const found = spaced(layout.xTicks, 12).map(([x, text]) => {
+      if (!layout.turned) return draw("text", { x, y: base, class: "tick middle" }, text);
+      const turn = `rotate(-45 ${x + 4} ${base - 3})`;
+      return draw("text", { x: x + 4, y: base - 3, class: "tick end", transform: turn }, text);
     });
-    layout.yTicks.forEach(([y, text], number) => {
-      if (number % skip.y) return;
+    for (const [y, text] of spaced(layout.yTicks, 12)) {
       found.push(draw("text", { x: -6, y: y + 4, class: "tick end" }, text));
-    });
+    }
+    if (state.x) {
+      const at = { x: layout.width / 2, y: layout.height + layout.below - 3 };
+      found.push(draw("text", { ...at, class: "tick middle name" }, byName.get(state.x).label));
+    }
+    if (state.y) {
+      const [x, y] = [12 - layout.left, layout.height / 2];
+      const turn = { transform: `rotate(-90 ${x} ${y})` };
+      found.push(draw("text", { x, y, ...turn, class: "tick middle name" }, byName.get(state.y).label));
+    }
     return found;
+  }
+
+  // Of ticks that are too near to each other every second, third, ... one.
+  function spaced(ticks, apart) {
+    if (ticks.length < 2) return ticks;
+    const every = Math.ceil(apart / Math.abs(ticks[1][0] - ticks[0][0]));
+    return ticks.filter((_, number) => number % every === 0);
   }
 
   function drawPanel(panel, room) {
     const [xs, ys] = [axisCodes(panel, "x"), axisCodes(panel, "y")];
     const mode = modeOf(panel, xs, ys);
     const layout = mode === "lattice" ? latticeLayout(xs, ys, room) : valueLayout(xs, ys, room);
-    const paths = mode === "regions" ? regions(panel, layout, xs, ys) : [];
-    const below = layout.turned ? 10 + 0.72 * widest(layout.xTicks.map(([, text]) => text)) : 20;
-    const [width, height] = [layout.left + layout.width + 8, layout.height + below + 6];
+    panel.cells.sort((a, b) => b.y - a.y || a.x - b.x);
+    const found = mode === "regions" ? regions(panel, layout, xs, ys) : [];
+    if (panel.cells.length > 150) layout.size = Math.min(layout.size, mode === "points" ? 9 : Infinity);
+    layout.below = (layout.turned ? 8 + 0.72 * widest(layout.xTicks.map(([, text]) => text)) : 18) + 16;
+    const name = state.x ? widest([byName.get(state.x).label]) : 0;
+    const right = Math.max(layout.width, (layout.width + name) / 2) + 8;
+    const [width, height] = [layout.left + right, layout.height + layout.below + 4];
     const inside = draw("g", { transform: `translate(${layout.left} 3)` });
     if (mode !== "lattice") inside.append(draw("rect", { ...frame(layout), class: "frame" }));
-    panel.cells.sort((a, b) => b.y - a.y || a.x - b.x);
     panel.cells.forEach((cell, number) => {
       cell.element = null;
-      inside.append(drawCell(cell, cellShapes(cell, mode, layout, paths[number])));
+      inside.append(drawCell(cell, cellShapes(cell, mode, layout, found[number])));
     });
     inside.append(...axisLabels(layout));
     const svg = draw("svg", { width, height, role: "group", "aria-label": panel.title || "map" }, inside);
-    return make("div", { class: "panel" }, make("h4", {}, panel.title), make("div", { class: "scroll" }, svg));
+    const title = make("h4", { style: `max-width:${Math.max(width, 160)}px` }, panel.title);
+    return make("div", { class: "panel" }, title, make("div", { class: "scroll" }, svg));
   }
 
   function frame(layout) {
@@ -561,6 +604,7 @@
     map = makeMap();
     const room = parts.map.clientWidth || 360;
     const shownPanels = state.allPanels ? map.panels : map.panels.slice(0, MOST_PANELS);
+    parts.map.classList.toggle("several", map.panels.length > 1);
     parts.map.replaceChildren(...shownPanels.map((panel) => drawPanel(panel, room)));
     if (map.panels.length > shownPanels.length) {
       const more = `Show ${counted(map.panels.length - shownPanels.length, "further panel")}`;
@@ -590,12 +634,8 @@
   function describe() {
     const cells = shownCells();
     const trials = cells.reduce((sum, cell) => sum + cell.trials.length, 0);
-    const axes = [state.y, state.x].filter(Boolean).map((name) => byName.get(name).label);
-    const sentences = [
-      `${counted(cells.length, "cell")} with ${counted(trials, "trial")} of ${data.ids.length.toLocaleString("en")}`,
-    ];
-    if (axes.length) sentences.push(`across: ${byName.get(state.x || state.y).label}${state.y && state.x ? `; up: ${byName.get(state.y).label}` : ""}`);
-    parts.count.textContent = `${sentences.join(". ")}.`;
+    const all = data.ids.length.toLocaleString("en");
+    parts.count.textContent = `${counted(cells.length, "cell")} with ${counted(trials, "trial")} of ${all}`;
     const pooled = map.pooled.map((setting) => setting.label).join(", ");
     const remarks = [
       pooled && `A cell holds all values of ${pooled}.`,
@@ -707,6 +747,17 @@
     return element && map.cells.get(element.getAttribute("data-key"));
   }
 
+  // A finger is wider than a point: the nearest cell of the panel, if it is not far.
+  function cellNear({ target, clientX, clientY }) {
+    let [best, found] = [REACH, null];
+    for (const element of target.closest(".scroll")?.querySelectorAll(".cell") ?? []) {
+      const [x, y] = middle(element);
+      const apart = Math.hypot(x - clientX, y - clientY);
+      if (apart < best) [best, found] = [apart, element];
+    }
+    return found && cellAt(found);
+  }
+
   function showTip(cell) {
     const lines = [axisText(cell).join(" · ") || "all trials", classText(cell), ...scoreTexts(cell)];
     parts.tip.replaceChildren(...lines.map((line, number) => make(number ? "div" : "b", {}, line)));
@@ -725,7 +776,7 @@
 
   function ring(cell, name) {
     parts.map.querySelector(`.${name}`)?.remove();
-    const shape = cell?.element?.querySelector(".shape");
+    const shape = cell?.element?.querySelector(".outline") ?? cell?.element?.querySelector(".shape");
     if (!shape) return;
     const copy = shape.cloneNode();
     copy.setAttribute("class", name);
@@ -791,7 +842,7 @@
   function listen() {
     parts.map.addEventListener("keydown", pressed);
     parts.map.addEventListener("click", (event) => {
-      const cell = cellAt(event.target);
+      const cell = cellAt(event.target) ?? cellNear(event);
       if (cell) openCell(cell, false);
     });
     parts.map.addEventListener("pointerover", (event) => {
@@ -972,10 +1023,10 @@
       "div",
       { class: "tools" },
       chip("steps on a log axis", state.logSteps, drawAgain("logSteps")),
-      chip("enlarge the stage lines", state.zoom, drawAgain("zoom")),
+      records.lines.stage2 ? chip("enlarge the stage lines", state.zoom, drawAgain("zoom")) : "",
     );
     const found = [options, lossChart(trials)];
-    found.push(curveChart("Order parameters, log axis (zero and below are not drawn)", trials, ["v_block", "a_topic", "v_diag", "a_self"], true));
+    found.push(curveChart("Order parameters (log axis, only above zero)", trials, ["v_block", "a_topic", "v_diag", "a_self"], true));
     found.push(curveChart("Norms", trials, ["norm_v", "norm_k", "norm_q", "norm_e"], false));
     return found.filter(Boolean);
   }
@@ -1037,8 +1088,8 @@
   }
 
   function chart(title, series, legend, axis, lines) {
-    const room = Math.max(220, parts.detail.clientWidth - 2);
-    const box = { left: 46, top: 6, width: room - 46 - (Object.keys(lines).length ? 54 : 12), height: 140 };
+    const room = Math.max(220, contentWidth(parts.detail));
+    const box = { left: 46, top: 6, width: room - 46 - (Object.keys(lines).length ? 54 : 22), height: 140 };
     const all = series.flatMap(({ trial }) => [...steps(trial)]);
     const last = Math.max(1, ...all);
     const first = Math.min(last, ...all.filter((step) => step > 0));
@@ -1054,11 +1105,16 @@
       const d = path(steps(trial), curve(trial, name), x, y, axis);
       plot.append(draw("path", { d, stroke: colour, "stroke-dasharray": dash, class: "line", "data-line": trial, "data-curve": name }));
     }
-    const svg = draw("svg", { width: room, height: box.height + 34, role: "img", "aria-label": `${title} against the step` });
+    const svg = draw("svg", { width: room, height: box.height + 38, role: "img", "aria-label": `${title} against the step` });
     svg.append(plot, draw("rect", { x: box.left, y: box.top, width: box.width, height: box.height, class: "frame" }));
     svg.append(...chartLabels(box, x, y, { first, last }, yTicks, lines, axis));
     const keys = legend.map(([text, colour, dash]) => key(text, colour, dash));
     return make("figure", { class: "chart" }, make("figcaption", {}, make("b", {}, title), ...keys), svg);
+  }
+
+  function contentWidth(element) {
+    const { paddingLeft, paddingRight } = getComputedStyle(element);
+    return Math.floor(element.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
   }
 
   function key(text, colour, dash) {
@@ -1173,8 +1229,10 @@
   // The cell that is open at first on a wide screen: of the two-stage ones that with the largest Theta.
   function tellingCell() {
     const cells = [...map.cells.values()].filter((cell) => cell.element);
-    const rank = ({ score }) =>
-      (data.classes[score.kind].name === "two-stage" ? 10 : 0) + (Number.isFinite(score.theta[0]) ? score.theta[0] : -1);
+    const rank = ({ score, trials }) =>
+      (data.classes[score.kind].name === "two-stage" ? 10 : 0) +
+      (Number.isFinite(score.theta[0]) ? score.theta[0] : -1) -
+      (trials.some((trial) => suffix.text(trial)) ? 5 : 0);
     return cells.reduce((best, cell) => (rank(cell) > rank(best) ? cell : best), cells[0]);
   }
 

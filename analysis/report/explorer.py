@@ -74,7 +74,7 @@ def page_data(run: Run, scores: pd.DataFrame) -> dict[str, Any]:
     names = varying(scores, settings_in(scores))
     x, y = map_axes(scores, names)
     records, sentence = packed_records(run, scores)
-    notes = [name for name in NOTES if name in run.trials and run.trials[name].count()]
+    notes = run.trials[[name for name in NOTES if name in run.trials]].dropna(axis=1, how="all")
     return {
         "name": run.name,
         "ids": scores["trial_id"].tolist(),
@@ -87,7 +87,7 @@ def page_data(run: Run, scores: pd.DataFrame) -> dict[str, Any]:
         "views": {view: view_scores(scores, end) for view, end in VIEWS.items()},
         "topical": in_text(is_topical(scores), "u1"),
         "suffix": coded_values(scores["suffix"]),
-        "notes": {name: coded_values(run.trials[name]) for name in notes},
+        "notes": {name: coded_values(values) for name, values in notes.items()},
         "records": records,
         "sentence": sentence,
     }
@@ -123,7 +123,7 @@ def view_scores(scores: pd.DataFrame, end: str) -> dict[str, str]:
 
 
 def coded_values(values: Any) -> dict[str, Any]:
-    """Return a column of a table as its values in order, how a reader writes them, and their places, packed."""
+    """Return a column as its values in order, how a reader writes them, and their places, packed."""
     code, found = pd.factorize(values, use_na_sentinel=False)
     plain = [None if pd.isna(value) or value in (np.inf, -np.inf) else value for value in found.tolist()]
     order = sorted(range(len(plain)), key=lambda place: (plain[place] is None, rank(plain[place])))
