@@ -25,6 +25,7 @@
   const MOST_CELLS = 4000; // more, and neighbours along an axis share a place
   const MOST_PLACES = 40; // along a shared axis
   const MOST_LATTICE = 64; // values along an axis of a lattice
+  const MOST_LINES = 260; // along an axis of a refined lattice
   const REACH = 22; // pixels between a click and the cell that it means
   const MOST_TRIALS = 24; // of a cell, as lines and in its list
 
@@ -51,9 +52,16 @@
     return new Kind(bytes.buffer);
   }
 
+  function plain(value) {
+    return Number(value.toPrecision(7));
+  }
+
   function coded(column) {
     const code = numbers(column.codes, column.bytes === 2 ? Uint16Array : Uint32Array);
-    return { ...column, code, text: (trial) => column.texts[code[trial]] };
+    const isPacked = typeof column.values === "string";
+    const values = isPacked ? Array.from(numbers(column.values, Float32Array), plain) : column.values;
+    const texts = column.texts ?? values.map((value) => shown(value, 4));
+    return { ...column, code, values, texts, text: (trial) => texts[code[trial]] };
   }
 
   const settings = data.settings.map(coded);
@@ -351,15 +359,39 @@
     return Boolean(name) && byName.get(name).numeric;
   }
 
-  // A lattice if cells fill most of it, regions if it was refined, points if values are scattered.
+  // Regions if a lattice was refined, points if values are scattered, else a lattice, with gaps if need be.
   function modeOf(panel, xs, ys) {
-    const full = panel.cells.length / (xs.length * ys.length);
+    const { cells } = panel;
     const wide = Math.max(isNumeric(state.x) ? xs.length : 0, isNumeric(state.y) ? ys.length : 0);
-    if (full >= 0.5 && wide <= MOST_LATTICE) return "lattice";
-    if (!isNumeric(state.x) && !isNumeric(state.y)) return "lattice";
-    const repeats = Math.min(panel.cells.length / xs.length, panel.cells.length / ys.length);
-    const both = isNumeric(state.x) && isNumeric(state.y);
-    return both && repeats >= 1.5 && xs.length * ys.length <= 20000 ? "regions" : "points";
+    const isSmall = wide <= MOST_LATTICE;
+    if (!wide || (isSmall && cells.length >= 0.6 * xs.length * ys.length)) return "lattice";
+    if (isNumeric(state.x) && isNumeric(state.y) && isRefined(cells, xs, ys)) return "regions";
+    return isSmall && cells.length >= 1.5 * Math.max(xs.length, ys.length) ? "lattice" : "points";
+  }
+
+  // Is every k-th line of the finest lattice full, though the lattice is not?
+  function isRefined(cells, xs, ys) {
+    const [lineX, lineY] = [finestLines(state.x, xs), finestLines(state.y, ys)];
+    if (!lineX || !lineY) return false;
+    const [countX, countY] = [lineX(xs.at(-1)) + 1, lineY(ys.at(-1)) + 1];
+    const places = cells.map((cell) => [lineX(cell.x), lineY(cell.y)]);
+    const isFull = ([everyX, everyY]) => {
+      const [coarseX, coarseY] = [Math.ceil(countX / everyX), Math.ceil(countY / everyY)];
+      const found = places.filter(([x, y]) => x % everyX === 0 && y % everyY === 0).length;
+      return coarseX > 1 && coarseY > 1 && found >= 0.95 * coarseX * coarseY;
+    };
+    return [2, 3, 4, 8, 9, 16, 27, 32].some((k) => [[k, k], [k, 1], [1, k]].some(isFull));
+  }
+
+  // From a code to the number of its line on the lattice with the smallest gap between values, if it is one.
+  function finestLines(name, codes) {
+    const { at } = scaleOf(name, codes);
+    const places = codes.map(at);
+    const gap = Math.min(...places.slice(1).map((place, number) => place - places[number]));
+    const line = (code) => (at(code) - places[0]) / gap;
+    const isEven = codes.every((code) => Math.abs(line(code) - Math.round(line(code))) < 0.1);
+    const isFew = line(codes.at(-1)) < MOST_LINES;
+    return codes.length > 1 && isEven && isFew ? (code) => Math.round(line(code)) : null;
   }
 
   // From a code of an axis to its place between 0 and 1, and the codes or values worth a tick.
@@ -589,10 +621,17 @@
       cell.element = null;
       inside.append(drawCell(cell, cellShapes(cell, mode, layout, found[number])));
     });
+    if (mode === "lattice") inside.append(...emptyPlaces(panel, layout, xs, ys));
     inside.append(...axisLabels(layout));
     const svg = draw("svg", { width, height, role: "group", "aria-label": panel.title || "map" }, inside);
     const title = make("h4", { style: `max-width:${Math.max(width, 160)}px` }, panel.title);
     return make("div", { class: "panel" }, title, make("div", { class: "scroll" }, svg));
+  }
+
+  function emptyPlaces(panel, layout, xs, ys) {
+    const taken = new Set(panel.cells.map((cell) => `${cell.x}:${cell.y}`));
+    const places = xs.flatMap((x) => ys.map((y) => [x, y])).filter((place) => !taken.has(place.join(":")));
+    return places.map(([x, y]) => draw("circle", { cx: layout.x(x), cy: layout.y(y), r: 1.5, fill: "#8b949e" }));
   }
 
   function frame(layout) {
@@ -861,6 +900,9 @@
       hideTip();
       ring(null, "ring");
     });
+    parts.detail.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") backToMap();
+    });
     window.addEventListener("scroll", hideTip, { passive: true });
     let [width, waiting] = [window.innerWidth, 0];
     window.addEventListener("resize", () => {
@@ -903,15 +945,19 @@
       return;
     }
     const heading = [cell.place, ...axisText(cell)].filter(Boolean).join(" · ") || "all trials";
-    const back = () => map.cells.get(state.open)?.element?.focus();
     const suffixes = suffixText(cell.trials);
     parts.detail.replaceChildren(
       make("h3", { tabindex: "-1" }, heading),
       make("p", {}, `By the ${VIEWS[state.view]}: ${classText(cell)}. ${scoreTexts(cell).join("; ")}.${suffixes}`),
       ...charts(cell),
       trialList(cell),
-      make("p", { class: "tools" }, make("button", { type: "button", onclick: back }, "Back to the map")),
+      make("p", { class: "tools" }, make("button", { type: "button", onclick: backToMap }, "Back to the map")),
     );
+  }
+
+  function backToMap() {
+    const element = map.cells.get(state.open)?.element;
+    if (element) focusCell(element);
   }
 
   function suffixText(trials) {
@@ -1174,7 +1220,7 @@
     for (const [view, end] of Object.entries(ENDS)) {
       columns.push([`class${end}`, (trial) => data.classes[views[view].class[trial]].name]);
       for (const name of SCORES) {
-        columns.push([name + end, (trial) => Number(views[view][name][trial].toPrecision(6))]);
+        columns.push([name + end, (trial) => plain(views[view][name][trial])]);
       }
     }
     columns.push(["suffix", (trial) => suffix.values[suffix.code[trial]]]);
@@ -1207,7 +1253,7 @@
     const axes = settings.length
       ? [make("fieldset", {}, make("legend", {}, "Axes"), axisChoice("x", "across "), settings.length > 1 ? axisChoice("y", "up ") : "")]
       : [];
-    const hint = "Hover or focus a cell for its numbers; click it, or press Enter, for its trials. Arrow keys move between cells.";
+    const hint = "Hover over a cell or move to it by arrow keys for its numbers; click, tap or press Enter for its trials.";
     root.append(
       make("h3", { class: "title" }, "Map to explore"),
       make("p", { class: "hint" }, hint),
@@ -1222,7 +1268,7 @@
   function marks() {
     const text =
       "In a cell: its Θ, also as shade. White inside: attention is not topical. Corner above: its trials " +
-      "disagree; corner below: some diverged.";
+      "disagree; corner below: some diverged. Grey dot: not run, not finished or filtered out.";
     return make("p", { class: "hint" }, text);
   }
 

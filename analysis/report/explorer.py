@@ -26,7 +26,7 @@ from .packing import code_series, in_text, kept_records
 
 MOST_RECORDS, FEWEST_RECORDS = 48, 16  # of a trial on the page
 ALL_RECORDS = 60_000  # of all trials together: about 1.6 MB
-MANY_VALUES = 2000  # of a setting: more are written with four digits, alike or not
+MANY_VALUES = 2000  # of a setting: more numbers are packed, to seven digits
 CURVES = (
     *("eval_loss", "eval_loss_uniform", "norm_v", "norm_k", "norm_q", "norm_e"),
     *("v_block", "v_diag", "a_topic", "a_self"),
@@ -132,15 +132,16 @@ def coded_values(values: Any) -> dict[str, Any]:
     ordered = [plain[place] for place in order]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in ordered)
     kind = "<u2" if len(ordered) < 2**16 else "<u4"
-    codes = in_text(ranks[code], kind)
-    return dict(values=ordered, texts=texts(ordered), numeric=numeric, bytes=int(kind[2]), codes=codes)
+    packed = dict(numeric=numeric, bytes=int(kind[2]), codes=in_text(ranks[code], kind))
+    if numeric and len(ordered) > MANY_VALUES:
+        return packed | dict(values=in_text(np.array(ordered), "<f4"))
+    return packed | dict(values=ordered, texts=texts(ordered))
 
 
 def texts(values: Sequence[Any]) -> list[str]:
-    """Return values as a reader writes them, told apart where there are not very many."""
-    short = [written("" if value is None else value, 4) for value in values]
-    if len(values) > MANY_VALUES or None in values:
-        return short
+    """Return values as a reader writes them; a missing one is empty."""
+    if None in values:
+        return [written("" if value is None else value, 4) for value in values]
     try:
         return distinct_texts(values)
     except StopIteration:  # two words that differ in an underscore only
