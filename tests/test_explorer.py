@@ -33,7 +33,7 @@ def unpacked(text: str, kind: str) -> np.ndarray:
 
 
 def decoded(codes: np.ndarray, low: np.ndarray, high: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The numbers as explorer.js reads them."""
+    """The numbers as data.js reads them."""
     low, width = np.repeat(low.astype(float), counts), np.repeat((high - low).astype(float), counts)
     size = np.exp(low + ((codes & 0x7FFF) - 1.0) * width / LEVELS)
     found = np.where(codes & 0x8000, -1, 1) * np.where(codes & 0x7FFF, size, 0)
@@ -167,10 +167,14 @@ def test_a_page_of_five_thousand_trials_packs_long_settings():
     assert data["records"] is None and len(json.dumps(data)) < 1_000_000
 
 
-def test_files_beside_the_modules_are_installed():
+def test_scripts_and_style_are_installed_and_all_in_the_page(small):
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    found = {path.name for path in (ROOT / "analysis" / "report").iterdir() if path.suffix in (".js", ".css")}
-    assert set(listed["topicjax.analysis.report"]) == found
+    folder = ROOT / "analysis" / "report"
+    installed = {path for pattern in listed["topicjax.analysis.report"] for path in folder.glob(pattern)}
+    found = {path for kind in ("js", "css") for path in folder.rglob(f"*.{kind}")}
+    assert installed == found and len(found) == 1 + len(explorer.SCRIPTS)
+    text = explorer.explorer(*small)
+    assert all(path.read_text(encoding="utf-8") in text for path in found)
 
 
 def test_words_are_explained_in_the_order_in_which_they_are_met():

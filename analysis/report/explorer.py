@@ -1,7 +1,7 @@
 """The map to explore, inside the page: settings and scores of all trials, trajectories as far as they fit.
 
-explorer.js draws it.  A column of settings is coded as places in the list of its values, numbers as `packing`
-says.
+The files in scripts/ draw it.  A column of settings is coded as places in the list of its values, numbers as
+`packing` says.
 """
 
 import html
@@ -24,6 +24,10 @@ from ..scoring.curves import Records
 from ..scoring.stages import CLASSES, HAS_STAGE2, VIEWS, is_topical
 from .packing import code_series, in_text, kept_records
 
+HERE = Path(__file__).parent
+SCRIPTS = (  # in this order they are one function
+    *("data", "cells", "layouts", "panels", "controls", "moves", "charts", "trials", "page"),
+)
 MOST_RECORDS, FEWEST_RECORDS = 48, 16  # of a trial on the page
 ALL_RECORDS = 60_000  # of all trials together: about 1.6 MB
 MANY_VALUES = 2000  # of a setting: more numbers are packed, to seven digits
@@ -47,12 +51,13 @@ def explorer(run: Run, scores: pd.DataFrame) -> str:
     text = json.dumps(page_data(aligned(run), scores), separators=(",", ":"), allow_nan=False)
     safe = text.replace("<", "\\u003c").replace("&", "\\u0026")
     note = "The map to explore needs JavaScript; the map below shows the same classes."
-    style, script = (Path(__file__).with_suffix(kind).read_text(encoding="utf-8") for kind in (".css", ".js"))
+    style = (HERE / "explorer.css").read_text(encoding="utf-8")
+    script = "\n".join((HERE / "scripts" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     return (
         f"<style>{style}</style>\n"
         f'<section id="explorer" aria-label="Map to explore">{patterns()}<noscript><p>{html.escape(note)}</p>'
         f'</noscript></section>\n<script type="application/json" id="explorer-data">{safe}</script>\n'
-        f"<script>{script}</script>\n"
+        f'<script>(() => {{\n"use strict";\n{script}}})();</script>\n'
     )
 
 
