@@ -400,6 +400,13 @@ def test_in_print_the_static_map_stands_alone(opened):
     assert shown == "none"
 
 
+def unfinished_run():
+    """The first trials of a 5 x 5 lattice: they are no regions, the rest was not run."""
+    values = np.geomspace(1e-2, 1, 5)
+    places = [(values[number % 5], values[number // 5]) for number in (*range(5, 15), 24)]
+    return run_of(*(case(*TWO_STAGE, learning_rate=rate, init_scale=scale) for rate, scale in places))
+
+
 def refined_run():
     """A coarse lattice, and a finer one around a boundary."""
     values = np.geomspace(1e-2, 1, 9)
@@ -449,6 +456,7 @@ POOR = {
         2,
     ),
     "refined": (refined_run, 18),
+    "unfinished": (lambda: unfinished_run(), 11),
     "sample": (lambda: random_search(60), 60),
     "many": (lambda: random_search(5000), 120),
 }
@@ -483,6 +491,13 @@ def test_a_refined_map_has_no_gaps(browser, tmp_path):
     frame = "const f = document.querySelector('#explorer .frame'); return f.width.baseVal.value * "
     box = ask(browser, frame + "f.height.baseVal.value")
     assert min(areas) > 0 and sum(areas) == pytest.approx(box)
+
+
+def test_places_that_were_not_run_are_dots(browser, tmp_path):
+    run = aligned(unfinished_run())
+    browser.get(written(run, score_trials(run), tmp_path))
+    assert ask(browser, "return document.querySelectorAll('#explorer .cell rect.shape').length") == 11
+    assert ask(browser, "return document.querySelectorAll('#explorer .empty').length") == 3 * 5 - 11
 
 
 def test_on_a_phone_everything_can_be_touched(small, tmp_path):

@@ -25,9 +25,7 @@ from ..scoring.stages import CLASSES, HAS_STAGE2, VIEWS, is_topical
 from .packing import code_series, in_text, kept_records
 
 HERE = Path(__file__).parent
-SCRIPTS = (  # in this order they are one function
-    *("data", "cells", "layouts", "panels", "controls", "moves", "charts", "trials", "page"),
-)
+SCRIPTS = "data cells layouts panels controls moves charts trials page".split()  # one function, in this order
 MOST_RECORDS, FEWEST_RECORDS = 48, 16  # of a trial on the page
 ALL_RECORDS = 60_000  # of all trials together: about 1.6 MB
 MANY_VALUES = 2000  # of a setting: more numbers are packed, to seven digits

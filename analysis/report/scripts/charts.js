@@ -61,8 +61,9 @@ function lossChart(trials) {
 function lossRange(trials, series, lines) {
   const values = series.flatMap(({ trial, name }) => curve(trial, name).filter(Number.isFinite));
   const starts = trials.map((trial) => curve(trial, "eval_loss")[0]).filter(Number.isFinite);
+  starts.sort((a, b) => a - b);
   const least = Math.min(...values);
-  const known = [...Object.values(lines), quantile(starts.sort((a, b) => a - b), 0.5), least].filter(Number.isFinite);
+  const known = [...Object.values(lines), quantile(starts, 0.5), least].filter(Number.isFinite);
   const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
   const gap = lines.stage1 - lines.stage2;
   if (state.zoom && gap > 0) {
