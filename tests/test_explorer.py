@@ -125,6 +125,15 @@ def test_packed_trajectories_are_the_recorded_values(small):
     assert unpacked(packed["lines"]["stage2"], "<f4") == pytest.approx(np.full(48, STAGE2))
 
 
+def test_a_part_of_the_trials_and_other_axes_can_be_asked_for(small):
+    run, scores = small
+    own = scores[scores["optimizer"] == "adam"].reset_index(drop=True)
+    text = explorer.explorer(run, own, x="key_visibility", y="learning_rate")
+    data = json.loads(re.findall(r'id="explorer-data">(.*?)</script>', text)[0])
+    assert data["ids"] == own["trial_id"].tolist() and len(unpacked(data["records"]["rows"], "<u4")) == 24
+    assert (data["x"], data["y"]) == ("key_visibility", "learning_rate")
+
+
 def test_a_thousand_trials_are_small():
     step = np.arange(0, 3001, 20)
     frames = [case(ramp(0, 300, step), ramp(t, 2000, step), step) for t in (500, 900)]
@@ -178,9 +187,10 @@ def test_scripts_and_style_are_installed_and_all_in_the_page(small):
 
 
 def test_words_are_explained_in_the_order_in_which_they_are_met():
-    text = definitions(["3 of 9 trials are two-stage in the loss view (median Θ 0.95).", "2 V-only"])
-    words = re.findall(r"<dfn>(.*?)</dfn>", text)
-    assert words == ["trial", "two-stage", "loss view", "Θ (Theta)", "V-only", "cell"]
+    answer = ["3 of 9 trials are two-stage in the loss view (median Θ 0.95).", "2 V-only with keys all."]
+    words = re.findall(r"<dfn>(.*?)</dfn>", definitions(answer))
+    assert words == ["trial", "two-stage", "loss view", "Θ (Theta)", "V-only", "keys", "cell"]
+    assert "<dfn>V</dfn>" in definitions(["V first, then attention."])
 
 
 def test_a_table_of_more_than_a_dozen_rows_is_folded():

@@ -14,6 +14,11 @@ TERMS = {  # what is written: word, meaning
         f"least {CUTS.two_stage:g}, and a stage 2 that happened.",
     ),
     r"trials?": ("trial", "one training run of one model, fully described by its settings."),
+    r"V(?![-\w])": ("V", "the value matrix W^V, which predicts words from the mean of what is attended to."),
+    r"keys (?:all|unmasked)": (
+        "keys",
+        "the positions that attention can look at: all, as in the paper's equation, or the unmasked ones only.",
+    ),
     r"cells?": (
         "cell",
         "the trials that differ in nothing but the seed; its class is the most frequent one.",
@@ -36,7 +41,7 @@ TERMS = {  # what is written: word, meaning
     ),
     r"V-only": ("V-only", "V is learned, attention has not moved in the steps given."),
     r"unfinished": ("unfinished", f"less than {CUTS.finished:.0%} of the way to the best loss of stage 1."),
-    r"stage 2 begun": ("stage 2 begun", f"attention set in but gained less than {CUTS.stage2:.0%} of it."),
+    r"stage 2 begun": ("stage 2 begun", f"attention gained less than {CUTS.stage2:.0%} of what topics give."),
     r"compensated": ("compensated", "the loss gets there, but not with uniform attention."),
     r"simultaneous": ("simultaneous", "V and attention are learned together."),
     r"no-learning": (

@@ -44,11 +44,14 @@ HATCHES = {  # a character of a hatch as lines in a square of 8 by 8
 }
 
 
-def explorer(run: Run, scores: pd.DataFrame) -> str:
+def explorer(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> str:
     """Return the map to explore: a place for it, its patterns, its data and what draws it."""
-    text = json.dumps(page_data(aligned(run), scores), separators=(",", ":"), allow_nan=False)
+    if len(scores) < len(run.trials):
+        run = run.select(scores["trial_id"].tolist())
+    data = page_data(aligned(run), scores, x, y)
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     safe = text.replace("<", "\\u003c").replace("&", "\\u0026")
-    note = "The map to explore needs JavaScript; the map below shows the same classes."
+    note = "The map to explore needs JavaScript; the figures below show the same run without it."
     style = (HERE / "explorer.css").read_text(encoding="utf-8")
     script = "\n".join((HERE / "scripts" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     return (
@@ -72,10 +75,10 @@ def patterns() -> str:
     return f'<svg width="0" height="0" aria-hidden="true"><defs>{inside}</defs></svg>'
 
 
-def page_data(run: Run, scores: pd.DataFrame) -> dict[str, Any]:
-    """Return what the page knows of a run, as JSON takes it."""
+def page_data(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> dict[str, Any]:
+    """Return what the page knows of a run, as JSON takes it; x and y are the axes that the map begins with."""
     names = varying(scores, settings_in(scores))
-    x, y = map_axes(scores, names)
+    across, up = map_axes(scores, names, x, y)
     records, sentence = packed_records(run, scores)
     notes = run.trials[[name for name in NOTES if name in run.trials]].dropna(axis=1, how="all")
     return {
@@ -83,8 +86,8 @@ def page_data(run: Run, scores: pd.DataFrame) -> dict[str, Any]:
         "ids": scores["trial_id"].tolist(),
         "settings": [{"name": name, "label": label(name)} | coded_values(scores[name]) for name in names],
         "main": [name for name in MAIN_SETTINGS if name in names],
-        "x": x,
-        "y": y,
+        "x": across,
+        "y": up,
         "classes": [class_look(name) for name in CLASSES],
         "legend": [CLASSES.index(name) for name in CLASS_COLOURS],
         "views": {view: view_scores(scores, end) for view, end in VIEWS.items()},
@@ -96,13 +99,12 @@ def page_data(run: Run, scores: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def map_axes(scores: pd.DataFrame, names: Sequence[str]) -> tuple[str, str]:
-    """Return the settings along x and y that the map begins with; empty where nothing is left to vary."""
+def map_axes(scores: pd.DataFrame, names: Sequence[str], x: str | None, y: str | None) -> tuple[str, str]:
+    """Return the settings along both axes, the given ones or the usual; empty where nothing else varies."""
     cells = score_cells(scores)
-    by = [name for name in MAIN_SETTINGS if name in cells]
-    chosen = [name for name in choose_axes(cells, by, None, None) if name in names and name != "seed"]
-    x, y, *_ = [*chosen, "", ""]
-    return x, y
+    by = [name for name in MAIN_SETTINGS if name in cells and name not in (x, y)]
+    across, up, *_ = [*(name for name in choose_axes(cells, by, x, y) if name in names), "", ""]
+    return across, up
 
 
 def class_look(name: str) -> dict[str, Any]:
