@@ -17,7 +17,7 @@ TERMS = {  # what is written: word, meaning
     r"V(?![-\w])": ("V", "the value matrix W^V, which predicts words from the mean of what is attended to."),
     r"keys (?:all|unmasked)": (
         "keys",
-        "the positions that attention can look at: all, as in the paper's equation, or the unmasked ones only.",
+        "the positions that attention can look at: all, as in the paper's equation, or only the unmasked.",
     ),
     r"cells?": (
         "cell",

@@ -76,7 +76,7 @@ def patterns() -> str:
 
 
 def page_data(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> dict[str, Any]:
-    """Return what the page knows of a run, as JSON takes it; x and y are the axes that the map begins with."""
+    """Return what the page knows of a run, as JSON takes it; x and y are the axes at first."""
     names = varying(scores, settings_in(scores))
     across, up = map_axes(scores, names, x, y)
     records, sentence = packed_records(run, scores)
