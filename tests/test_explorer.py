@@ -363,6 +363,8 @@ def test_cells_are_walked_and_opened_by_keys(opened):
         ActionChains(opened).send_keys(key).perform()
         assert place in ask(opened, here)
         assert ask(opened, stops) == 1
+        tip = ask(opened, "return document.querySelector('#explorer .tip').innerText")
+        assert place.split(", ")[-1] in tip and "Θ" in tip
     assert ask(opened, "return document.querySelectorAll('#explorer .ring').length") == 1
     ActionChains(opened).send_keys(Keys.ENTER).perform()
     assert ask(opened, here) == "Adam, keys all · learning rate 0.1 · init scale 1e-4"

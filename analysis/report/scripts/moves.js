@@ -44,9 +44,14 @@ function ring(cell, name) {
   cell.element.parentNode.append(copy);
 }
 
-function focusCell(element) {
+// Tab leads to one cell of the map; arrow keys lead from there to the others.
+function tabStop(element) {
   for (const other of parts.map.querySelectorAll(".cell[tabindex='0']")) other.setAttribute("tabindex", "-1");
-  element.setAttribute("tabindex", "0");
+  element?.setAttribute("tabindex", "0");
+}
+
+function focusCell(element) {
+  tabStop(element);
   element.focus();
 }
 

@@ -50,7 +50,10 @@ function start() {
   classChips();
   settingChips();
   drawMap();
-  if (window.innerWidth >= 1000 && map.cells.size) state.open = tellingCell().key;
+  if (window.innerWidth >= 1000 && map.cells.size) {
+    state.open = tellingCell().key;
+    tabStop(map.cells.get(state.open).element);
+  }
   markOpen();
   drawDetail();
   listen();

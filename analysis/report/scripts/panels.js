@@ -163,7 +163,7 @@ function drawMap() {
     parts.map.append(make("button", { type: "button", onclick: press }, more));
   }
   const stop = map.cells.get(focused)?.element ?? map.cells.get(state.open)?.element ?? drawnCells()[0];
-  if (stop) stop.setAttribute("tabindex", "0");
+  tabStop(stop);
   if (focused && map.cells.get(focused)?.element) stop.focus({ preventScroll: true });
   describe();
   markOpen();
