@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from browsers import start_browser
 from synthetic_runs import TWO_STAGE, case, make_run, random_search, scored
 
 import topicjax
@@ -28,10 +29,6 @@ from topicjax.store.status import PlanStatus, Status
 from topicjax.theory.theorems import theorem2_matrix
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage"
-)
 PHONE = 400  # pixels
 CALLS_PER_TRIAL = 20  # of functions, for each figure and table: strings are still looked up one by one
 
@@ -90,21 +87,8 @@ def test_a_folder_with_a_report_is_still_a_run(reported, monkeypatch, capsys):
 
 
 def test_in_a_browser_nothing_is_missing_and_nothing_scrolls_sideways(reported):
-    """Chromium from Debian's packages: console, pictures, width of a phone, requests."""
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (binary and driver):
-        pytest.skip("chromium and chromium-driver are not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    size = {"deviceMetrics": {"width": PHONE, "height": 800, "pixelRatio": 2.0}}
-    options.add_experimental_option("mobileEmulation", size)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(driver))
+    """Console, pictures, width of a phone, requests."""
+    browser = start_browser(PHONE)
     try:
         browser.get((reported / "report.html").as_uri())
         wide = browser.execute_script("return document.documentElement.scrollWidth")

@@ -23,6 +23,7 @@ from ..scoring.stability import longest_steps
 from ..scoring.trained_parts import trains_attention, trains_both, trains_value
 from ..trained_models import with_weights
 from . import tables
+from .explorer import explorer
 
 FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
 
@@ -94,16 +95,17 @@ def can_be_cut(run: Run, scores: pd.DataFrame) -> bool:
 
 
 LEAD = Entry("phase_map", is_map, phase_map)
+EXPLORER = Entry("explorer", any_run, explorer)  # above the first map, not a file of its own
 FIGURES: dict[str, list[Entry]] = {  # by the section they are in
-    "Maps": [Entry("theta", is_map, theta_map), Entry("log_lag", is_map, log_lag_map)],
-    "Norms against loss": [
-        Entry("views", is_map, view_disagreement),
-        Entry("phase_map_norm", is_map, norm_phase_map),
-    ],
     "Trajectories": [
         Entry("figure4", any_run, figure4),
         Entry("bands", has_seeds, norm_bands),
         Entry("loss", any_run, loss_curves),
+    ],
+    "Maps": [Entry("theta", is_map, theta_map), Entry("log_lag", is_map, log_lag_map)],
+    "Norms against loss": [
+        Entry("views", is_map, view_disagreement),
+        Entry("phase_map_norm", is_map, norm_phase_map),
     ],
     "Inside the models": [
         Entry("figure1", has_embeddings, figure1),

@@ -10,7 +10,8 @@ import pandas as pd
 
 from ..pictures import Picture
 
-LARGEST_SVG = 1_500_000  # bytes; beyond, the page shows the PNG: browsers draw it faster
+LARGEST_SVG = 300_000  # bytes; beyond, the page shows the PNG if it is smaller
+MOST_OPEN_ROWS = 12  # of a table; a longer one is folded
 STYLE = """
 :root { color-scheme: light; --ink: #1b1f24; --faint: #57606a; --rule: #d5dae0; --link: #0b5394; }
 * { box-sizing: border-box; }
@@ -33,6 +34,12 @@ th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid var(
   overflow-wrap: normal; }
 th { font-weight: 600; }
 td.text, th.text { text-align: left; }
+summary { color: var(--faint); font-size: .88rem; padding: .6rem 0; cursor: pointer; }
+summary b { color: var(--ink); white-space: nowrap; }
+.terms { font-size: .9rem; margin: .8rem 0; padding: .5rem .8rem; background: #f6f8fa; border-radius: 6px; }
+.terms dt { float: left; clear: left; margin-right: .4rem; font-weight: 600; }
+.terms dd { margin: 0 0 .3rem; }
+@media (min-width: 700px) { .terms { columns: 2; column-gap: 2rem; } .terms dd { break-inside: avoid; } }
 a { color: var(--link); }
 nav { font-size: .9rem; margin-bottom: 1rem; }
 nav a { margin-right: 1rem; white-space: nowrap; display: inline-block; }
@@ -40,6 +47,7 @@ pre { overflow-x: auto; background: #f6f8fa; padding: .7rem; font-size: .82rem; 
 @media print {
   body { max-width: none; padding: 0; font-size: 10pt; }
   nav { display: none; }
+  details::details-content { content-visibility: visible; block-size: auto; }
   figure, table { break-inside: avoid; }
   h2 { break-after: avoid; }
   .wide { overflow: visible; }
@@ -73,7 +81,7 @@ def figure(picture: Picture, files: Sequence[Path], folder: Path) -> str:
     """Return a picture inside the page, with its caption and links to its files."""
     by_kind = {file.suffix: file for file in files}
     shown = by_kind[".svg"]
-    if shown.stat().st_size > LARGEST_SVG:
+    if shown.stat().st_size > max(LARGEST_SVG, by_kind[".png"].stat().st_size):
         shown = by_kind[".png"]
     kind = "image/svg+xml" if shown.suffix == ".svg" else "image/png"
     data = base64.b64encode(shown.read_bytes()).decode()
@@ -97,14 +105,22 @@ def address(file: Path, folder: Path) -> str:
 
 
 def table(frame: pd.DataFrame, caption: str, after: str = "") -> str:
-    """Return a frame as a table that scrolls by itself where the page is narrow; `after` is HTML."""
+    """Return a frame as a table that scrolls by itself where the page is narrow; `after` is HTML.
+
+    A table of more than MOST_OPEN_ROWS rows is folded.
+    """
     is_text = [not all(shown(value)[:1] in "-+.0123456789" for value in frame[name]) for name in frame]
     head = table_row("th", list(frame.columns), is_text)
     rows = "\n".join(table_row("td", row, is_text) for row in frame.itertuples(index=False))
-    return (
-        f'<div class="wide"><table><caption>{html.escape(caption)} {after}</caption>\n'
+    title = f"{html.escape(caption)} {after}"
+    is_long = len(frame) > MOST_OPEN_ROWS
+    inside = (
+        f'<div class="wide"><table>{"" if is_long else f"<caption>{title}</caption>"}\n'
         f"<thead>{head}</thead>\n<tbody>\n{rows}\n</tbody></table></div>\n"
     )
+    if not is_long:
+        return inside
+    return f"<details><summary>{title} <b>{len(frame)} rows</b></summary>\n{inside}</details>\n"
 
 
 def table_row(tag: str, values: Sequence, is_text: Sequence[bool]) -> str:

@@ -23,7 +23,8 @@ from ..pictures import Picture, counted, label
 from ..scoring.cells import score_cells
 from ..scoring.stages import CUTS, score_trials, write_stages
 from . import any_experiment, page, tables
-from .catalogue import FIGURES, LEAD, TABLES, Entry
+from .catalogue import EXPLORER, FIGURES, LEAD, TABLES, Entry
+from .definitions import definitions
 from .findings import findings
 from .provenance import (
     CELLS,
@@ -55,7 +56,7 @@ CLASS_WORDS = (
     "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
     f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
 )
-ABSENT = {"figure": "Not drawn", "table": "No table"}
+ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No map to explore"}
 Say = Callable[[str], object]
 Show = Callable[[Entry, Run, pd.DataFrame], str]
 logger = logging.getLogger(__name__)
@@ -89,8 +90,10 @@ def render(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, say: Say = nothi
     """Return the page; figures and tables are written on the way."""
     plans = plans_sentence(status(run.folder))
     lead = f"<p>{html.escape(plans)}</p>\n" if plans else ""
-    lead += page.items(findings(scores, cells, run.missing), "answer")
-    lead += draw(LEAD, run, scores, say)
+    sentences = findings(scores, cells, run.missing)
+    lead += page.items(sentences, "answer") + definitions(sentences)
+    static = draw(LEAD, run, scores, say)
+    lead += attempt("page", EXPLORER, explore, run, scores, say) + static
     sections = [
         (head, "".join(draw(entry, run, scores, say) for entry in entries))
         for head, entries in FIGURES.items()
@@ -143,6 +146,11 @@ def figures(entry: Entry, run: Run, scores: pd.DataFrame) -> str:
     folder = subfolder(run.folder, FIGURES_FOLDER)
     pairs = zip(names, pictures, strict=True)
     return "".join(page.figure(each, each.save(folder / name), run.folder) for name, each in pairs)
+
+
+def explore(entry: Entry, run: Run, scores: pd.DataFrame) -> str:
+    """Return the map to explore."""
+    return entry.make(run, scores)
 
 
 def table(entry: Entry, run: Run, scores: pd.DataFrame) -> str:

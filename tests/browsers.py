@@ -1,0 +1,30 @@
+"""Headless Chromium, from Debian's packages, for tests of pages."""
+
+import shutil
+
+import pytest
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage"
+)
+PHONE = 500  # pixels; a screen that is narrower is a phone's
+
+
+def start_browser(width: int, height: int = 800):
+    """Return a browser of this size that keeps its logs; the test is skipped where there is none."""
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (binary and driver):
+        pytest.skip("chromium and chromium-driver are not installed")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in (*FLAGS.split(), f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    if width < PHONE:
+        size = {"deviceMetrics": {"width": width, "height": height, "pixelRatio": 2.0}}
+        options.add_experimental_option("mobileEmulation", size)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return webdriver.Chrome(options=options, service=Service(driver))
