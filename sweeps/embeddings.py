@@ -17,7 +17,7 @@ BASE = dict(
     steps=2000,
     record_every=40,
 )
-SWEEP = product(seed=range(2)) * chain(
+SWEEP = product(seed=range(5)) * chain(
     product(optimizer="sgd", objective="cross_entropy", learning_rate=1.0),
     product(optimizer="adam", objective="cross_entropy", learning_rate=3e-3),
     product(optimizer="sgd", objective="squared", learning_rate=0.3),

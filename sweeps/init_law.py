@@ -12,7 +12,7 @@ from topicjax.sweep import chain, product
 
 BASE = dict(key_visibility="unmasked", steps=1500, record_every=20)
 SWEEP = (
-    product(seed=range(3))
+    product(seed=range(5))
     * chain(
         product(optimizer="sgd", objective="cross_entropy", learning_rate=100.0),
         product(optimizer="adam", objective="cross_entropy", learning_rate=3e-3),

@@ -30,4 +30,4 @@ FROZEN = product(value="blocks") * chain(
     ADAM,
 )
 TRAINED = product(value="trained") * chain(SGD * product(learning_rate=5.0), ADAM)
-SWEEP = product(seed=range(4), init_scale=logspace(1e-6, 1e-2, 5)) * chain(FROZEN, TRAINED)
+SWEEP = product(seed=range(5), init_scale=logspace(1e-6, 1e-2, 5)) * chain(FROZEN, TRAINED)

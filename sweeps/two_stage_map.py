@@ -1,24 +1,24 @@
-"""A dense two-stage map, for an accelerator or a night on many cores.
+"""The two-stage map with its boundaries: wider than two_stage, and refined where neighbouring cells disagree.
 
 Command:  make sweep SWEEP=two_stage_map
-Size:     12,480 trials, 2 programs, 50 million trial-steps; make plan SWEEP=two_stage_map says how long
-Expect:   the borders of the regions that two_stage only suggests, with the spread over ten seeds.
+Size:     800 trials on a coarse grid, then further ones at the boundaries, at half of the spacing and at a
+          quarter; 2 programs per round; make plan SWEEP=two_stage_map says how long the coarse grid takes
+Expect:   the borders of the regions that two_stage only suggests, as fine as a grid of 17 x 17 per panel.
 """
 
 from topicjax.sweep import chain, logspace, product
 
-BASE = dict(steps=4000, record_every=40)
+BASE = dict(until="decided", record_every=20)
+REFINE = dict(axes=("learning_rate", "init_scale"), levels=2)
+SGD, ADAM = product(optimizer="sgd", steps=4000), product(optimizer="adam", steps=2000)
 PER_STREAM = chain(
-    product(optimizer="sgd", objective="cross_entropy", learning_rate=logspace(3, 300, 12)),
-    product(optimizer="sgd", objective="squared", learning_rate=logspace(0.3, 30, 12)),
-    product(
-        optimizer="adam",
-        objective=("cross_entropy", "squared"),
-        learning_rate=logspace(1e-4, 3e-2, 12),
-    ),
+    SGD * product(objective="cross_entropy", learning_rate=logspace(10, 160, 5)),
+    SGD * product(objective="squared", learning_rate=logspace(3, 30, 3)),
+    ADAM * product(objective="cross_entropy", learning_rate=logspace(2e-3, 3e-2, 4)),
+    ADAM * product(objective="squared", learning_rate=logspace(5e-4, 1e-2, 4)),
 )
 SWEEP = (
-    product(seed=range(10), key_visibility=("all", "unmasked"))
+    product(key_visibility=("all", "unmasked"), seed=range(5))
     * PER_STREAM
-    * product(init_scale=logspace(1e-5, 3e-1, 13))
+    * product(init_scale=logspace(1e-5, 0.3, 5))
 )

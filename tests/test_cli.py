@@ -152,7 +152,7 @@ def test_mistakes_are_one_sentence_exit_2_and_write_nothing(
 def test_list_names_every_sweep(capsys):
     assert cli.main(["list"]) == 0
     listed = capsys.readouterr().out
-    assert re.search(r"two_stage +384 trials +Where does", listed)
+    assert re.search(r"two_stage +480 trials +Where does", listed)
 
 
 def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):

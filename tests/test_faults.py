@@ -168,6 +168,7 @@ def session(folder: Path) -> None:
                     )
             for step in STEPS:
                 writer.save_snapshot(chunk, step, chunk_weights(chunk, step))
+            writer.save_end(chunk, {"0": np.arange(len(CHUNKS[chunk]))}, {"trial_ids": CHUNKS[chunk]})
             writer.commit(chunk, *chunk_tables(chunk))
         writer.write_manifest(writer.manifest | {"runs": [runs[0] | {"trials": 5}]})
 
@@ -214,6 +215,8 @@ def check_readers(folder: Path, whole: list[pd.DataFrame]) -> int:
     for chunk, own in CHUNKS.items():
         for step in STEPS if ids >= {*own} else ():
             assert same(load(folder).restore(own[-1], step), chunk_weights(chunk, step), len(own) - 1)
+        if ids >= {*own}:
+            assert load(folder).end_states(own[::-1])[0].tolist() == list(range(len(own)))[::-1]
     assert status(folder).problems == ()
     return len(ids)
 

@@ -12,15 +12,15 @@ from topicjax.sweep import product
 from topicjax.sweep_files import load_sweep, sweep_names
 
 IDS = {  # how many trials, and the first, middle and last: a change would make old run folders useless
-    "embeddings": (8, "cc1780e29019", "546f38a4fbf2", "1ca8d438df6f"),
-    "init_law": (60, "85e82674b440", "8c6603a85672", "951d5c5ebd6d"),
-    "joint": (24, "ab322afdff91", "25ae585a93b1", "b67615fdcdee"),
-    "key_visibility": (48, "8938cb8cf612", "5df7de382991", "922a93702062"),
-    "onset": (200, "0950140337c3", "1cc878ff895f", "58739e3aaf6b"),
+    "embeddings": (20, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
+    "init_law": (100, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
+    "joint": (40, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
+    "key_visibility": (80, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
+    "onset": (250, "0950140337c3", "6bc0a2773be2", "e43223061437"),
     "smoke": (16, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
-    "two_stage": (384, "b09a5dae075d", "94bd6a7a99df", "625650dd9f99"),
-    "two_stage_map": (12_480, "cb1b52217f05", "5e8c5ba12720", "cea51c9cb2e6"),
-    "value_matrix": (16, "bf2c40be7d27", "b49ae20fe2f0", "46284f513b29"),
+    "two_stage": (480, "980848418eea", "b1a2b6cd07a0", "7bf6f0f84e81"),
+    "two_stage_map": (800, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
+    "value_matrix": (40, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
 }
 
 

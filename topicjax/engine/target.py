@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 
 from topicjax.engine import costs
 from topicjax.engine.plan import Group, make_groups
-from topicjax.engine.programs import REPLICATED, SHARDED, STATE_SHARDS, Programs, device_mesh
+from topicjax.engine.programs import SHARDED, STATE_SHARDS, Programs, device_mesh
 from topicjax.engine.progress import duration, size
 from topicjax.errors import UserError, shown
 from topicjax.experiments import Experiment, load_experiment
@@ -93,7 +93,7 @@ def compile_advance(group: Group, devices: Sequence[Any]) -> Any:
     streams, hypers = (placed(tree, mesh, SHARDED) for tree in argument_shapes(group))
     state = jax.eval_shape(programs.functions["init"], streams, hypers)
     state = type(state)(*(placed(leaf, mesh, how) for leaf, how in zip(state, STATE_SHARDS, strict=True)))
-    steps = placed(jax.ShapeDtypeStruct((), "int32"), mesh, REPLICATED)
+    steps = placed(jax.ShapeDtypeStruct(programs.shape, "int32"), mesh, SHARDED)
     return programs.functions["advance"].lower(streams, hypers, state, steps).compile()
 
 
