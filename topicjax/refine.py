@@ -7,6 +7,7 @@ trained in rounds, as many as it takes until every square agrees or has the fine
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,6 +94,10 @@ class Panel:
         return [
             {self.value(axis, place): place for place in range(length)} for axis, length in enumerate(lengths)
         ]
+
+    def dense_trials(self) -> int:
+        """Return how many trials the whole lattice at its finest spacing would have."""
+        return math.prod(map(len, self.places)) * len(self.replicates)
 
     def point(self, settings: Mapping[str, Any]) -> Point | None:
         """Return the point at which a trial with these settings lies; None if it is not on the lattice."""

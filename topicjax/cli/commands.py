@@ -58,6 +58,12 @@ def plan_sweep(options: argparse.Namespace) -> int:
     from topicjax.engine.plan_text import plan_text
 
     print(plan_text(named, trials, folder, engine_options))
+    if named.refinement is not None:
+        panels = make_panels(named.settings, trials, named.refinement)
+        print(
+            f"then refined along {', '.join(named.refinement.axes)}: further trials where neighbouring cells "
+            f"disagree, at most {named.refinement.budget or sum(map(Panel.dense_trials, panels)):,} in all"
+        )
     return 0
 
 

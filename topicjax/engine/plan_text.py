@@ -35,6 +35,10 @@ def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         )
     lines += cost_lines(groups, options, folder)
     lines.append(f"already in {folder}: {len(trials) - left:,} trials; left: {left:,}")
+    if further := sum(len(group.earlier) for group in groups):
+        lines.append(f"{further:,} of them go on from where shorter trainings ended")
+    if any(experiment.may_stop(group.spec) for group in groups):
+        lines.append("trials end once they are decided: the time is the most it takes")
     return "\n".join(lines)
 
 
