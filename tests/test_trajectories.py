@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 from synthetic_runs import STEP, case, ramp, run_of, scored
 
 from topicjax.analysis.figures.norm_panels import drawable
-from topicjax.analysis.figures.trajectories import figure4, norm_bands, trajectory_panels
+from topicjax.analysis.figures.seed_bands import norm_bands
+from topicjax.analysis.figures.trajectories import figure4, trajectory_panels
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError
 from topicjax.theory.theorems import theorem2_entries

@@ -22,8 +22,8 @@ from topicjax.store.reader import Run
 from ..frames import bands, varying
 from ..pictures import Picture, counted, evenly, first_of, sentences, style, written
 from .onset import COLOURS
-from .step_panels import MOST_POINTS, panel_grid, step_axis, thinned
-from .trajectories import cell_of
+from .seed_bands import cell_of
+from .step_panels import ACROSS, ENDS, HALF, MOST_POINTS, is_cut_short, panel_grid, step_axis, thinned
 
 FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # no names of settings
 MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells of a figure; values along x, and with a line each
@@ -90,7 +90,7 @@ def records_of(run: Run, is_drawn: np.ndarray) -> pd.DataFrame:
 def quartiles(own: pd.DataFrame, name: str, cell: np.ndarray) -> pd.DataFrame:
     """Return one row per cell and step: q25, q50, q75 of a column over the cell's trials, and how many."""
     frame = thinned(own[["trial_id", "step"]].assign(value=own[name].to_numpy(float)), ["value"])
-    return bands(frame.assign(cell=cell[frame["trial_id"]]), "value", "cell")
+    return bands(frame.assign(cell=cell[frame["trial_id"]]), "value", "cell", least=HALF)
 
 
 def step_figure(
@@ -106,7 +106,11 @@ def step_figure(
             step_axis(ax, band["step"])
     logarithmic = [said(name) for name, ax in zip(panels, axes, strict=True) if ax.get_yscale() == "log"]
     what = ", ".join(map(said, panels))
-    parts = {f"Colour: {by}.": by, f"On a logarithmic scale: {', '.join(logarithmic)}.": logarithmic}
+    parts = {
+        ENDS: any(map(is_cut_short, panels.values())),
+        f"Colour: {by}.": by,
+        f"On a logarithmic scale: {', '.join(logarithmic)}.": logarithmic,
+    }
     alt = f"{what} against the step, {counted(len(lines), 'line')}{' coloured by ' * bool(by)}{by}."
     return Picture(figure, f"{what} over the steps", sentences({**remarks, **parts}), alt)
 
@@ -148,8 +152,7 @@ def finals(run: Run, cells: pd.DataFrame) -> Picture:
 
 def panel_figure(names: Sequence[str], below: str) -> tuple[Figure, list[Axes]]:
     """Return a figure with a titled panel per column."""
-    across = {2: 2, 4: 2}.get(len(names), 3)
-    figure, columns = panel_grid([[said(name)] for name in names], across, {"": 1.5})
+    figure, columns = panel_grid([[said(name)] for name in names], ACROSS, {"": 1.5})
     for (ax,) in columns:
         ax.set_xlabel(below)
     return figure, [ax for (ax,) in columns]
@@ -181,7 +184,7 @@ def coloured(figure: Figure, axes: Sequence[Axes], values: Any, drawn: Any) -> l
 
 def draw_bands(ax: Axes, table: pd.DataFrame, key: str, shades: Mapping[Any, Any], look: str = "-") -> None:
     """Draw median and quartiles over the step for each value of `key`, logarithmic if they span much."""
-    table = table.loc[table["trials"] > 0]
+    table = table.loc[table["q50"].notna()]
     for value, own in table.groupby(key):
         line, low, high = "o" if len(own) == 1 else look, own["q25"], own["q75"]
         ax.plot(own["step"], own["q50"], line, color=shades[value], markersize=2.5, linewidth=1)

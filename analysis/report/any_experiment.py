@@ -25,7 +25,7 @@ from ..figures.any_records import (
     said,
     swept,
 )
-from ..figures.trajectories import cell_of
+from ..figures.seed_bands import cell_of
 from ..frames import varying
 from ..pictures import MOST_VALUES, counted, first_of
 from . import page

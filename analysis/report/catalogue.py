@@ -16,7 +16,8 @@ from ..figures.landscape import landscapes
 from ..figures.loss_curves import loss_curves
 from ..figures.onset import onset_by_init_scale
 from ..figures.phase_maps import log_lag_map, norm_phase_map, phase_map, theta_map, view_disagreement
-from ..figures.trajectories import figure4, norm_bands
+from ..figures.seed_bands import norm_bands, rotation, turning
+from ..figures.trajectories import figure4
 from ..figures.weight_matrices import figure1, figure2
 from ..scoring.cells import count_cells
 from ..scoring.trained_parts import trains_attention, trains_both, trains_value
@@ -62,6 +63,11 @@ def has_seeds(run: Run, scores: pd.DataFrame) -> bool:
     return len(set(scores["seed"])) > 1
 
 
+def has_rotation(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether the rotation of W^V was recorded."""
+    return bool(turning(run).any())
+
+
 def has_weights(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether some finite trial has stored weights."""
     return len(with_weights(run.trials)) > 0
@@ -97,6 +103,7 @@ FIGURES: dict[str, list[Entry]] = {  # by the section they are in
     "Trajectories": [
         Entry("figure4", any_run, figure4),
         Entry("bands", has_seeds, norm_bands),
+        Entry("rotation", has_rotation, rotation),
         Entry("loss", any_run, loss_curves),
     ],
     "Inside the models": [
