@@ -74,8 +74,9 @@ def split_panels(cells: pd.DataFrame, by: list[str]) -> tuple[list[str], list[st
     """Return the settings of the columns of panels, and those that go to rows: two columns have room."""
     if not by or len(cells[by].drop_duplicates()) <= MOST_COLUMNS:
         return by, []
-    several = [name for name in by if cells[name].nunique() > 1]
-    across = [name for name in several if cells[name].nunique() <= MOST_COLUMNS][:1]
+    sizes = {name: len(cells[name].unique()) for name in by}
+    several = [name for name in by if sizes[name] > 1]
+    across = [name for name in several if sizes[name] <= MOST_COLUMNS][:1]
     return across, [name for name in several if name not in across]
 
 
@@ -96,14 +97,14 @@ def one_grid(
     own = {name: value for name, value in (row | column).items() if name in by}
     values = [ordered(having(cells, own)[axes[0]]), ordered(having(cells, row)[axes[1]])]
     if refined is None or not all(values):
-        return Grid(*axes, *values)
+        return Grid(*axes, values[0], values[1])
     logs = [
         LogAxis.of(found, refined.listed[name], refined.levels)
         for name, found in zip(axes, values, strict=True)
     ]
     deepest = max(axis.levels for axis in logs)
     both = LogAxis(logs[0].coarse, deepest), LogAxis(logs[1].coarse, deepest)
-    return Lattice(*axes, *(list(axis.coarse) for axis in both), axes=both)
+    return Lattice(*axes, list(both[0].coarse), list(both[1].coarse), axes=both)
 
 
 def sized(grids: list[list[Grid]], labels: list[str]) -> list[list[Grid]]:
@@ -179,4 +180,4 @@ def only_here(cells: pd.DataFrame, here: Combination, by: list[str], shown: Iter
     """Return the settings that vary with those of `by` only, and have one value here."""
     known = {*by, *varying(cells, SETTINGS, by), *shown}
     own = having(cells, here)
-    return [name for name in varying(cells, SETTINGS) if name not in known and own[name].nunique() == 1]
+    return [name for name in varying(cells, SETTINGS) if name not in known and len(own[name].unique()) == 1]

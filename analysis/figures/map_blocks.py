@@ -34,11 +34,12 @@ class Blocks:
         rank = np.cumsum(mask) - 1
         own = colours if isinstance(colours, str) else np.asarray(colours)[rank[self.whose[chosen]]]
         shapes = list(self.outlines[chosen])
+        look: dict[str, Any] = dict(lw=0) | options
         if self.is_seamless:
             ax.add_collection(PolyCollection(shapes, facecolors=own, edgecolors=own, lw=SEAM))
         if not self.is_seamless or options.get("hatch"):
             ground = "none" if self.is_seamless else own
-            ax.add_collection(PolyCollection(shapes, facecolors=ground, **dict(lw=0) | options))
+            ax.add_collection(PolyCollection(shapes, facecolors=ground, **look))
 
     def inset(
         self, ax: Axes, mask: np.ndarray, shape: np.ndarray, colours: Any, lw: float = 0, **options: Any

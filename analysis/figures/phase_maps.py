@@ -193,7 +193,7 @@ def view_disagreement(
 
 def heat_legend(layout: Layout, hatched: int) -> list[Any]:
     """Return a handle for cells without a value and one for places without a cell, as far as they occur."""
-    marks = [Patch(fc="white", **dict(hatch="////", ec="0.7", lw=0.4), label="no value")] if hatched else []
+    marks = [Patch(fc="white", hatch="////", ec="0.7", lw=0.4, label="no value")] if hatched else []
     dot = Line2D([], [], ms=2.5, **EMPTY, label="not run or not finished")
     return [*marks, *([dot] if layout.empty else [])]
 

@@ -18,8 +18,8 @@ from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 from topicjax.theory.queries import sample_queries
 
+from ..figures.matrix_panels import attention_matrix, heat_map
 from ..figures.trajectories import trajectory_panels, verdict
-from ..figures.weight_matrices import attention_matrix, heat_map
 from ..frames import SETTINGS, prepared
 from ..optima import optimum_error
 from ..outputs import subfolder

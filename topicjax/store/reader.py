@@ -34,6 +34,7 @@ from topicjax.store.status import status
 
 LOCATION = ("trial_id", "chunk", "row", "snapshot_steps")  # where a trial's weights are
 KEPT_OF_TRIALS = {*LOCATION, "snapshot_checksums", "status", "diverged_step", "run"}
+KEPT_OF_TRIALS |= {"stopped_step", "stop_reason"}
 STATUSES = ("ok", "diverged")
 
 
