@@ -12,7 +12,7 @@ from topicjax.errors import UserError
 
 from ..pictures import SMALL, distinct_texts, label
 from .map_blocks import SQUARE, Blocks
-from .map_lattices import LogAxis, inner_sides, nearest_points, rectangles
+from .map_lattices import LogAxis, inner_squares, nearest_points, rectangles
 
 Combination = dict[str, Any]  # values of some settings, by name
 Look = dict[str, Any]  # arguments of matplotlib
@@ -134,7 +134,7 @@ class Lattice(Grid):
         owner = nearest_points(places, self.shape, max(axis.levels for axis in self.axes))
         boxes, whose = rectangles(owner)
         outlines = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
-        return Blocks(places, inner_sides(owner, places), outlines, whose, self.cell, is_seamless=True)
+        return Blocks(*inner_squares(owner, places), outlines, whose, self.cell, is_seamless=True)
 
 
 def ordered(values: Any) -> list[Any]:

@@ -75,18 +75,15 @@ class LogAxis:
         """The places of the coarse values."""
         return [place * 2**self.levels for place in range(len(self.coarse))]
 
-    @property
-    def finest(self) -> float:
-        """The least factor between neighbouring places; 1 if there is only one value."""
-        return (
-            float(np.exp(np.diff(np.log(self.coarse)).min(initial=np.inf) / 2**self.levels))
-            if (len(self.coarse) > 1)
-            else 1.0
-        )
-
     def places(self, values: Any) -> Array:
         """Return the place of each value."""
         return np.rint(position(values, self.coarse) * 2**self.levels).astype(int)
+
+
+def finest(values: Any) -> float:
+    """Return the least factor between two of the values; 1 if there is only one."""
+    gaps = np.diff(np.log(np.unique(np.asarray(values, float))))
+    return float(np.exp(gaps.min())) if len(gaps) else 1.0
 
 
 def position(values: Any, coarse: Sequence[float] | Array) -> Array:
@@ -145,15 +142,20 @@ def rectangles(owner: Array) -> tuple[Array, Array]:
     return np.array(found), np.array(whose)
 
 
-def inner_sides(owner: Array, places: Array) -> Array:
-    """Return the side of the largest square around each point that lies inside its region, in places."""
-    sides = np.ones(len(places))
-    for number, (x, y) in enumerate(places):
-        reach = 1
-        while True:
-            square = owner[max(0, x - reach) : x + reach + 1, max(0, y - reach) : y + reach + 1]
-            if reach >= max(owner.shape) or (square != number).any():
+def inner_squares(owner: Array, places: Array) -> tuple[Array, Array]:
+    """Return centre and side of the largest square around each point that lies inside its region, in places.
+
+    At the border of the raster the part inside counts: its centre, and its shorter side.
+    """
+    centres, sides = np.empty((len(places), 2)), np.empty(len(places))
+    last = np.array(owner.shape) - 1
+    for number, place in enumerate(places):
+        reach = 0
+        while reach < last.max():
+            low, high = np.maximum(0, place - reach - 1), np.minimum(last, place + reach + 1)
+            if (owner[low[0] : high[0] + 1, low[1] : high[1] + 1] != number).any():
                 break
-            sides[number] = 2 * reach + 1
             reach += 1
-    return sides
+        low, high = np.maximum(0, place - reach), np.minimum(last, place + reach)
+        centres[number], sides[number] = (low + high) / 2, (high - low + 1).min()
+    return centres, sides

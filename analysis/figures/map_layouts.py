@@ -13,6 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from ..pictures import OPTIMIZERS, counted, distinct_texts, label, sentences
 from .map_grids import Combination, Grid, Lattice
+from .map_lattices import finest
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,12 @@ class Layout:
         fine = [grid for grid in chain(*self.grids) if isinstance(grid, Lattice)]
         if not fine:
             return ""
-        names = (fine[0].x, fine[0].y)
-        least = [min(grid.axes[axis].finest for grid in fine) for axis in (0, 1)]
-        finest = " and ".join(
-            f"{factor:.3g} in {label(name)}" for factor, name in zip(least, names, strict=True) if factor > 1
-        )
+        spaced = [part for part in chain(*self.parts) if len(part)]
+        least = {name: min(finest(part[name]) for part in spaced) for name in (fine[0].x, fine[0].y)}
+        texts = [f"{factor:.3g} in {label(name)}" for name, factor in least.items() if factor > 1]
         return (
             "Refined: points are denser near boundaries, and each fills the region that is nearest to it; "
-            f"the finest spacing is a factor of {finest}."
+            f"the finest spacing is a factor of {' and '.join(texts)}."
         )
 
     @property
