@@ -254,7 +254,7 @@ def test_what_cannot_be_made_is_a_sentence_and_a_defect_is_logged(kind, caplog):
     for error in (UserError("there is <no> cell"), StoreError("there is <no> cell")):
         assert "(broken): there is &lt;no&gt; cell.</p>" in fail_with(error)
     assert not caplog.records
-    with caplog.at_level(logging.ERROR, logger="topicjax.analysis.report.report"):
+    with caplog.at_level(logging.ERROR, logger="topicjax.analysis.report"):
         text = fail_with(ZeroDivisionError("by zero"))
     assert "(broken): this is a defect of topicjax, please report it: ZeroDivisionError: by zero." in text
     (record,) = caplog.records

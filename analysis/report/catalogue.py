@@ -36,6 +36,7 @@ class Entry:
     make: Callable[..., Any]  # of (run, scores); a table that can be pooled also of the settings to pool
     title: str = ""
     can_pool: bool = False
+    axes: tuple[str, ...] = ()  # what a reader may choose: names of arguments of `make`
 
 
 def any_run(run: Run, scores: pd.DataFrame) -> bool:
@@ -93,12 +94,16 @@ def shows_onset(run: Run, scores: pd.DataFrame) -> bool:
     return some_train_attention(run, scores) and len(set(scores["init_scale"])) >= 3
 
 
-LEAD = Entry("phase_map", is_map, phase_map)
+AXES = ("x", "y", "panel")
+LEAD = Entry("phase_map", is_map, phase_map, axes=AXES)
 FIGURES: dict[str, list[Entry]] = {  # by the section they are in
-    "Maps": [Entry("theta", is_map, theta_map), Entry("log_lag", is_map, log_lag_map)],
+    "Maps": [
+        Entry("theta", is_map, theta_map, axes=AXES),
+        Entry("log_lag", is_map, log_lag_map, axes=AXES),
+    ],
     "Norms against loss": [
-        Entry("views", is_map, view_disagreement),
-        Entry("phase_map_norm", is_map, norm_phase_map),
+        Entry("views", is_map, view_disagreement, axes=AXES),
+        Entry("phase_map_norm", is_map, norm_phase_map, axes=AXES),
     ],
     "Trajectories": [
         Entry("figure4", any_run, figure4),
