@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.ticker import NullLocator
 
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
@@ -167,6 +168,7 @@ def rotation_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
     """Draw the rotation of W^V on a logarithmic axis, with lines at some angles."""
     draw(frame, ax, TURNING, 1.0, color=PART_COLOURS["norm_v"], label=label(TURNING))
     ax.set_yscale("log")
+    ax.yaxis.set_minor_locator(NullLocator())
     for angle in DEGREES:
         height = np.sin(np.radians(angle) / 2) ** 2  # (1 - cos)/2
         ax.axhline(height, color="0.75", lw=0.6, zorder=0)

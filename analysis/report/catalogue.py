@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from topicjax.store.reader import Run
@@ -20,8 +21,9 @@ from ..figures.seed_bands import norm_bands, rotation, turning
 from ..figures.trajectories import figure4
 from ..figures.weight_matrices import figure1, figure2
 from ..scoring.cells import count_cells
+from ..scoring.onset_times import LEVEL
 from ..scoring.trained_parts import trains_attention, trains_both, trains_value
-from ..trained_models import with_weights
+from ..trained_models import has_data_model, with_weights
 from . import tables
 
 FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
@@ -84,6 +86,21 @@ def has_values(run: Run, scores: pd.DataFrame) -> bool:
     return has_weights(run, scores) and bool(trains_value(scores).any())
 
 
+def has_landscape(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some finite trial with trained attention has documents whose landscape is known."""
+    trials: Any = run.trials
+    if not {"final_a_topic", "final_a_self"} <= {*trials}:
+        return False
+    ends = np.isfinite(trials[["final_a_topic", "final_a_self"]].to_numpy(float)).all(axis=1)
+    sizes = (trials["topics"] > 1) & (trials["words_per_topic"] > 1) & has_data_model(trials)
+    return bool((ends & sizes & (trials["attention"] == "trained") & (trials["status"] == "ok")).any())
+
+
+def has_onset(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether attention became topical somewhere, at one of several init scales."""
+    return shows_onset(run, scores) and bool((run.trajectories["a_topic"] >= LEVEL).any())
+
+
 def has_few_matrices(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether weights are stored of so few cells that single matrices stand for the run."""
     return count_cells(scores) <= FEW_CELLS and has_weights(run, scores)
@@ -116,8 +133,8 @@ FIGURES: dict[str, list[Entry]] = {  # by the section they are in
         Entry("figure2", has_values, figure2),
     ],
     "Theory": [
-        Entry("landscape", some_train_attention, landscapes),
-        Entry("onset", shows_onset, onset_by_init_scale),
+        Entry("landscape", has_landscape, landscapes),
+        Entry("onset", has_onset, onset_by_init_scale),
     ],
 }
 TABLES = [

@@ -41,6 +41,10 @@ class Selection:
         for name in named:
             if name not in run.setting_names:
                 raise UserError(unknown_name("setting", name, run.setting_names))
+        if "seed" in named:
+            raise UserError(
+                "a cell holds all its seeds; allowed as --x, --y or --panel: another setting than seed"
+            )
         twice = [name for name in named if named.count(name) > 1]
         if twice:
             raise UserError(f"{twice[0]} is given twice; allowed: once, as --x, --y or --panel")
@@ -60,9 +64,7 @@ class Selection:
             if name not in names:
                 raise UserError(unknown_name("setting", name, names))
             if name in found:
-                raise UserError(
-                    f"--filter names {name} twice; allowed: once, with several values: {name}=V1,V2"
-                )
+                raise UserError(f"--filter names {name} twice; allowed: once, as {name}=V1,V2")
             if name == CLASS:
                 found[name] = class_names(values)
             else:
@@ -74,7 +76,7 @@ class Selection:
         """Return for each trial whether it is shown; a UserError says what there is if none is."""
         kept = np.ones(len(run.trials), bool)
         for name, values in self.wanted(run).items():
-            column = pd.Series(classes) if name == CLASS else run.trials[name]
+            column: Any = classes if name == CLASS else run.trials[name]
             own = is_one_of(column, values)
             if not (kept & own).any():
                 there = [written(value, 6) for value in sorted(column[kept].unique().tolist())]
@@ -123,7 +125,7 @@ def class_names(text: str) -> list[str]:
     return found
 
 
-def converted(kind: Any, column: pd.Series, name: str, text: str) -> Any:
+def converted(kind: Any, column: Any, name: str, text: str) -> Any:
     """Return the value that a text means: by the setting's own conversion, or by the type of its column."""
     text = text.strip()
     if kind is not None:
