@@ -11,11 +11,13 @@ import pytest
 from synthetic_runs import STEP, TWO_STAGE, case, line_entry, ramp, whole_id, write_run
 
 from topicjax import cli
+from topicjax.analysis.pictures import Picture
 from topicjax.analysis.report import any_experiment, report
 from topicjax.analysis.report.progress import Progress
 from topicjax.analysis.report.selection import Selection, class_names
 from topicjax.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("quickly_saved")
 V_ONLY = ramp(0, 100), 0.0
 FINALS = ("attn_same_word", "attn_same_topic", "attn_diff_topic", "theorem2_distance", "a_self")
 Made = list[tuple[dict[str, Any], pd.DataFrame]]
@@ -30,6 +32,24 @@ def made(progress: Any = TWO_STAGE, end: int = 1000, **changed: Any) -> tuple[di
     finals |= {f"final_{name}": float(frame[name].iloc[-1]) for name in ("a_topic", "eval_loss")}
     turns = np.where(step > 0, 0.1 / (1 + step), np.nan)
     return row | finals, frame.assign(rotation_v=turns, a_mask=0.0)
+
+
+@pytest.fixture
+def quickly_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are laid out and drawn, but not turned into pictures."""
+
+    def save(self: Picture, path: Path) -> list[Path]:
+        self.figure.draw_without_rendering()
+        files = [Path(path).with_name(f"{Path(path).name}.{kind}") for kind in ("png", "svg")]
+        return [file for file in files if file.write_bytes(b"drawn")]
+
+    monkeypatch.setattr(Picture, "save", save)
+
+
+@pytest.fixture
+def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report has its first map only."""
+    monkeypatch.setattr(report, "FIGURES", {})
 
 
 def folder_of(folder: Path, trials: Made, **manifest: Any) -> Path:
@@ -94,6 +114,15 @@ RUNS: dict[str, tuple[Made, dict[str, Any]]] = {
         dict(limit_lines=[line_entry(), line_entry("squared")]),
     ),
     "refined": refined(),
+    "overlapping topics": (grid(overlap=(0.2,), init_scale=(0.001, 0.01, 0.1)), dict(limit_lines=[])),
+    "no topical attention": (
+        [made(V_ONLY, init_scale=scale) for scale in (0.001, 0.01, 0.1)],
+        {},
+    ),
+    "no column of snapshots": (
+        [({k: v for k, v in row.items() if "snapshot" not in k}, frame) for row, frame in [made()] * 2],
+        {},
+    ),
     "a single record": ([(made()[0], made()[1].head(1))], {}),
     "no manifest entries": (grid(learning_rate=(0.1, 1.0)), dict(runs=[])),
 }
@@ -127,9 +156,10 @@ def four_by_two(folder: Path) -> Path:
         (("optimizer=sgd", "seed=1"), 2),
         (("class=two-stage",), 4),
         (("class=V-only,two-stage", "seed=0"), 4),
-        (("infinite_documents=no",), 8),
+        (("infinite_documents=false",), 8),
     ],
 )
+@pytest.mark.usefixtures("one_figure")
 def test_filters_choose_the_trials_and_the_page_says_so(filters: tuple, shown: int, tmp_path: Path):
     folder = four_by_two(tmp_path / "run")
     text = report.write(folder, chosen=Selection(filters=filters)).read_text()
@@ -149,7 +179,7 @@ def test_filters_choose_the_trials_and_the_page_says_so(filters: tuple, shown: i
     [
         (["--x", "lr"], "unknown setting 'lr'; did you mean 'learning_rate'?"),
         (["--panel", "objective,nothing"], "unknown setting 'nothing'"),
-        (["--x", "seed", "--y", "seed"], "seed is given twice"),
+        (["--x", "alpha", "--y", "alpha"], "alpha is given twice"),
         (["--filter", "colour=red"], "unknown setting 'colour'"),
         (["--filter", "optimizer"], "cannot be read; allowed: NAME=VALUE"),
         (["--filter", "optimizer=lion"], "optimizer is 'lion'"),
@@ -159,6 +189,7 @@ def test_filters_choose_the_trials_and_the_page_says_so(filters: tuple, shown: i
             ["--filter", "class=reversed"],
             "no trial is left with class=reversed; there are: V-only, two-stage",
         ),
+        (["--x", "seed"], "a cell holds all its seeds"),
         (["--filter", "seed=0", "--filter", "seed=1"], "--filter names seed twice"),
         (["--watch", "0"], "--watch is 0; allowed: seconds, above 0"),
     ],
@@ -177,12 +208,13 @@ def test_the_name_of_a_class_may_have_a_comma():
     assert class_names("two-stage,V-only") == ["two-stage", "V-only"]
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_axes_and_panels_are_those_that_were_chosen(tmp_path: Path):
     folder = four_by_two(tmp_path / "run")
-    chosen = ["--x", "seed", "--y", "learning_rate", "--panel", "optimizer"]
+    chosen = ["--x", "optimizer", "--y", "learning_rate", "--panel", "objective"]
     assert cli.main(["report", str(folder), *chosen]) == 0
     text = (folder / "report.html").read_text()
-    assert "Map of seed against learning rate" in text and "Not drawn" not in text
+    assert "Map of optimizer against learning rate" in text and "Not drawn" not in text
 
 
 def test_another_experiment_is_filtered_and_drawn_along_chosen_axes(tmp_path: Path):
@@ -203,6 +235,7 @@ def test_another_experiment_is_filtered_and_drawn_along_chosen_axes(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["findings", "settings_tables", "provenance", "files", "plans_sentence"])
 @pytest.mark.parametrize("module", [report, any_experiment])
+@pytest.mark.usefixtures("one_figure")
 def test_no_part_takes_the_page_down(name: str, module: Any, tmp_path: Path, monkeypatch):
     def broken(*arguments: Any) -> str:
         raise ZeroDivisionError("by zero")
@@ -211,7 +244,7 @@ def test_no_part_takes_the_page_down(name: str, module: Any, tmp_path: Path, mon
         pytest.skip("there it is made of the same numbers as the answer")
     monkeypatch.setattr(module, name, broken)
     experiment = {} if module is report else dict(runs=[dict(experiment="other")], limit_lines=[])
-    text = report.write(folder_of(tmp_path / "run", [made()], **experiment)).read_text()
+    text = report.write(folder_of(tmp_path / "run", grid(learning_rate=(0.1, 1.0)), **experiment)).read_text()
     assert "this is a defect of topicjax, please report it: ZeroDivisionError: by zero." in text
     assert "<figure>" in text
 

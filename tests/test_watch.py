@@ -18,13 +18,13 @@ from synthetic_runs import TWO_STAGE, case, whole_id, write_run
 from topicjax.analysis.report import report
 from topicjax.analysis.report.live import Live, is_finished, watch
 from topicjax.store.folder import LOCK
-from topicjax.store.lock import Lock
+from topicjax.store.lock import acquire, release
 from topicjax.store.status import Status
 
 
 def begun(folder: Path, planned: int) -> Path:
     """Write a run folder without trials."""
-    write_run(folder, [], [], runs=[dict(sweep="tiny", planned=planned)])
+    write_run(folder, [], [], runs=[dict(sweep="tiny", planned=planned)], trials_planned=planned)
     return folder
 
 
@@ -52,23 +52,24 @@ def test_a_run_is_finished_when_nobody_writes_and_all_trials_are_there():
     assert not is_finished(state(finished=1))
     assert not is_finished(state(finished=2, running=dict(pid=1)))
     assert not is_finished(state(finished=2, planned=None))
+    assert not is_finished(state(finished=0, planned=0))
 
 
 def test_pages_are_made_when_there_are_new_trials_and_the_whole_one_at_the_end(tmp_path: Path):
     """Each sleep is one look: nothing, nothing, one trial, none more, two, and the lock is let go."""
     folder, said, made = begun(tmp_path / "run", 2), [], []
-    held = Lock(folder / LOCK)
-    held.acquire()
-    events = iter([lambda: None, lambda: add(folder, 0), lambda: None, lambda: add(folder, 1), held.release])
+    held = acquire(folder / LOCK)
+    events = iter([lambda: None, lambda: add(folder, 0), lambda: None, lambda: add(folder, 1)])
+    ends = iter([*[lambda: None] * 4, lambda: release(folder / LOCK, held)])
 
     def write(live: Live | None) -> Path:
         made.append(live)
         return folder / "report.html"
 
-    watch(folder, 7.0, write, said.append, sleep=lambda seconds: next(events)())
+    watch(folder, 7.0, write, said.append, sleep=lambda seconds: (next(events, lambda: None)(), next(ends)()))
     assert [live and (live.seconds, live.planned) for live in made] == [(7.0, 2), (7.0, 2), None]
     assert said[0] == "waiting: 0 of 2 trials are finished"
-    assert [line for line in said if "updated" in line][0].startswith(f"{folder}/report.html: 1 of 2 trials")
+    assert next(line for line in said if "updated" in line).startswith(f"{folder}/report.html: 1 of 2 trials")
     assert said[-1] == "finished: 2 trials; making the whole page"
     assert len([line for line in said if line.startswith("waiting: 0")]) == 1  # said once, not at every look
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from topicjax.store.reader import Run
 from topicjax.store.status import Status, status
 
+from ..pictures import counted
+
 LOADER = """<script>
 (function () {
   var place = "topicjax " + location.pathname;
@@ -48,7 +50,7 @@ class Live:
 
 def is_finished(state: Status) -> bool:
     """Return whether nobody writes to the folder and all planned trials are there."""
-    return state.running is None and state.planned is not None and state.finished >= state.planned
+    return state.running is None and state.planned is not None and state.finished >= max(1, state.planned)
 
 
 def watch(
@@ -77,5 +79,5 @@ def watch(
                 say(line)
             told = line
         sleep(seconds)
-    say(f"finished: {state.finished:,} trials; making the whole page")
+    say(f"finished: {counted(state.finished, 'trial')}; making the whole page")
     return write(None)

@@ -42,9 +42,7 @@ class Selection:
             if name not in run.setting_names:
                 raise UserError(unknown_name("setting", name, run.setting_names))
         if "seed" in named:
-            raise UserError(
-                "a cell holds all its seeds; allowed as --x, --y or --panel: another setting than seed"
-            )
+            raise UserError("a cell holds all its seeds; allowed as --x, --y or --panel: settings but seed")
         twice = [name for name in named if named.count(name) > 1]
         if twice:
             raise UserError(f"{twice[0]} is given twice; allowed: once, as --x, --y or --panel")
