@@ -11,6 +11,7 @@ import pytest
 from synthetic_runs import STEP, TWO_STAGE, case, line_entry, ramp, whole_id, write_run
 
 from topicjax import cli
+from topicjax.analysis.outputs import write_file
 from topicjax.analysis.pictures import Picture
 from topicjax.analysis.report import any_experiment, report
 from topicjax.analysis.report.progress import Progress
@@ -41,7 +42,7 @@ def quickly_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(self: Picture, path: Path) -> list[Path]:
         self.figure.draw_without_rendering()
         files = [Path(path).with_name(f"{Path(path).name}.{kind}") for kind in ("png", "svg")]
-        return [file for file in files if file.write_bytes(b"drawn")]
+        return [write_file(file, b"drawn") for file in files]
 
     monkeypatch.setattr(Picture, "save", save)
 
