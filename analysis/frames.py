@@ -117,24 +117,26 @@ def bands(
     name: str,
     by: str | Sequence[str] = (),
     quantiles: Sequence[float] = (0.25, 0.5, 0.75),
+    least: float = 0.0,
 ) -> pd.DataFrame:
     """Return one row per group and step: quantiles (q25, q50, ...) of a column over the group's trials.
 
     These trials are the seeds of a group when `by` names every setting that varies.  Non-finite values
-    are left out; `trials` says how many values remain.
+    are left out; `trials` says how many values remain.  Quantiles are NaN where this is less than the share
+    `least` of the most that the group has at any step: trials may end at different steps, and whoever is
+    still training does not stand for the others.
     """
     keys = [by] if isinstance(by, str) else list(by)
     finite = frame[[*keys, "step"]].assign(value=frame[name].where(np.isfinite(frame[name])))
     values: Any = finite.groupby([*keys, "step"], dropna=False)["value"]
     found = values.quantile(list(quantiles)).to_numpy().reshape(-1, len(quantiles))  # sorts once for all
     columns = {f"q{100 * quantile:g}": found[:, place] for place, quantile in enumerate(quantiles)}
-    return (
-        values.count()
-        .rename("trials")
-        .to_frame()
-        .assign(**columns)
-        .reset_index()[[*keys, "step", *columns, "trials"]]
-    )
+    table = values.count().rename("trials").to_frame().assign(**columns).reset_index()
+    counts: Any = table.groupby(keys, dropna=False)["trials"] if keys else None
+    most = table["trials"].max() if counts is None else counts.transform("max")
+    is_thin = (table["trials"] < least * most).to_numpy()
+    table.loc[is_thin, list(columns)] = np.nan
+    return table[[*keys, "step", *columns, "trials"]]
 
 
 def check_columns(frame: pd.DataFrame, needed: Sequence[str], place: str) -> None:

@@ -16,7 +16,8 @@ from .frames import MAIN_SETTINGS
 from .outputs import write_file
 
 MOST_VALUES = 12  # of a setting, of plans in a sentence, of runs that share a version
-WIDTH = 7.0  # inches: the text width of a two-column paper
+WIDTH = 5.0  # inches: at this width text is legible on a phone, 390 pixels across
+SMALL = 7.0  # points: the smallest text of a figure
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -73,6 +74,7 @@ LABELS = {  # a column as a reader says it
     "cross_entropy": "cross-entropy",
     "sgd": "SGD",
     "adam": "Adam",
+    "rotation_v": "rotation of $W^V$ in ten steps",
     "theta": "Θ",
     "log_lag": "log lag",
 }

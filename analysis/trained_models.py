@@ -143,5 +143,7 @@ def order_parameters(model: EffectiveModel, settings: Mapping[str, Any]) -> dict
 
 def with_weights(trials: Frame) -> Frame:
     """Return the trials that did not diverge and whose weights were kept."""
+    if "snapshot_steps" not in trials:
+        return trials.head(0)
     kept = trials["snapshot_steps"].astype("string").fillna("").str.strip() != ""
     return trials[kept.to_numpy(bool) & (trials["status"] == "ok").to_numpy()]

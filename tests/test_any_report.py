@@ -100,6 +100,25 @@ def test_medians_and_bands_over_the_steps_are_those_of_a_plain_loop():
     assert (colours[0] != colours[2]).any()
 
 
+def test_a_line_ends_where_fewer_than_half_of_its_trials_have_records():
+    """Of the five seeds of a cell two stop after the second record and one after the third."""
+    made = [(row, frame) for row, frame in grid() if row["status"] == "ok"]
+    most = {0: 2, 1: 2, 2: 3}
+    made = [(row, frame.head(most.get(row["seed"], len(frame)))) for row, frame in made]
+    run = run_of(made)
+    (picture,) = any_records.records(run, any_experiment.cell_table(run))
+    ends = {}
+    for line, (rate, depth) in zip(
+        picture.figure.axes[0].lines, itertools.product(RATES, DEPTHS), strict=True
+    ):
+        own = [frame for row, frame in made if (row["learning_rate"], row["depth"]) == (rate, depth)]
+        left = [sum(len(frame) > place for frame in own) for place in range(len(STEPS))]
+        ends[rate, depth] = STEPS[[place for place, count in enumerate(left) if 2 * count >= len(own)][-1]]
+        assert np.asarray(line.get_xdata())[-1] == ends[rate, depth]
+    assert STEPS[2] in ends.values()
+    assert "A line ends where fewer than half" in picture.caption
+
+
 def test_the_caption_counts_what_is_drawn_and_what_is_left_out():
     run = run_of(grid())
     (picture,) = any_records.records(run, any_experiment.cell_table(run))
@@ -353,5 +372,6 @@ def test_another_experiment_needs_nothing_of_one_layer(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "aligned", refuse)
     said: list[str] = []
     report.write(folder_of(tmp_path / "run", grid()), said.append)
-    assert said == ["reading the run ...", "figure records ...", "figure finals ...", "table cells ..."]
+    pieces = ["figure records (1 of 3) ...", "figure finals (2 of 3) ...", "table cells (3 of 3) ..."]
+    assert [line for line in said if line.endswith("...")] == ["reading the run ...", *pieces]
     assert not (tmp_path / "run" / "stages.parquet").exists()

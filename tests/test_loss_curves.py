@@ -89,6 +89,33 @@ def test_many_trials_become_a_median_and_quartiles_per_class():
     assert at_end.max() == pytest.approx(INITIAL - (INITIAL - STAGE1) * 0.85)
 
 
+def test_a_median_of_many_trials_ends_where_fewer_than_half_are_left():
+    ends = [500] * 40 + [1000] * 39
+    made = [case(ramp(0, 100, STEP[end >= STEP]), 0, STEP[end >= STEP], FOUR) for end in ends]
+    picture = loss_curves(*scored(*made))
+    line = panels(picture)[0].lines[0]
+    assert np.asarray(line.get_xdata()).max() == 500
+    assert "A line ends where fewer than half" in picture.caption
+    picture = loss_curves(*scored(*made[1:]))  # 39 of 78 are half
+    assert np.asarray(panels(picture)[0].lines[0].get_xdata()).max() == 1000
+    assert "A line ends" not in picture.caption
+
+
+def test_limits_on_the_held_out_documents_are_dotted_and_their_error_is_in_the_band():
+    held = dict(held_out_stage1=3.45, held_out_stage2=3.25, held_out_stage1_se=0.03, held_out_stage2_se=0.04)
+    lines = FOUR | dict(line_stage1_se=0.04, line_stage2_se=0.03)
+    run, scores = scored(case(ramp(0, 100), 0, lines=lines | held))
+    picture = loss_curves(run, scores)
+    for ax in panels(picture):
+        assert levels(ax) == [4.7, STAGE1, STAGE2, 2.9, 3.45, 3.25]
+    assert line_ranges(run.trials)["stage1"] == pytest.approx((STAGE1, STAGE1 - 0.1, STAGE1 + 0.1))
+    assert "on the trials' own held-out documents" in picture.caption
+    names = [text.get_text() for text in picture.figure.legends[0].get_texts()]
+    assert "limit on these held-out documents" in names
+    old = loss_curves(*scored(case(ramp(0, 100), 0, lines=lines | dict.fromkeys(held, np.nan))))
+    assert levels(panels(old)[0]) == [4.7, STAGE1, STAGE2, 2.9] and "held-out documents;" not in old.caption
+
+
 def test_runs_without_lines_or_without_a_finite_loss_are_drawn():
     none = dict.fromkeys(("line_uniform", "line_stage1", "line_stage2", "line_bayes"), np.nan)
     none |= {f"{name}_se": np.nan for name in none}

@@ -214,12 +214,35 @@ def test_only_six_rows_are_drawn_and_the_caption_counts_the_rest():
     assert picture.alt.startswith("Map of learning rate against init scale, 6 panels")
 
 
-def test_more_than_four_columns_become_rows():
+def test_more_than_two_columns_become_rows():
     kinds = product(("sgd", "momentum", "adam"), ("squared", "cross_entropy"), (1.0, 2.0), (0.1, 0.2))
     rows = [trial(optimizer=o, objective=b, learning_rate=r, init_scale=s) for o, b, r, s in kinds]
     axes = panels(phase_map(RUN, scores_of(*rows[:-1])))  # the last: cross-entropy, Adam
-    assert [ax.get_title() for ax in axes[:3]] == ["SGD", "Adam", "momentum"]
-    assert [len(polygons(ax)) for ax in axes] == [4, 3, 4, 4, 4, 4]
+    assert [ax.get_title() for ax in axes[:2]] == ["cross-entropy", "squared"]
+    assert [ax.get_ylabel() for ax in axes[::2]] == [f"{o}\ninit scale" for o in ("SGD", "Adam", "momentum")]
+    assert [len(polygons(ax)) for ax in axes] == [4, 4, 3, 4, 4, 4]
+
+
+def test_panels_have_labels_where_the_next_one_below_has_other_values():
+    rates = {("sgd", "squared"): (3.0, 10.0), ("adam", "squared"): (0.1, 0.2)}
+    rates |= {("sgd", "cross_entropy"): (1.0, 2.0), ("adam", "cross_entropy"): (1.0, 2.0)}
+    rows = [
+        trial(optimizer=o, objective=b, learning_rate=rate, init_scale=s)
+        for (o, b), own in rates.items()
+        for rate, s in product(own, (0.1, 0.2))
+    ]
+    axes = panels(phase_map(RUN, scores_of(*rows)))
+    assert [ticks(ax, "x") for ax in axes] == [["", ""], ["3", "10"], ["1", "2"], ["0.1", "0.2"]]
+
+
+def test_panels_can_be_chosen():
+    values = product(("sgd", "adam"), ("all", "unmasked"), (1.0, 2.0), (0.1, 0.2))
+    rows = [trial(optimizer=o, key_visibility=k, learning_rate=r, init_scale=s) for o, k, r, s in values]
+    axes = panels(phase_map(RUN, scores_of(*rows), panel=("key_visibility",)))
+    assert [ax.get_title() for ax in axes[:2]] == ["keys all", "keys unmasked"]
+    assert [ax.get_ylabel() for ax in axes[::2]] == ["SGD\ninit scale", "Adam\ninit scale"]
+    with pytest.raises(UserError, match="no setting 'keys'; allowed: "):
+        phase_map(RUN, scores_of(*rows), panel=("keys",))
 
 
 def test_heat_maps_show_the_median_and_hatch_what_has_none():
@@ -235,7 +258,7 @@ def test_heat_maps_show_the_median_and_hatch_what_has_none():
     assert words(ax) == {(0, 0): "-2.0", (0, 1): "3.0"}
     assert [c.get_hatch() for c in ax.collections] == ["////", None]
     (bar,) = [axes for axes in picture.figure.axes if axes.get_label() == "<colorbar>"]
-    assert bar.get_ylim() == (-3, 3)  # centred on 0
+    assert bar.get_xlim() == (-3, 3)  # centred on 0
     assert "values: -2.00 to 3.00" in picture.caption
     assert "Hatched: 1 cell without a value" in picture.caption
 

@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 from synthetic_runs import STEP, case, ramp, run_of, scored
 
 from topicjax.analysis.figures.norm_panels import drawable
-from topicjax.analysis.figures.trajectories import figure4, norm_bands, trajectory_panels
+from topicjax.analysis.figures.seed_bands import norm_bands, rotation
+from topicjax.analysis.figures.trajectories import figure4, trajectory_panels
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError
 from topicjax.theory.theorems import theorem2_entries
@@ -94,7 +95,7 @@ def test_figure_4_gives_class_settings_and_trials():
     assert lines[0] == "two-stage, Θ 1.00"
     assert ", ".join(lines[1:]).split(", ")[-3:] == ["η 3", "init scale 0.001", "seed 7"]
     assert first.get_xlabel().startswith("by norms: two-stage\nmax V 150")
-    assert "Of 2 trials, from left to right: 000." in picture.caption
+    assert "Of 2 trials, row by row: 000." in picture.caption
     assert "chosen by rule" not in picture.caption
     assert "chosen by rule" in figure4(*scored(*cases)).caption
 
@@ -123,7 +124,7 @@ def test_bands_are_medians_and_quartiles_over_the_seeds_of_a_cell():
     cases = [case(1, 0, v_block=x * ramp(0, 100), seed=seed) for seed, x in enumerate(heights)]
     cases += [case(1, 0, v_block=0.0, learning_rate=5.0)]
     picture = norm_bands(*scored(*cases))
-    assert [ax.get_title() for ax in picture.figure.axes[:2]] == ["η 0.01", "η 5"]
+    assert [ax.get_title() for ax in picture.figure.axes[:2]] == ["unscored\nη 0.01", "unscored\nη 5"]
     order = picture.figure.axes[2]  # axes run along rows: two norms, then two order panels
     np.testing.assert_allclose(lines_of(order)["V: same - other topic"].get_ydata(), 3 * ramp(0, 100))
     band = order.collections[0].get_paths()[0].vertices
@@ -140,7 +141,70 @@ def test_of_many_cells_six_are_drawn_and_pooled_settings_are_named():
     assert len(picture.figure.axes) == 12
     pooled = norm_bands(run, scores, by=[])
     assert "quartiles over seed, learning rate, 8 trials each." in pooled.caption
-    assert pooled.figure.axes[0].get_title() == "cross-entropy, Adam"
+    assert pooled.figure.axes[0].get_title() == "simultaneous\ncross-entropy, Adam"
+
+
+def ending(*ends: int, **changed):
+    """Trials of one cell that end at these steps; the k-th has V blocks of height k + 1 throughout."""
+    cases = []
+    for place, end in enumerate(ends):
+        step = STEP[end >= STEP]
+        one = case(ramp(0, 100, step), ramp(400, 600, step), step, seed=place, **changed)
+        columns = dict(v_block=place + 1.0, rotation_v=np.where(step > 0, 0.01 * (place + 1), np.nan))
+        cases.append((one[0], one[1].assign(**columns)))
+    return cases
+
+
+def test_a_band_ends_where_fewer_than_half_of_its_trials_still_have_records():
+    """Of five, three are left to step 700 and two to the end; the median of the three is theirs."""
+    picture = norm_bands(*scored(*ending(500, 500, 700, 1000, 1000)))
+    drawn = np.asarray(lines_of(picture.figure.axes[1])["V: same - other topic"].get_ydata())
+    assert (drawn[STEP <= 500] == 3).all()
+    assert (drawn[(STEP > 500) & (STEP <= 700)] == 4).all()
+    assert np.isnan(drawn[STEP > 700]).all()
+    assert "A line ends where fewer than half of its trials still have records." in picture.caption
+    assert "A line ends" not in norm_bands(*scored(*ending(800, 800))).caption
+    assert "A line ends" not in norm_bands(*scored(*ending(400, 800))).caption  # one of two is half
+
+
+def test_the_rotation_is_a_median_over_seeds_on_a_logarithmic_axis_and_ends_with_them():
+    picture = rotation(*scored(*ending(500, 500, 700, 1000, 1000)))
+    turning, norms = picture.figure.axes
+    line = lines_of(turning)["rotation of $W^V$ in ten steps"]
+    drawn = np.asarray(line.get_ydata())
+    assert turning.get_yscale() == "log" and np.isnan(drawn[0])
+    np.testing.assert_allclose(drawn[(STEP > 0) & (STEP <= 500)], 0.03)
+    np.testing.assert_allclose(drawn[(STEP > 500) & (STEP <= 700)], 0.04)
+    assert np.isnan(drawn[STEP > 700]).all()
+    band = turning.collections[0].get_paths()[0].vertices
+    at = band[band[:, 0] == 300, 1]
+    assert (at.min(), at.max()) == pytest.approx((0.02, 0.04))
+    assert r"$\|W^V\|_F$" in lines_of(norms)
+    assert "A line ends" in picture.caption and "W^V does not settle" in picture.caption
+
+
+def test_v_has_settled_where_its_rotation_stays_below_a_tenth_of_its_largest():
+    turns = np.where(STEP < 200, 0.1, np.where((STEP > 300) & (STEP < 400), 0.02, 0.009))
+    row, frame = case(ramp(0, 100), 0.0)
+    picture = rotation(*scored((row, frame.assign(rotation_v=turns))))
+    for ax in picture.figure.axes:
+        mark = lines_of(ax)["rotation below a tenth of its largest from here on"]
+        assert mark.get_xdata() == pytest.approx([400, 400])
+    assert "does not settle" not in picture.caption
+
+
+def test_a_frozen_value_and_a_run_without_the_column_have_no_rotation():
+    row, frame = case(ramp(0, 100), 0.0, value="blocks")
+    with pytest.raises(UserError, match="no trial has a rotation"):
+        rotation(*scored((row, frame.assign(rotation_v=0.1))))
+    with pytest.raises(UserError, match=r"needed: a trained W\^V and the column rotation_v"):
+        rotation(*scored(case(ramp(0, 100), 0.0)))
+
+
+def test_a_norm_that_does_not_grow_is_faint():
+    norms, *_ = draw_one(ramp(0, 100), 0.0)
+    widths = {name: line.get_linewidth() for name, line in lines_of(norms).items()}
+    assert widths[r"$\|W^K\|_F$"] == widths["faint: a norm that does not grow"] < widths[r"$\|W^V\|_F$"]
 
 
 def test_mistakes_are_one_sentence():

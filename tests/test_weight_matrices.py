@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from small_models import SMALL, TOKENS, blocks, one_hot_weights, random_weights, trial
 from synthetic_runs import make_run
 
 from topicjax.analysis.figures import weight_matrices
 from topicjax.analysis.figures.matrix_cells import MOST_SEEDS, choose_cells
+from topicjax.analysis.figures.matrix_panels import Panel, attention_matrix, fold, heat_map
 from topicjax.analysis.trained_models import block_share
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
@@ -25,8 +27,8 @@ def drawn(rows: list[dict[str, Any]], weights: dict[str, dict]) -> tuple[Run, pd
 
 def test_a_heat_map_shows_every_word_once_and_the_mask_wider():
     matrix = np.arange(TOKENS**2, dtype=float).reshape(TOKENS, TOKENS)
-    ax = weight_matrices.Figure().subplots()
-    weight_matrices.heat_map(matrix, ax, 4, 5.0)
+    ax = Figure().subplots()
+    heat_map(matrix, ax, 4, 5.0)
     shown = np.asarray(ax.images[0].get_array())
     assert shown.shape == (14, 14)  # 0.4 of four words, rounded: two lines for [MASK]
     np.testing.assert_array_equal(shown[2:, 2:], matrix[1:, 1:])
@@ -41,9 +43,9 @@ def test_a_heat_map_shows_every_word_once_and_the_mask_wider():
 
 def test_attention_scores_are_drawn_without_what_the_softmax_ignores():
     score = blocks(2.0, 1.5, -0.5)
-    axes = weight_matrices.Figure().subplots(1, 2)
+    axes = Figure().subplots(1, 2)
     shown = [
-        np.asarray(weight_matrices.attention_matrix(s, ax, 4).images[0].get_array())
+        np.asarray(attention_matrix(s, ax, 4).images[0].get_array())
         for s, ax in zip((score, score + np.arange(TOKENS)), axes, strict=True)
     ]
     np.testing.assert_allclose(shown[0], shown[1], atol=1e-12)
@@ -117,15 +119,29 @@ def test_value_matrices_are_titled_with_their_distance_to_theory():
     weights = {name: one_hot_weights(value) for name, value in values.items()}
     picture = weight_matrices.figure2(*drawn(rows, weights))
     apart = np.linalg.norm(theorem - best) / np.linalg.norm(best)
-    assert [title.split("\n")[-1] for title in titles(picture)] == [
+    assert [title.split("\n")[-1].split(", ")[-1] for title in titles(picture)] == [
         "blocks 100 %",
         "error 0.25 to 0.50",
         " ",
         f"error {apart:.2f}",
     ]
-    assert titles(picture)[1].split("\n")[:3] == ["squared", "SGD", "η 0.01"]
+    assert titles(picture)[1].split("\n")[0] == "squared, SGD"
     assert "numbers the range over 1 to 2 seeds" in picture.caption
     assert "first stage" not in picture.caption
+
+
+def test_wide_rows_are_folded_with_each_objective_on_lines_of_its_own():
+    def panel(objective: str, name: str) -> Panel:
+        return Panel(np.zeros((TOKENS, TOKENS)), 4, objective, name)
+
+    kinds = ["cross_entropy", "cross_entropy", "squared", "squared", "squared"]
+    panels = {(row, at): panel(kind, f"{row}{at}") for row in (0, 1) for at, kind in enumerate(kinds)}
+    placed, whose = fold(panels)
+    assert whose == [0, 0, 0, 1, 1, 1]
+    lines = [[placed[line, at].title for at in (0, 1) if (line, at) in placed] for line in range(6)]
+    assert lines == [["00", "01"], ["02", "03"], ["04"], ["10", "11"], ["12", "13"], ["14"]]
+    placed, whose = fold({place: panel for place, panel in panels.items() if place[1] < 3})
+    assert whose == [0, 1] and len(placed) == 6
 
 
 def test_embedding_dot_products_are_drawn():
@@ -136,5 +152,5 @@ def test_embedding_dot_products_are_drawn():
     expected = given["W_E"].T @ given["W_E"]
     np.testing.assert_allclose(np.asarray(ax.images[0].get_array())[2:, 2:], expected[1:, 1:])
     share = block_share(expected, 4)
-    assert ax.get_title() == f"cross-entropy\nAdam\nη 0.01\nblocks {100 * share:.0f} %"
+    assert ax.get_title() == f"cross-entropy, Adam\nη 0.01, blocks {100 * share:.0f} %"
     assert "Every panel is a single seed." in picture.caption

@@ -22,8 +22,8 @@ from topicjax.store.reader import Run
 from ..frames import bands, varying
 from ..pictures import Picture, counted, evenly, first_of, sentences, style, written
 from .onset import COLOURS
-from .step_panels import MOST_POINTS, panel_grid, step_axis, thinned
-from .trajectories import cell_of
+from .seed_bands import cell_of
+from .step_panels import ACROSS, ENDS, HALF, MOST_POINTS, is_cut_short, panel_grid, step_axis, thinned
 
 FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # no names of settings
 MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells of a figure; values along x, and with a line each
@@ -31,24 +31,26 @@ PANELS, MOST_COLUMNS = 6, 24  # columns of a figure, and of all figures of recor
 SHADES = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.93, 256))).with_extremes(bad="0.6")
 
 
-def swept(run: Run) -> tuple[list[str], str | None, str | None]:
+def swept(run: Run, x: str | None = None, y: str | None = None) -> tuple[list[str], str | None, str | None]:
     """Return the settings that make cells, and of these the one along an axis and the one of the lines.
 
-    These two come first and have the most values; not words that are too many to be told apart.
+    These two come first: `x` and `y`, or those that have the most values; not words that are too many to be
+    told apart.
     """
     names = varying(run.trials, [name for name in run.setting_names if name != "seed"])
     sizes = {name: len(run.trials[name].unique()) for name in names}
     chosen: list[str | None] = []
-    for most in (MOST_LINES, MOST_SERIES):
-        fit = [n for n in names if n not in chosen and (is_number(run.trials[n]) or sizes[n] <= most)]
+    for given, most in ((x, MOST_LINES), (y, MOST_SERIES)):
+        free = [given] if given else [n for n in names if n not in (*chosen, x, y)]
+        fit = [n for n in free if n in names and (is_number(run.trials[n]) or sizes[n] <= most)]
         chosen.append(max(fit, key=lambda name: sizes[name], default=None))
     first = [name for name in chosen if name is not None]
     return [*first, *(name for name in names if name not in first)], chosen[0], chosen[1]
 
 
-def records(run: Run, cells: pd.DataFrame) -> list[Picture]:
+def records(run: Run, cells: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
     """Return every record column over the steps, median and quartiles of each cell, six to a figure."""
-    names, axis, _ = swept(run)
+    names, axis, _ = swept(run, x, y)
     cell, counts = cell_of(run, names), (cells[TRIALS] - cells[DIVERGED]).to_numpy()
     known = np.flatnonzero(counts)
     drawn = known[evenly(len(known), MOST_LINES)]
@@ -90,7 +92,7 @@ def records_of(run: Run, is_drawn: np.ndarray) -> pd.DataFrame:
 def quartiles(own: pd.DataFrame, name: str, cell: np.ndarray) -> pd.DataFrame:
     """Return one row per cell and step: q25, q50, q75 of a column over the cell's trials, and how many."""
     frame = thinned(own[["trial_id", "step"]].assign(value=own[name].to_numpy(float)), ["value"])
-    return bands(frame.assign(cell=cell[frame["trial_id"]]), "value", "cell")
+    return bands(frame.assign(cell=cell[frame["trial_id"]]), "value", "cell", least=HALF)
 
 
 def step_figure(
@@ -106,20 +108,24 @@ def step_figure(
             step_axis(ax, band["step"])
     logarithmic = [said(name) for name, ax in zip(panels, axes, strict=True) if ax.get_yscale() == "log"]
     what = ", ".join(map(said, panels))
-    parts = {f"Colour: {by}.": by, f"On a logarithmic scale: {', '.join(logarithmic)}.": logarithmic}
+    parts = {
+        ENDS: any(map(is_cut_short, panels.values())),
+        f"Colour: {by}.": by,
+        f"On a logarithmic scale: {', '.join(logarithmic)}.": logarithmic,
+    }
     alt = f"{what} against the step, {counted(len(lines), 'line')}{' coloured by ' * bool(by)}{by}."
     return Picture(figure, f"{what} over the steps", sentences({**remarks, **parts}), alt)
 
 
-def finals(run: Run, cells: pd.DataFrame) -> Picture:
+def finals(run: Run, cells: pd.DataFrame, x: str | None = None, y: str | None = None) -> Picture:
     """Return final values against the setting of most values, with a line per value of another."""
-    _, axis, series = swept(run)
+    _, axis, series = swept(run, x, y)
     ok = run.trials.loc[is_ok(run)]
     full = [name for name in final_names(run) if np.isfinite(finite(ok[name])).any()]
     if axis is None or not full:
         raise UserError(f"no final value of the {counted(len(ok), 'trial')} that did not diverge is finite")
-    x, line = pooled(ok[axis], MOST_PLACES), pooled(ok[series], MOST_SERIES) if series else None
-    place = x if is_number(x) else pd.factorize(x, sort=True, use_na_sentinel=False)[0]
+    along, line = pooled(ok[axis], MOST_PLACES), pooled(ok[series], MOST_SERIES) if series else None
+    place = along if is_number(along) else pd.factorize(along, sort=True, use_na_sentinel=False)[0]
     rows = pd.Series(0, ok.index) if line is None else line
     number, shown = pd.factorize(rows, sort=True, use_na_sentinel=False)
     with style():
@@ -127,8 +133,8 @@ def finals(run: Run, cells: pd.DataFrame) -> Picture:
         shades = dict(enumerate(coloured(figure, axes, line, shown)))
         for ax, name in zip(axes, full, strict=False):
             frame = pd.DataFrame(dict(line=number, step=place, value=finite(ok[name])))
-            draw_bands(ax, bands(frame, "value", "line"), "line", shades, "o-" if is_number(x) else "o")
-            scale_x(ax, x)
+            draw_bands(ax, bands(frame, "value", "line"), "line", shades, "o-" if is_number(along) else "o")
+            scale_x(ax, along)
     others = [said(name) for name in varying(ok, run.setting_names, [n for n in (axis, series) if n])]
     lines = f", a colour per value of {said(series)}" if series else ""
     what = f"Final values of {', '.join(said(name.removeprefix(FINAL)) for name in full[:PANELS])}"
@@ -148,8 +154,7 @@ def finals(run: Run, cells: pd.DataFrame) -> Picture:
 
 def panel_figure(names: Sequence[str], below: str) -> tuple[Figure, list[Axes]]:
     """Return a figure with a titled panel per column."""
-    across = {2: 2, 4: 2}.get(len(names), 3)
-    figure, columns = panel_grid([[said(name)] for name in names], across, {"": 1.5})
+    figure, columns = panel_grid([[said(name)] for name in names], ACROSS, {"": 1.5})
     for (ax,) in columns:
         ax.set_xlabel(below)
     return figure, [ax for (ax,) in columns]
@@ -181,7 +186,7 @@ def coloured(figure: Figure, axes: Sequence[Axes], values: Any, drawn: Any) -> l
 
 def draw_bands(ax: Axes, table: pd.DataFrame, key: str, shades: Mapping[Any, Any], look: str = "-") -> None:
     """Draw median and quartiles over the step for each value of `key`, logarithmic if they span much."""
-    table = table.loc[table["trials"] > 0]
+    table = table.loc[table["q50"].notna()]
     for value, own in table.groupby(key):
         line, low, high = "o" if len(own) == 1 else look, own["q25"], own["q75"]
         ax.plot(own["step"], own["q50"], line, color=shades[value], markersize=2.5, linewidth=1)

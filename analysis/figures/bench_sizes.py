@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from topicjax.errors import UserError
 
-from ..pictures import WIDTH, Picture, style
+from ..pictures import Picture, style
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 CHUNK_CURVES = {  # name in the table: label
@@ -32,7 +32,7 @@ def scaling_figure(frame: pd.DataFrame) -> Picture:
             "allowed: a table written by `topicjax bench --scaling`"
         )
     with style():
-        figure = Figure(figsize=(WIDTH, 4.4))
+        figure = Figure(figsize=(7.0, 4.4))
         axes = figure.subplots(2, 3).ravel()
         chunk_panel(frame, axes[0])
         rate_panel(frame, axes[1], "hypers per stream", "hypers_per_stream")

@@ -102,17 +102,18 @@ def landscape(
             "[MASK] queries attend uniformly": 1.0,
         }
     with style():
-        figure = Figure(figsize=(WIDTH, 4.1))
-        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        figure = Figure(figsize=(WIDTH, 2.5 * len(panels) + 2.3))
+        axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
         for ax, (title, mask_pair) in zip(axes, panels.items(), strict=True):
             draw_loss(documents, ax, ranges, mask_pair)
             draw_theory(documents, ax)
             draw_points(drawn.iloc[evenly(len(drawn), MOST_POINTS)], ax, ranges)
             ax.set_title(title)
-        axes[0].set_ylabel(r"$\beta$: weight of the own word")
+            ax.set_ylabel(r"$\beta$: weight of the own word")
+        axes[-1].set_xlabel(r"$\alpha$: weight of other words of the topic")
         bar = figure.colorbar(axes[0].collections[0], ax=list(axes), shrink=0.9, pad=0.02)
         bar.set_label("squared loss above its minimum")
-        figure.legend(handles=legend(documents, drawn), loc="outside lower center", ncols=4)
+        figure.legend(handles=legend(documents, drawn, ranges), loc="outside lower center", ncols=2)
     models, best = counted(len(drawn), "trained model"), f"{documents.average:.3g}"
     alt = (
         f"Contours of the loss over alpha and beta with {models} as points; the minimum has alpha' = {best}."
@@ -161,7 +162,6 @@ def draw_loss(documents: LandscapeDocuments, ax: Axes, ranges: Ranges, mask_pair
     excess = np.clip(loss.total - documents.least, 1e-9, None)
     ax.contourf(alpha, beta, excess, LEVELS, cmap="Greys", norm="log", extend="both")
     ax.set(xscale="log", yscale="log", xlim=ranges[0], ylim=ranges[1])
-    ax.set_xlabel(r"$\alpha$: weight of other words of the topic")
 
 
 def draw_theory(documents: LandscapeDocuments, ax: Axes) -> None:
@@ -205,7 +205,7 @@ def is_outside(drawn: Frame, ranges: Ranges) -> Array:
     return ~inside.to_numpy(bool)
 
 
-def legend(documents: LandscapeDocuments, drawn: Frame) -> list[Line2D]:
+def legend(documents: LandscapeDocuments, drawn: Frame, ranges: Ranges) -> list[Line2D]:
     """Return an entry for each class, objective and mark of theory that is drawn."""
     dots: dict[str, Any] = dict(ls="", marker="o", ms=4.5)
     classes = [name for name in CLASS_COLOURS if (drawn["class"] == name).any()]
@@ -213,6 +213,8 @@ def legend(documents: LandscapeDocuments, drawn: Frame) -> list[Line2D]:
     for name in (name for name in MARKERS if (drawn["objective"] == name).any()):
         look: dict[str, Any] = {**dots, "marker": MARKERS[name]}
         entries.append(Line2D([], [], color="0.5", label=f"trained: {label(name)}", **look))
+    if is_outside(drawn, ranges).any():
+        entries.append(Line2D([], [], color="0.5", mfc="none", label="hollow: beyond the axes", **dots))
     best = f"{documents.average:.3g}"
     entries.append(Line2D([], [], label=rf"minimum, $\alpha' = {best}$", **MINIMUM))
     entries.append(Line2D([], [], label=rf"all with $\alpha' = {best}$", **BEST))
@@ -232,8 +234,8 @@ def caption(documents: LandscapeDocuments, placed: Frame, drawn: Frame, ranges: 
         "Exact squared loss if every word attends to itself with weight beta, to other words of its topic "
         "with weight alpha, to all else with weight 1; alpha' = ((v - 1) alpha + beta)/v.": True,
         documents.sentence: True,
-        "Left: [MASK] queries weigh [MASK] keys by beta, as Assumption 2 says; right: they attend uniformly, "
-        "and only alpha' matters.": has_mask,
+        "Above: [MASK] queries weigh [MASK] keys by beta, as Assumption 2 says; below: they attend uniformly,"
+        " and only alpha' matters.": has_mask,
         "[MASK] is no key here, so only alpha' matters.": not has_mask,
         "Theorem 3 is asymptotic in the number of topics.": theorem3(documents.data),
         f"Points: {counted(len(drawn), 'trained model')} at alpha = exp(a_topic), beta = exp(a_topic + "

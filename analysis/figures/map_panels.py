@@ -1,18 +1,16 @@
 """The panels of maps: a square per cell with its class, its Theta or the views that disagree on it."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from ..pictures import CLASS_COLOURS, CLASS_HATCHES
 from ..scoring.stages import CLASSES, VIEWS
-from .map_grids import LEAST_TO_WRITE, SQUARE, Grid, Look
+from .map_blocks import SQUARE
+from .map_grids import LEAST_TO_WRITE, Grid, Look
 
 ATTENDS = (
     *("two-stage", "two-stage, non-topical", "V leads", "simultaneous", "attention leads", "reversed"),
@@ -21,46 +19,37 @@ ATTENDS = (
 CORNER = np.array([(0.25, 1), (1, 1), (1, 0.25)]) * 0.47  # turned down: some trials diverged
 LOWER, UPPER = SQUARE[[0, 1, 3]], SQUARE[[1, 2, 3]]
 AGREE = "0.92"
+NO_VALUE: Look = dict(hatch="////", edgecolors="0.7")
 OTHERS = {"norm": "norms", "order": "order parameters"}
-
-
-def draw_shapes(
-    ax: Axes, places: np.ndarray, shape: np.ndarray, colours: Any, lw: float = 0, **options: Any
-) -> None:
-    """Add the same polygon at each place."""
-    ax.add_collection(PolyCollection(list(places[:, None] + shape), facecolors=colours, lw=lw, **options))
-
-
-def write(ax: Axes, places: np.ndarray, texts: list[str], colours: np.ndarray) -> None:
-    """Write into cells, black or white, whichever is easier to read."""
-    for (x, y), text, colour in zip(places, texts, colours, strict=True):
-        ink = "black" if colour @ (0.3, 0.59, 0.11) > 0.5 else "white"
-        ax.text(x, y, text, color=ink, fontsize=6, ha="center", va="center_baseline")
 
 
 def phase_panel(cells: pd.DataFrame, ax: Axes, view: str = "loss", grid: Grid | None = None) -> Axes:
     """Draw a square per cell: class as colour, Theta as shade, hollow if not topical, a corner if mixed."""
     grid, end = grid or Grid.of(cells), VIEWS[view]
-    places = grid.prepare(cells, ax)
+    blocks = grid.prepare(cells, ax)
     colours, classes = shades(cells, view), cells["class" + end].to_numpy()
     for name in np.unique(classes):
         mine, hatch = classes == name, CLASS_HATCHES.get(name)
-        edge = "0.6" if name == "diverged" else "0.45"
-        draw_shapes(ax, places[mine], grid.square, colours[mine], hatch=hatch, edgecolors=edge)
-    hollow = is_not_topical(cells, view)
-    is_large = grid.cell >= LEAST_TO_WRITE
-    draw_shapes(ax, places[hollow], SQUARE * (0.68 if is_large else 0.5), "white")
+        blocks.fill(ax, mine, colours[mine], hatch=hatch, edgecolors=hatch_ink(name))
+    hollow, is_large = is_not_topical(cells, view), blocks.is_large(LEAST_TO_WRITE)
+    blocks.inset(ax, hollow & is_large, SQUARE * 0.68, "white")
+    blocks.inset(ax, hollow & ~is_large, SQUARE * 0.5, "white")
     mixed, failed = is_mixed(cells, view)
     ink = np.where(classes == "diverged", "0.8", "black")
-    line: Look = dict(edgecolors="white", lw=0.5 * is_large)
-    draw_shapes(ax, places[mixed], CORNER, ink[mixed], **line)
-    draw_shapes(ax, places[failed], CORNER * (1, -1), ink[failed], **line)
+    line: Look = dict(edgecolors="white", lw=0.5 * is_large.any())
+    blocks.inset(ax, mixed, CORNER, ink[mixed], **line)
+    blocks.inset(ax, failed, CORNER * (1, -1), ink[failed], **line)
     theta = cells["theta" + end].to_numpy(float)
     is_written = np.isfinite(theta) & ~np.isin(classes, list(CLASS_HATCHES)) & is_large
     ground = np.where(hollow[:, None], 1.0, colours)
     texts = [f"{value:.2f}".lstrip("0") for value in theta[is_written]]
-    write(ax, places[is_written], texts, ground[is_written])
+    blocks.write(ax, is_written, texts, ground[is_written])
     return ax
+
+
+def hatch_ink(name: str) -> str:
+    """Return the grey of a class's hatching: lighter on dark colours."""
+    return {"diverged": "0.6", "collapsed": "0.75"}.get(name, "0.45")
 
 
 def shades(cells: pd.DataFrame, view: str) -> np.ndarray:
@@ -89,25 +78,27 @@ def heat_panel(
 ) -> Axes:
     """Draw a square per cell, its colour the value of the column; hatched where there is none."""
     grid = grid or Grid.of(cells)
-    places, values = grid.prepare(cells, ax), cells[column].to_numpy(float)
+    blocks, values = grid.prepare(cells, ax), cells[column].to_numpy(float)
     known = np.isfinite(values)
-    draw_shapes(ax, places[~known], grid.square, "white", hatch="////", edgecolors="0.7")
-    colours = np.asarray(scale.to_rgba(values[known]))[:, :3]
-    draw_shapes(ax, places[known], grid.square, colours)
-    if grid.cell >= LEAST_TO_WRITE:
-        digits = 2 if column.startswith("theta") else 1
-        write(ax, places[known], [f"{value:.{digits}f}" for value in values[known]], colours)
+    blocks.fill(ax, ~known, "white", **NO_VALUE)
+    colours = np.asarray(scale.to_rgba(values))[:, :3]
+    blocks.fill(ax, known, colours[known])
+    written = known & blocks.is_large(LEAST_TO_WRITE)
+    digits = 2 if column.startswith("theta") else 1
+    blocks.write(ax, written, [f"{value:.{digits}f}" for value in values[written]], colours[written])
     return ax
 
 
 def disagreement_panel(cells: pd.DataFrame, ax: Axes, grid: Grid | None = None) -> Axes:
     """Draw the class by loss (lower left) and by norms (upper right) where they differ."""
     grid = grid or Grid.of(cells)
-    places, differs = grid.prepare(cells, ax), (cells["class"] != cells["class_norm"]).to_numpy()
-    draw_shapes(ax, places[~differs], grid.square, AGREE)
+    blocks, differs = grid.prepare(cells, ax), (cells["class"] != cells["class_norm"]).to_numpy()
+    blocks.fill(ax, ~differs, AGREE)
+    if blocks.is_seamless and differs.any():  # under the halves: the region outside its square
+        blocks.fill(ax, differs, [to_rgb(CLASS_COLOURS[kind]) for kind in cells["class"][differs]])
     for name, half in (("class", LOWER), ("class_norm", UPPER)):
         colours = [CLASS_COLOURS[kind] for kind in cells[name][differs]]
-        draw_shapes(ax, places[differs], half, colours, edgecolors="white", lw=0.4)
+        blocks.inset(ax, differs, half, colours, edgecolors="0.8", lw=0.4)
     return ax
 
 

@@ -22,6 +22,9 @@ ORDER = {  # column: label, colour, line, and the column it must come near to be
     "a_self": ("attention: own word - same topic", ATTENTION, "--", "a_topic"),
     "a_mask": ("attention of [MASK]: words - [MASK]", MASK, "-.", "a_topic"),
 }
+TURNING = "rotation_v"  # of W^V, in ten steps
+GROWN = 1.05  # a norm whose maximum is less than this times its start has not grown
+FLAT: dict[str, Any] = dict(linewidth=0.6, alpha=0.4)
 WORTH, LEAST = 0.25, 0.1  # of its companion's largest size, and in its own unit
 
 
@@ -33,21 +36,26 @@ def drawable(run: Run) -> pd.DataFrame:
     attends = (trials["attention"] == "trained").to_numpy()
     drawn = dict.fromkeys(("norm_k", "norm_q", "a_topic", "a_self"), attends)
     drawn |= {f"norm_{part[0]}": (trials[part] == "trained").to_numpy() for part in ("value", "embedding")}
+    drawn[TURNING] = drawn["norm_v"]
     drawn["a_mask"] = attends & (trials["key_visibility"] == "all").to_numpy()  # otherwise [MASK] is no key
     frame = records[["trial_id", "step"]].copy()
-    for name in (*NORMS, *ORDER):
+    for name in (*NORMS, *ORDER, TURNING):
         values = column(records, name) if name in records else np.full(len(records), np.nan)
         values = values / (unit[owner] if name in ("v_block", "v_diag") else 1.0)
         is_drawn = np.isfinite(values) & (drawn[name][owner] if name in drawn else True)
         frame[name] = np.where(is_drawn, values, np.nan)
-    return thinned(frame, (*NORMS, *ORDER))
+    return thinned(frame, (*NORMS, *ORDER, TURNING))
 
 
 def norm_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
     """Draw each trained norm as a share of its own maximum; write the maxima below."""
     maxima = {name: largest(frame, name) for name in NORMS if largest(frame, name) > 0}
     for name, unit in maxima.items():
-        draw(frame, ax, name, unit, color=PART_COLOURS[name], linestyle=NORMS[name], label=label(name))
+        look: dict[str, Any] = dict(color=PART_COLOURS[name], linestyle=NORMS[name], label=label(name))
+        start = column(frame, name)[0]
+        draw(frame, ax, name, unit, **look | (FLAT if unit < GROWN * start else {}))
+    if any(line.get_linewidth() == FLAT["linewidth"] for line in ax.lines):
+        ax.plot([], [], color="0.4", label="faint: a norm that does not grow", **FLAT)
     text = ", ".join(f"{name[-1].upper()} {unit:.3g}" for name, unit in maxima.items())
     ax.set_xlabel(f"max {text}" if text else "no finite norm", fontsize=TITLE_SIZE)
     ax.set_ylim(0, min(max(ax.get_ylim()[1], 1.05), 1.5))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
@@ -30,6 +31,7 @@ COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<"
 MOST_SERIES = len(COLOURS)  # in a panel; more cannot be told apart
 MOST_POINTS = 1000  # of a series
 MOST_SLOPES = 40  # lines of the lower panel
+LINES = {"-": "predicted slope", "--": "no slope: median", ":": "least-squares fit"}
 
 
 def onset_by_init_scale(run: Run, scores: pd.DataFrame, level: float = LEVEL) -> Picture:
@@ -42,12 +44,17 @@ def onset_by_init_scale(run: Run, scores: pd.DataFrame, level: float = LEVEL) ->
     known = with_prediction(fit)
     known = known.iloc[evenly(len(known), MOST_SLOPES)]
     optimizers = sorted(set(used["optimizer"]), key=OPTIMIZERS.index)
-    heights = [3.6, 0.75 + 0.2 * len(known)][: 1 + (len(known) > 0)]
+    heights = [3.9, 0.75 + 0.34 * len(known)][: 1 + (len(known) > 0)]
+    styles = {expected(row)[1] for row in fit.to_dict("records") if row["seeds"] and row["onsets"]}
     with style():
         figure = Figure(figsize=(WIDTH, sum(heights)))
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         for ax, name in zip(parts[0].subplots(1, len(optimizers), squeeze=False)[0], optimizers, strict=True):
             onset_panel(times.loc[times["optimizer"] == name], ax)
+        lines = [Line2D([], [], color="0.4", lw=0.9, ls=ls, label=text) for ls, text in LINES.items()]
+        lines = [line for line in lines if line.get_linestyle() in styles]
+        if lines:
+            parts[0].legend(handles=lines, loc="outside lower center", ncols=len(lines))
         if len(known):
             slope_panel(known, parts[1].subplots())
     return Picture(
@@ -106,12 +113,13 @@ def slope_panel(fit: pd.DataFrame, ax: Axes) -> Axes:
     ax.axvline(1, color="#999999", linewidth=0.8)
     ax.plot(steps, place, "|", color="#D55E00", markersize=10, markeredgewidth=1.6, label="predicted")
     ax.errorbar(measured, place, xerr=np.nan_to_num(error), fmt="o", ms=3.5, c="#0072B2", label="measured")
+    place_of: Any = ("axes fraction", "data")
     for row, y in zip(rows, place, strict=True):
         text = f"{row['slope']:.5g} ± {row['slope_se']:.2g} ({row['predicted_steps']:.5g})"
-        ax.annotate(text.replace(" ± nan", ""), (1.01, y), xycoords=("axes fraction", "data"), va="center")
+        ax.annotate(text.replace(" ± nan", ""), (0.99, y + 0.18), xycoords=place_of, ha="right", va="bottom")
     ends = np.concatenate([measured, steps, [1.0]])
     margin = max(0.005, 0.15 * np.ptp(ends))
-    ax.set(xlim=(ends.min() - margin, ends.max() + margin), ylim=(-0.6, len(fit) - 0.4))
+    ax.set(xlim=(ends.min() - margin, ends.max() + margin), ylim=(-0.6, len(fit) - 0.1))
     ax.set_xlabel(r"slope of $\eta\,T_{\mathrm{on}}$ in units of $1/\gamma$")
     ax.set_yticks(place, [", ".join(described(row, names or MAIN_SETTINGS)) for row in rows])
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)

@@ -3,6 +3,7 @@
 `map_layouts` says which panels there are, `map_panels` draws one.
 """
 
+from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
@@ -20,19 +21,22 @@ from topicjax.store.reader import Run
 
 from ..pictures import CLASS_COLOURS, CLASS_HATCHES, WIDTH, Picture, counted, label, sentences, style
 from ..scoring.stages import CUTS, VIEWS, class_counts
+from .map_arrangements import arrange
 from .map_grids import EMPTY, Look
-from .map_layouts import Layout, arrange, draw
+from .map_layouts import Layout, draw
 from .map_panels import (
     AGREE,
     OTHERS,
     cross_panel,
     disagreement_panel,
+    hatch_ink,
     heat_panel,
     is_mixed,
     is_not_topical,
     phase_panel,
 )
 
+ACROSS = 2  # entries of a legend
 VIEW_WORDS = {
     "loss": "the loss split (progress of V and gain by attention against the limit lines)",
     "order": "the order parameters (value blocks and topical attention scores)",
@@ -48,17 +52,24 @@ MEANINGS = {
 
 
 def phase_map(
-    run: Run, scores: pd.DataFrame, view: str = "loss", x: str | None = None, y: str | None = None
+    run: Run,
+    scores: pd.DataFrame,
+    view: str = "loss",
+    x: str | None = None,
+    y: str | None = None,
+    panel: Sequence[str] = (),
 ) -> Picture:
     """Return the map of classes with Theta as shade; the caption says how many panels are not drawn."""
-    layout, end = arrange(scores, view, x, y), VIEWS.get(view, "")
+    layout, end = arrange(run, scores, view, x, y, panel), VIEWS.get(view, "")
     handles = phase_legend(layout, view)
     with style():
-        figure = Figure((WIDTH, layout.height + 0.35 + 0.16 * ceil(len(handles) / 4)))
+        figure = Figure((WIDTH, layout.height + 0.35 + 0.165 * ceil(len(handles) / ACROSS)))
         draw(figure, layout, lambda part, ax, grid: phase_panel(part, ax, view, grid))
         together = {tuple: HandlerTuple(ndivide=None, pad=0)}
         names, marks = list(handles), list(handles.values())
-        figure.legend(marks, names, loc="outside lower center", ncols=4, handler_map=together, title=LEGEND)
+        figure.legend(
+            marks, names, loc="outside lower center", ncols=ACROSS, handler_map=together, title=LEGEND
+        )
     counts = layout.cells["class" + end].value_counts()
     hollow, mixed = is_not_topical(layout.cells, view).sum(), is_mixed(layout.cells, view)[0].sum()
     parts = {
@@ -77,40 +88,59 @@ def phase_map(
     return Picture(figure, f"Classes in the {view} view", caption, f"{layout.alt}. Cells by class: {found}.")
 
 
-def norm_phase_map(run: Run, scores: pd.DataFrame) -> Picture:
+def norm_phase_map(
+    run: Run,
+    scores: pd.DataFrame,
+    x: str | None = None,
+    y: str | None = None,
+    panel: Sequence[str] = (),
+) -> Picture:
     """Return the map of classes in the view of the norms."""
-    return phase_map(run, scores, "norm")
+    return phase_map(run, scores, "norm", x, y, panel)
 
 
 def theta_map(
-    run: Run, scores: pd.DataFrame, view: str = "loss", x: str | None = None, y: str | None = None
+    run: Run,
+    scores: pd.DataFrame,
+    view: str = "loss",
+    x: str | None = None,
+    y: str | None = None,
+    panel: Sequence[str] = (),
 ) -> Picture:
     """Return the map of Theta: 1 where V is done before attention begins."""
-    return heat_map(arrange(scores, view, x, y, 0.55), "theta", view)
+    return heat_map(arrange(run, scores, view, x, y, panel), "theta", view)
 
 
 def log_lag_map(
-    run: Run, scores: pd.DataFrame, view: str = "loss", x: str | None = None, y: str | None = None
+    run: Run,
+    scores: pd.DataFrame,
+    view: str = "loss",
+    x: str | None = None,
+    y: str | None = None,
+    panel: Sequence[str] = (),
 ) -> Picture:
     """Return the map of log lag: positive where V is ahead of attention."""
-    return heat_map(arrange(scores, view, x, y, 0.55), "log_lag", view)
+    return heat_map(arrange(run, scores, view, x, y, panel), "log_lag", view)
 
 
 def heat_map(layout: Layout, name: str, view: str) -> Picture:
     """Return a map of theta or log_lag with its colour bar."""
     values = layout.cells[name + VIEWS[view]].to_numpy(float)
     finite = values[np.isfinite(values)]
+    hatched = len(values) - len(finite)
     largest = max(np.abs(finite).max(initial=0), 1e-3)
     limits = (0.0, 1.0) if name == "theta" else (-largest, largest)
     scale = ScalarMappable(Normalize(*limits), colormaps["cividis" if name == "theta" else "PuOr"])
     with style():
-        figure = Figure((WIDTH, layout.height))
+        handles = heat_legend(layout, hatched)
+        figure = Figure((WIDTH, layout.height + 0.65 + 0.2 * bool(handles)))
         axes = draw(
             figure, layout, lambda part, ax, grid: heat_panel(part, ax, name + VIEWS[view], scale, grid)
         )
-        figure.colorbar(scale, ax=axes, label=label(name), aspect=25, pad=0.04)
+        figure.colorbar(scale, ax=axes, label=label(name), location="bottom", aspect=30, pad=0.02, shrink=0.8)
+        if handles:
+            figure.legend(handles=handles, loc="outside lower center", ncols=ACROSS)
     span = f"{finite.min():.2f} to {finite.max():.2f}" if len(finite) else "none"
-    hatched = len(values) - len(finite)
     parts = {
         f"{MEANINGS[name]}, median over the trials of a cell that have it, by {VIEW_WORDS[view]}; values: "
         f"{span}.": True,
@@ -123,24 +153,30 @@ def heat_map(layout: Layout, name: str, view: str) -> Picture:
     return Picture(figure, title[0].upper() + title[1:], sentences(parts), alt)
 
 
-def view_disagreement(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> Picture:
+def view_disagreement(
+    run: Run,
+    scores: pd.DataFrame,
+    x: str | None = None,
+    y: str | None = None,
+    panel: Sequence[str] = (),
+) -> Picture:
     """Return the classes of the loss view against the other two, and the cells where the norms disagree."""
-    layout = arrange(scores, "loss", x, y)
+    layout = arrange(run, scores, "loss", x, y, panel)
     cells, same = layout.cells, {view: scores["class"] == scores["class" + VIEWS[view]] for view in VIEWS}
     differs = cells["class"] != cells["class_norm"]
     seen = {*cells["class"][differs], *cells["class_norm"][differs]}
     handles = [Patch(fc=CLASS_COLOURS[name], ec="0.6", label=name) for name in CLASS_COLOURS if name in seen]
-    above, below = 1.35 + 0.2 * class_counts(scores).any(axis=1).sum(), layout.height + 0.5
+    above = 2 * (1.45 + 0.2 * class_counts(scores).any(axis=1).sum())
+    below = layout.height + 0.35 + 0.165 * ceil((len(handles) + 2) / ACROSS)
     with style():
         figure = Figure((WIDTH, above + below))
         parts: Any = figure.subfigures(2, 1, height_ratios=[above, below])
         tables, maps = parts
-        for ax, view in zip(tables.subplots(1, 2), ("norm", "order"), strict=True):
+        for ax, view in zip(tables.subplots(2, 1), ("norm", "order"), strict=True):
             cross_panel(scores, ax, view)
-        tables.axes[1].set_ylabel("")
         draw(maps, layout, disagreement_panel)
-        handles += [Patch(fc=AGREE, label="loss and norms agree")]
-        maps.legend(handles=handles, loc="outside lower center", ncols=5, title=HALVES)
+        handles += [Patch(fc=AGREE, label="loss and norms agree"), *heat_legend(layout, 0)]
+        maps.legend(handles=handles, loc="outside lower center", ncols=ACROSS, title=HALVES)
     agree = " and ".join(f"{same[view].sum()} by the {words}" for view, words in OTHERS.items())
     caption = (
         "Above: trials by their class in the loss view (rows) and in another view (columns). Of "
@@ -155,13 +191,20 @@ def view_disagreement(run: Run, scores: pd.DataFrame, x: str | None = None, y: s
     return Picture(figure, "Where the views disagree", caption, alt)
 
 
+def heat_legend(layout: Layout, hatched: int) -> list[Any]:
+    """Return a handle for cells without a value and one for places without a cell, as far as they occur."""
+    marks = [Patch(fc="white", hatch="////", ec="0.7", lw=0.4, label="no value")] if hatched else []
+    dot = Line2D([], [], ms=2.5, **EMPTY, label="not run or not finished")
+    return [*marks, *([dot] if layout.empty else [])]
+
+
 def phase_legend(layout: Layout, view: str) -> dict[str, Any]:
     """Return a handle per class that occurs, with its number of cells, and per mark that occurs."""
     cells, end = layout.cells, VIEWS[view]
     counts, (mixed, failed) = cells["class" + end].value_counts(), is_mixed(cells, view)
     handles: dict[str, Any] = {}
     for name in CLASS_COLOURS:
-        patch = Patch(fc=CLASS_COLOURS[name], hatch=CLASS_HATCHES.get(name), ec="0.45", lw=0.4)
+        patch = Patch(fc=CLASS_COLOURS[name], hatch=CLASS_HATCHES.get(name), ec=hatch_ink(name), lw=0.4)
         handles |= {f"{name}: {counts[name]}": patch} if name in counts else {}
     tint = [Patch(fc=1 - w * (1 - np.array(to_rgb(CLASS_COLOURS["two-stage"])))) for w in (0.5, 0.75, 1)]
     corner: Look = dict(ls="", color="black", mew=0, ms=5)

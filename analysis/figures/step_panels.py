@@ -7,16 +7,21 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, NullLocator
 
 from ..frames import column
-from ..pictures import WIDTH
+from ..pictures import SMALL, WIDTH
 
 MOST_POINTS = 250  # of a line; more records are drawn as medians over bins of steps
 INTERVALS = 15  # more record intervals than this: steps on a logarithmic axis
-TITLE_SIZE, TITLE_LINE = 6.5, 0.115  # points, and inches per line
-TITLE_WIDTH = 112  # characters over the whole figure
+TITLE_SIZE, TITLE_LINE = SMALL, 0.125  # points, and inches per line
+LEGEND_LINE = 0.16  # inches
+TITLE_WIDTH = 80  # characters over the whole figure
+ACROSS = 2  # panels: more are too small for a phone
+HALF = 0.5  # a band ends where fewer of its trials than this share still have records
+ENDS = "A line ends where fewer than half of its trials still have records."
+QUARTILES = Patch(fc="0.5", alpha=0.3, lw=0, label="band: quartiles of the trials")
 Columns = list[list[Axes]]
 
 
@@ -24,10 +29,10 @@ def panel_grid(
     titles: Sequence[Sequence[str]], across: int, rows: Mapping[str, float]
 ) -> tuple[Figure, Columns]:
     """Return a figure with a column of panels under each title; a row of panels has a label and a height."""
-    across = min(across, len(titles))
+    across = min(across, len(titles), ACROSS)
     lines, heights = -(-len(titles) // across), list(rows.values())
     height = sum(heights) + 0.4 + TITLE_LINE * max(map(len, titles))
-    figure = Figure(figsize=(WIDTH if len(titles) > 1 else 0.7 * WIDTH, lines * height + 0.9))
+    figure = Figure(figsize=(WIDTH, lines * height + 0.9))
     grid = figure.subplots(lines * len(rows), across, squeeze=False, height_ratios=heights * lines)
     columns = [list(part) for line in np.split(grid, lines) for part in line.T]
     for ax in (ax for axes in columns[len(titles) :] for ax in axes):
@@ -46,7 +51,7 @@ def title_lines(texts: Sequence[str], across: int) -> list[str]:
     """Return the texts with commas, as many on a line as fit with so many panels across."""
     lines: list[str] = []
     for text in texts:
-        if lines and len(lines[-1]) + 2 + len(text) <= TITLE_WIDTH // min(across, 4):
+        if lines and len(lines[-1]) + 2 + len(text) <= TITLE_WIDTH // min(across, ACROSS):
             lines[-1] += f", {text}"
         else:
             lines.append(text)
@@ -84,19 +89,19 @@ def thinned(frame: Any, names: Sequence[str], steps: Any = None) -> pd.DataFrame
     return frame[["trial_id", "step", *names]].copy()
 
 
-def shared_legend(figure: Figure, columns: Sequence[Sequence[Axes]], order: Iterable[str] = ()) -> None:
-    """Explain every line once, below the panels: one column of the legend per row of panels."""
+def is_cut_short(band: pd.DataFrame) -> bool:
+    """Return whether quantiles of `bands` are left out at steps that fewer than half of the trials have."""
+    return bool((band["q50"].isna() & (band["trials"] > 0)).any())
+
+
+def shared_legend(
+    figure: Figure, columns: Sequence[Sequence[Axes]], order: Iterable[str] = (), more: Iterable[Any] = ()
+) -> None:
+    """Explain every line once, below the panels, in this order and with the handles of `more` after it."""
     rank = {text: place for place, text in enumerate(order)}
-    parts: list[dict[str, Any]] = [{} for _ in columns[0]]
-    for part, row in zip(parts, zip(*columns, strict=True), strict=True):
-        found = [entry for ax in row for entry in zip(*ax.get_legend_handles_labels(), strict=True)]
-        part |= {
-            text: handle for handle, text in sorted(found, key=lambda entry: rank.get(entry[1], len(rank)))
-        }
-    for part in parts[:-1]:
-        for text in set(part) & set(parts[-1]):
-            del part[text]
-    longest = max(map(len, parts))
-    filled = [[*part.items(), *[("", Line2D([], [], alpha=0))] * (longest - len(part))] for part in parts]
-    texts, handles = zip(*(entry for part in filled for entry in part), strict=True)
-    figure.legend(handles, texts, loc="outside lower center", ncols=len(parts))
+    axes = [ax for row in zip(*columns, strict=True) for ax in row]
+    found = [entry for ax in axes for entry in zip(*ax.get_legend_handles_labels(), strict=True)]
+    found.sort(key=lambda entry: rank.get(entry[1], len(rank)))
+    entries = {text: handle for handle, text in found} | {handle.get_label(): handle for handle in more}
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, -(-len(entries) // ACROSS) - 4))
+    figure.legend([*entries.values()], [*entries], loc="outside lower center", ncols=ACROSS)

@@ -4,43 +4,26 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import theorem2_matrix
 
 from ..optima import Measured, measured_text, measured_value, optimum, optimum_error
-from ..pictures import WIDTH, Picture, counted, described, label, setting_text, style
-from ..trained_models import Array, EffectiveModel, Frame, block_share, colour_limit, sizes_and_masking
+from ..pictures import Picture, counted, label, setting_text
+from ..trained_models import Array, EffectiveModel, Frame, block_share, sizes_and_masking
 from .matrix_cells import OBJECTIVES, ChosenCells, choose_cells
+from .matrix_panels import Panel, Panels, heat_maps
 
-MASK_WIDTH = 0.4  # [MASK] is drawn as wide as this share of a topic: one line could not be seen
 READING = (
     "Tokens are sorted by topic; [MASK] comes first, beyond the black line, drawn wider than a word. Single "
     "entries may lie beyond the colours."
 )
 BLOCKS = "the share of the variance over pairs of different words that sharing a topic explains"
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One heat map of a figure."""
-
-    matrix: Array
-    words_per_topic: int
-    objective: str  # panels of one objective share their colours
-    title: str
-
-
-Panels = dict[tuple[int, int], Panel]  # by row and column of panels
 Measure = Callable[[EffectiveModel, Mapping[str, Any]], Measured]
 
 
@@ -88,38 +71,6 @@ def figure2(run: Run, scores: pd.DataFrame) -> Picture:
     return Picture(figure, title, " ".join(caption), spoken("the value matrix", chosen, measured_value))
 
 
-def heat_map(matrix: Array, ax: Axes, words_per_topic: int, limit: float) -> Axes:
-    """Draw a V x V matrix between -limit and limit, [MASK] first and wider, lines between topics."""
-    wide = max(1, round(MASK_WIDTH * words_per_topic))
-    index = np.r_[np.zeros(wide, int), np.arange(1, len(matrix))]
-    ax.imshow(matrix[np.ix_(index, index)], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    topics = (len(matrix) - 1) // words_per_topic
-    edges, last = wide - 0.5 + words_per_topic * np.arange(topics), len(index) - 0.5
-    for places, colour, width in ((edges[1:], "0.6", 0.25), (edges[:1], "black", 0.7)):
-        ax.hlines(places, -0.5, last, color=colour, linewidth=width)
-        ax.vlines(places, -0.5, last, color=colour, linewidth=width)
-    named = np.array(sorted({(topics + 1) // 2, topics}))
-    centres = wide + (named - 0.5) * words_per_topic - 0.5
-    names = ["[MASK]", *map(str, named)]
-    ax.set_xticks([(wide - 1) / 2, *centres], names, fontsize=6.5)
-    ax.set_yticks([(wide - 1) / 2, *centres], names, fontsize=6.5)
-    ax.get_xticklabels()[0].set_horizontalalignment("left")  # else it needs room beside the panel
-    ax.tick_params(length=2, pad=1.5)
-    ax.spines[:].set_visible(True)
-    return ax
-
-
-def attention_matrix(S: Array, ax: Axes, words_per_topic: int, limit: float | None = None) -> Axes:
-    """Draw attention scores (row = key, column = query), each query's mean over word keys taken off.
-
-    The softmax over keys does not see what is taken off.
-    """
-    centred = S - S[1:].mean(axis=0, keepdims=True)
-    heat_map(centred, ax, words_per_topic, limit or colour_limit([(centred, words_per_topic)]))
-    ax.set(xlabel="attending token (topic)", ylabel="seen token (topic)")
-    return ax
-
-
 def value_matrix(model: EffectiveModel) -> Array:
     """Return the value matrix between token types."""
     return model.U
@@ -141,13 +92,9 @@ def trained_panels(
     """Return a panel for each cell: its lowest seed, titled with the range over seeds of what is measured."""
     panels = {}
     for (row, column), cell in chosen.cells.items():
-        is_first = not any((above, column) in chosen.cells for above in range(row))
         kinds, values = zip(*(measure(model, cell.settings) for model in cell.models), strict=True)
-        lines = [*map(label, column)] if is_first else []
-        lines += [
-            setting_text("learning_rate", cell.settings["learning_rate"]),
-            measured_text(kinds[0], *values),
-        ]
+        rate = setting_text("learning_rate", cell.settings["learning_rate"])
+        lines = [", ".join(map(label, column)), f"{rate}, {measured_text(kinds[0], *values)}"]
         words = int(cell.settings["words_per_topic"])
         place = row, chosen.columns.index(column)
         panels[place] = Panel(matrix(cell.models[0]), words, column[0], "\n".join(lines))
@@ -164,10 +111,9 @@ def predicted_panels(chosen: ChosenCells) -> tuple[Panels, list[str]]:
             continue
         sizes = sizes_and_masking(cell.settings)
         blocks = theorem2_matrix(*sizes)
-        names = ("", "") if panels else ("theory:\noptimum\n\n", "theory:\nTheorem 2\n\n")
-        titles = names[0] + " ", names[1] + measured_text("error", optimum_error(blocks, cell.settings))
-        panels[row, right] = Panel(best, sizes[1], "squared", titles[0])
-        panels[row, right + 1] = Panel(blocks, sizes[1], "squared", titles[1])
+        error = measured_text("error", optimum_error(blocks, cell.settings))
+        panels[row, right] = Panel(best, sizes[1], "squared", "theory: optimum\n ")
+        panels[row, right + 1] = Panel(blocks, sizes[1], "squared", f"theory: Theorem 2\n{error}")
     is_trained = any(cell.settings["attention"] == "trained" for cell in chosen.cells.values())
     sentences = [
         "Optimum: W^V of least squared loss under uniform attention for the row's documents, keys and L2; "
@@ -176,50 +122,6 @@ def predicted_panels(chosen: ChosenCells) -> tuple[Panels, list[str]]:
         "Error: Frobenius distance to the optimum over its norm, without [MASK] where it is no key.",
     ]
     return panels, sentences if panels else []
-
-
-def heat_maps(
-    panels: Panels, chosen: ChosenCells, xlabel: str, ylabel: str, units: Mapping[str, str]
-) -> Figure:
-    """Return the figure with a colour bar below the panels of each objective."""
-    rows, columns = (1 + max(place[axis] for place in panels) for axis in (0, 1))
-    with style():
-        side = min(1.7, (WIDTH - 0.8) / columns)
-        lines = [
-            max(panel.title.count("\n") for (line, _), panel in panels.items() if line == row)
-            for row in {place[0] for place in panels}
-        ]
-        figure = Figure(figsize=(WIDTH, rows * (side + 0.1) + 0.12 * sum(lines) + 1.22))
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for objective in sorted({panel.objective for panel in panels.values()}):
-            own = {place: panel for place, panel in panels.items() if panel.objective == objective}
-            limit = colour_limit([(panel.matrix, panel.words_per_topic) for panel in own.values()])
-            for place, panel in own.items():
-                heat_map(panel.matrix, axes[place], panel.words_per_topic, limit)
-                axes[place].set_title(panel.title, fontsize=7)
-            under = sorted({place[1] for place in own})
-            image, above = axes[next(iter(own))].images[0], axes[:, under].ravel()
-            bar = figure.colorbar(image, ax=above, location="bottom", extend="both", aspect=11 * len(under))
-            bar.set_label(units[objective])
-            bar.locator = MaxNLocator(4 + len(under) // 3, symmetric=True)
-        label_edges(axes, panels, chosen, xlabel, ylabel)
-    return figure
-
-
-def label_edges(axes: Any, panels: Panels, chosen: ChosenCells, xlabel: str, ylabel: str) -> None:
-    """Label the left and the lower panels, and hide the places without a panel."""
-    for row, column in np.ndindex(axes.shape):
-        ax = axes[row, column]
-        ax.set_visible((row, column) in panels)
-        names = ", ".join(described(chosen.rows[row], chosen.rows[row]))
-        if column == 0:
-            ax.set_ylabel(f"{names}\n{ylabel}" if names else ylabel)
-        else:
-            ax.tick_params(labelleft=False)
-        if (row + 1, column) in panels:
-            ax.tick_params(labelbottom=False)
-        else:
-            ax.set_xlabel(xlabel, fontsize=7)
 
 
 def seeds(chosen: ChosenCells) -> str:

@@ -25,29 +25,48 @@ from ..figures.any_records import (
     said,
     swept,
 )
-from ..figures.trajectories import cell_of
+from ..figures.seed_bands import cell_of
 from ..frames import varying
 from ..pictures import MOST_VALUES, counted, first_of
 from . import page
 from .catalogue import Entry, any_run
+from .live import Live
+from .progress import Progress
 from .provenance import files, plans_sentence, provenance
+from .safely import part
+from .selection import Selection
 from .tables import ERROR, HEADERS
 
 
-def render(run: Run, draw: Callable[..., str], tabulate: Callable[..., str], say: Callable) -> str:
+def render(
+    run: Run,
+    draw: Callable[..., str],
+    tabulate: Callable[..., str],
+    progress: Progress,
+    chosen: Selection,
+    filtered: str = "",
+    live: Live | None = None,
+) -> str:
     """Return the page; `draw` and `tabulate` make an entry of it and write its files on the way."""
-    cells, state = cell_table(run), status(run.folder)
-    plans = plans_sentence(state)
-    lead = (f"<p>{html.escape(plans)}</p>\n" if plans else "") + page.items([*findings(run, state)], "answer")
+    cells, state = cell_table(run, chosen.x, chosen.y), status(run.folder)
+    shown = {head: chosen.applied(entry, filtered) for head, entry in FIGURES.items()}
+    table = chosen.applied(CELLS, filtered)
+    progress.total = 1 + sum(entry.fits(run, cells) for entry in shown.values())
+    plans = [sentence for sentence in (plans_sentence(state), filtered) if sentence]
+    lead = (live.sentence(run) if live else "") + "".join(f"<p>{html.escape(text)}</p>\n" for text in plans)
+    lead += part("answer", lambda: page.items([*findings(run, state)], "answer"))
     sections = [
-        *((head, draw(entry, run, cells, say)) for head, entry in FIGURES.items()),
-        ("Cells", tabulate(CELLS, run, cells, say)),
-        *(("Settings", settings_tables(run)), ("Provenance", provenance(run)), ("Files", files(run.folder))),
+        *((head, draw(entry, run, cells, progress)) for head, entry in shown.items()),
+        ("Cells", tabulate(table, run, cells, progress)),
+        ("Settings", part("settings", settings_tables, run)),
+        ("Provenance", part("provenance", provenance, run)),
+        ("Files", part("files", files, run.folder)),
     ]
     question = str(last_run(run.manifest).get("description", "")).split("\n")[0]
     counts = f"{counted(len(run.trials), 'trial')} in {counted(len(cells), 'cell')}."
     subtitle = f"{question} Experiment {run.experiment}: {counts}".strip()
-    return page.page(f"topicjax: {run.name}", subtitle, lead, [part for part in sections if part[1]])
+    head = live.head if live else ""
+    return page.page(f"topicjax: {run.name}", subtitle, lead, [each for each in sections if each[1]], head)
 
 
 def findings(run: Run, state: Status) -> Iterator[str]:
@@ -67,9 +86,9 @@ def findings(run: Run, state: Status) -> Iterator[str]:
     yield f"What varies: {first_of(values)}." if values else "No setting varies."
 
 
-def cell_table(run: Run) -> pd.DataFrame:
+def cell_table(run: Run, x: str | None = None, y: str | None = None) -> pd.DataFrame:
     """Return one row per cell: its settings, trials, diverged ones, medians of the others' final values."""
-    names, ok = swept(run)[0], is_ok(run)
+    names, ok = swept(run, x, y)[0], is_ok(run)
     cell = cell_of(run, names)
     cells = run.trials[names].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     cells = cells.assign(**{TRIALS: np.bincount(cell), DIVERGED: np.bincount(cell, ~ok).astype(int)})
@@ -96,7 +115,10 @@ def readable(run: Run, cells: pd.DataFrame) -> pd.DataFrame:
     return cells.rename(columns=lambda n: f"{n} (setting)" if n in HEADERS or n.endswith(ERROR) else n)
 
 
-FIGURES = {"Records": Entry("records", any_run, records), "Final values": Entry("finals", has_axis, finals)}
+FIGURES = {
+    "Records": Entry("records", any_run, records, axes=("x", "y")),
+    "Final values": Entry("finals", has_axis, finals, axes=("x", "y")),
+}
 CELLS = Entry(
     "cells", any_run, readable, "Cells: trials, and medians of those that did not diverge, at the end"
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from topicjax.store.reader import Run
@@ -16,12 +17,14 @@ from ..figures.landscape import landscapes
 from ..figures.loss_curves import loss_curves
 from ..figures.onset import onset_by_init_scale
 from ..figures.phase_maps import log_lag_map, norm_phase_map, phase_map, theta_map, view_disagreement
-from ..figures.trajectories import figure4, norm_bands
+from ..figures.seed_bands import norm_bands, rotation, turning
+from ..figures.trajectories import figure4
 from ..figures.weight_matrices import figure1, figure2
 from ..scoring.cells import count_cells
+from ..scoring.onset_times import LEVEL
 from ..scoring.stability import longest_steps
 from ..scoring.trained_parts import trains_attention, trains_both, trains_value
-from ..trained_models import with_weights
+from ..trained_models import has_data_model, with_weights
 from . import tables
 from .explorer import explorer
 
@@ -37,6 +40,7 @@ class Entry:
     make: Callable[..., Any]  # of (run, scores); a table that can be pooled also of the settings to pool
     title: str = ""
     can_pool: bool = False
+    axes: tuple[str, ...] = ()  # what a reader may choose: names of arguments of `make`
 
 
 def any_run(run: Run, scores: pd.DataFrame) -> bool:
@@ -64,6 +68,11 @@ def has_seeds(run: Run, scores: pd.DataFrame) -> bool:
     return len(set(scores["seed"])) > 1
 
 
+def has_rotation(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether the rotation of W^V was recorded."""
+    return bool(turning(run).any())
+
+
 def has_weights(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether some finite trial has stored weights."""
     return len(with_weights(run.trials)) > 0
@@ -77,6 +86,21 @@ def has_embeddings(run: Run, scores: pd.DataFrame) -> bool:
 def has_values(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether there are trained value matrices among the stored weights."""
     return has_weights(run, scores) and bool(trains_value(scores).any())
+
+
+def has_landscape(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some finite trial with trained attention has documents whose landscape is known."""
+    trials: Any = run.trials
+    if not {"final_a_topic", "final_a_self"} <= {*trials}:
+        return False
+    ends = np.isfinite(trials[["final_a_topic", "final_a_self"]].to_numpy(float)).all(axis=1)
+    sizes = (trials["topics"] > 1) & (trials["words_per_topic"] > 1) & has_data_model(trials)
+    return bool((ends & sizes & (trials["attention"] == "trained") & (trials["status"] == "ok")).any())
+
+
+def has_onset(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether attention became topical somewhere, at one of several init scales."""
+    return shows_onset(run, scores) and bool((run.trajectories["a_topic"] >= LEVEL).any())
 
 
 def has_few_matrices(run: Run, scores: pd.DataFrame) -> bool:
@@ -94,26 +118,31 @@ def can_be_cut(run: Run, scores: pd.DataFrame) -> bool:
     return some_train_both(run, scores) and longest_steps(run) > 0
 
 
-LEAD = Entry("phase_map", is_map, phase_map)
-EXPLORER = Entry("explorer", any_run, explorer)  # above the first map, not a file of its own
+AXES = ("x", "y", "panel")
+LEAD = Entry("phase_map", is_map, phase_map, axes=AXES)
+EXPLORER = Entry("explorer", any_run, explorer, axes=("x", "y"))  # above the first map, not a file of its own
 FIGURES: dict[str, list[Entry]] = {  # by the section they are in
     "Trajectories": [
         Entry("figure4", any_run, figure4),
         Entry("bands", has_seeds, norm_bands),
+        Entry("rotation", has_rotation, rotation),
         Entry("loss", any_run, loss_curves),
     ],
-    "Maps": [Entry("theta", is_map, theta_map), Entry("log_lag", is_map, log_lag_map)],
+    "Maps": [
+        Entry("theta", is_map, theta_map, axes=AXES),
+        Entry("log_lag", is_map, log_lag_map, axes=AXES),
+    ],
     "Norms against loss": [
-        Entry("views", is_map, view_disagreement),
-        Entry("phase_map_norm", is_map, norm_phase_map),
+        Entry("views", is_map, view_disagreement, axes=AXES),
+        Entry("phase_map_norm", is_map, norm_phase_map, axes=AXES),
     ],
     "Inside the models": [
         Entry("figure1", has_embeddings, figure1),
         Entry("figure2", has_values, figure2),
     ],
     "Theory": [
-        Entry("landscape", some_train_attention, landscapes),
-        Entry("onset", shows_onset, onset_by_init_scale),
+        Entry("landscape", has_landscape, landscapes),
+        Entry("onset", has_onset, onset_by_init_scale),
     ],
 }
 TABLES = [

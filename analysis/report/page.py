@@ -24,7 +24,7 @@ h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; border-bottom: 1px solid var(--r
 .answer li { margin: .35rem 0; }
 .answer li:first-child { font-size: 1.1rem; font-weight: 600; }
 figure { margin: 1.2rem 0 1.8rem; }
-figure img { display: block; width: 100%; height: auto; }
+figure img { display: block; width: 100%; max-width: 46rem; height: auto; }
 figcaption { color: var(--faint); font-size: .88rem; margin-top: .4rem; }
 figcaption b { color: var(--ink); }
 .wide { overflow-x: auto; margin: .8rem 0; }
@@ -55,18 +55,18 @@ pre { overflow-x: auto; background: #f6f8fa; padding: .7rem; font-size: .82rem; 
 """
 
 
-def page(title: str, subtitle: str, lead: str, sections: Sequence[tuple[str, str]]) -> str:
-    """Return the whole document: the lead, then a list of contents, then headed sections."""
-    links = " ".join(f'<a href="#{anchor(head)}">{html.escape(head)}</a>' for head, _ in sections)
+def page(title: str, subtitle: str, lead: str, sections: Sequence[tuple[str, str]], head: str = "") -> str:
+    """Return the whole document: the lead, then a list of contents, then headed sections; `head` is HTML."""
+    links = " ".join(f'<a href="#{anchor(heading)}">{html.escape(heading)}</a>' for heading, _ in sections)
     body = "\n".join(
-        f'<section id="{anchor(head)}"><h2>{html.escape(head)}</h2>\n{content}</section>'
-        for head, content in sections
+        f'<section id="{anchor(heading)}"><h2>{html.escape(heading)}</h2>\n{content}</section>'
+        for heading, content in sections
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'  # a browser asks for one otherwise
-        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n{head}</head>\n<body>\n"
         f'<h1>{html.escape(title)}</h1>\n<p class="sub">{html.escape(subtitle)}</p>\n'
         f"{lead}\n<nav>{links}</nav>\n{body}\n</body>\n</html>\n"
     )

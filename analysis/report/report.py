@@ -5,14 +5,12 @@
 
 import functools
 import html
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 
-from topicjax.errors import UserError
-from topicjax.store.files import StoreError, write_whole
+from topicjax.store.files import write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import FIRST_EXPERIMENT, Run, load
 from topicjax.store.status import status
@@ -26,6 +24,8 @@ from . import any_experiment, page, tables
 from .catalogue import EXPLORER, FIGURES, LEAD, TABLES, Entry
 from .definitions import definitions
 from .findings import findings
+from .live import Live
+from .progress import Progress
 from .provenance import (
     CELLS,
     FIGURES_FOLDER,
@@ -36,6 +36,8 @@ from .provenance import (
     provenance,
     settings_tables,
 )
+from .safely import absent, part
+from .selection import Selection, only
 
 MOST_ROWS = 40  # of a table on the page; its CSV file has all
 MOST_LINES = 1000  # of a Markdown file; a longer table is pooled for the page and for it, if it can be
@@ -56,57 +58,110 @@ CLASS_WORDS = (
     "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
     f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
 )
+LIVE_FIGURES = ("Maps",)  # sections of a page that is made again and again
+EVERYTHING = Selection()
 ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No map to explore"}
 Say = Callable[[str], object]
 Show = Callable[[Entry, Run, pd.DataFrame], str]
-logger = logging.getLogger(__name__)
 
 
 def nothing(message: str) -> None:
     """Take a message and do nothing."""
 
 
-def write(folder: str | Path, say: Say = nothing) -> Path:
+def write(
+    folder: str | Path, say: Say = nothing, chosen: Selection = EVERYTHING, live: Live | None = None
+) -> Path:
     """Write report.html with its figures and tables into a run folder; return its path.
 
-    `say` is called with a line of text before each piece of work.
+    `say` is called with a line of text before each piece of work, and again while it takes long.  A `live`
+    page has the answer, maps and tables only, and loads itself again.
     """
-    run = load(folder)
-    say("reading the run ...")
-    if run.experiment != FIRST_EXPERIMENT:
-        return write_file(run.folder / REPORT, any_experiment.render(run, draw, tabulate, say))
+    with Progress(say) as progress:
+        run = load(folder)
+        progress("reading the run ...")
+        chosen.check(run)
+        make = any_page if run.experiment != FIRST_EXPERIMENT else first_page
+        return write_file(run.folder / REPORT, make(run, progress, chosen, live))
+
+
+def any_page(run: Run, progress: Progress, chosen: Selection, live: Live | None) -> str:
+    """Return the page of a run of another experiment; figures and tables are written on the way."""
+    kept = chosen.kept(run)
+    filtered = chosen.sentence(kept.sum(), len(kept))
+    run, _ = only(run, kept)
+    return any_experiment.render(run, draw, tabulate, progress, chosen, filtered, live)
+
+
+def first_page(run: Run, progress: Progress, chosen: Selection, live: Live | None) -> str:
+    """Return the page of a run of the topic model; scores, figures and tables are written on the way."""
     run = aligned(run)
     run = run.replace(restore=functools.lru_cache(KEPT_WEIGHTS)(run.restore))
-    say(f"scoring {counted(len(run.trials), 'trial')} ...")
+    progress(f"scoring {counted(len(run.trials), 'trial')} ...")
     scores = score_trials(run)
+    kept = chosen.kept(run, scores["class"])
     cells = score_cells(scores)
     write_stages(scores, run.folder)
     write_whole(run.folder / CELLS, lambda file: cells.to_parquet(file, index=False))
-    content = render(run, scores, cells, say)
-    return write_file(run.folder / REPORT, content)
+    filtered = chosen.sentence(kept.sum(), len(kept))
+    run, tables = only(run, kept, scores=scores)
+    scores = tables["scores"]
+    return render(run, scores, cells if kept.all() else score_cells(scores), progress, chosen, filtered, live)
 
 
-def render(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, say: Say = nothing) -> str:
+def render(
+    run: Run,
+    scores: pd.DataFrame,
+    cells: pd.DataFrame,
+    progress: Progress,
+    chosen: Selection = EVERYTHING,
+    filtered: str = "",
+    live: Live | None = None,
+) -> str:
     """Return the page; figures and tables are written on the way."""
-    plans = plans_sentence(status(run.folder))
-    lead = f"<p>{html.escape(plans)}</p>\n" if plans else ""
-    sentences = findings(scores, cells, run.missing)
-    lead += page.items(sentences, "answer") + definitions(sentences)
-    static = draw(LEAD, run, scores, say)
-    lead += attempt("page", EXPLORER, explore, run, scores, say) + static
+    first, explorer, *others = (chosen.applied(entry, filtered) for entry in (LEAD, EXPLORER, *TABLES))
+    groups = {head: FIGURES[head] for head in (LIVE_FIGURES if live else FIGURES) if head in FIGURES}
+    groups = {head: [chosen.applied(entry, filtered) for entry in own] for head, own in groups.items()}
+    every = [first, *(entry for own in groups.values() for entry in own), *others]
+    progress.total = sum(fits(entry, run, scores) for entry in every)
+    lead = live.sentence(run) if live else ""
+    lead += part("plans", plans_paragraph, run)
+    lead += f"<p>{html.escape(filtered)}</p>\n" if filtered else ""
+    lead += part("answer", answer, scores, cells, run)
+    static = draw(first, run, scores, progress)
+    lead += attempt("page", explorer, explore, run, scores, progress) + static
     sections = [
-        (head, "".join(draw(entry, run, scores, say) for entry in entries))
-        for head, entries in FIGURES.items()
+        (head, "".join(draw(entry, run, scores, progress) for entry in own)) for head, own in groups.items()
     ]
-    sections.append(("Tables", "".join(tabulate(entry, run, scores, say) for entry in TABLES)))
+    sections.append(("Tables", "".join(tabulate(entry, run, scores, progress) for entry in others)))
     sections.append(("Words", words()))
-    sections.append(("Settings", settings_tables(run)))
-    sections.append(("Provenance", provenance(run)))
-    sections.append(("Files", files(run.folder)))
+    sections.append(("Settings", part("settings", settings_tables, run)))
+    sections.append(("Provenance", part("provenance", provenance, run)))
+    sections.append(("Files", part("files", files, run.folder)))
     question = str(last_run(run.manifest).get("description", "")).split("\n")[0]
     counts = f"{counted(len(run.trials), 'trial')} in {counted(len(cells), 'cell')}."
-    subtitle = f"{question} {counts}".strip()
-    return page.page(f"topicjax: {run.name}", subtitle, lead, [part for part in sections if part[1]])
+    subtitle, head = f"{question} {counts}".strip(), live.head if live else ""
+    return page.page(f"topicjax: {run.name}", subtitle, lead, [each for each in sections if each[1]], head)
+
+
+def fits(entry: Entry, run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether an entry will be tried."""
+    try:
+        return entry.fits(run, scores)
+    except Exception:  # `attempt` says why
+        return False
+
+
+def answer(scores: pd.DataFrame, cells: pd.DataFrame, run: Run) -> str:
+    """Return the answer, and what its words mean."""
+    sentences = findings(scores, cells, run.missing)
+    return page.items(sentences, "answer") + definitions(sentences)
+
+
+def plans_paragraph(run: Run) -> str:
+    """Return which plans the folder holds trials of; empty if it is one."""
+    plans = plans_sentence(status(run.folder))
+    return f'<p class="note">{html.escape(plans)}</p>\n' if plans else ""
 
 
 def draw(entry: Entry, run: Run, scores: pd.DataFrame, say: Say = nothing) -> str:
@@ -127,15 +182,7 @@ def attempt(kind: str, entry: Entry, show: Show, run: Run, scores: pd.DataFrame,
         say(f"{kind} {entry.name} ...")
         return show(entry, run, scores)
     except Exception as error:
-        return f"<p>{ABSENT[kind]} ({html.escape(entry.name)}): {html.escape(reason(entry, error))}.</p>\n"
-
-
-def reason(entry: Entry, error: Exception) -> str:
-    """Return why an entry is not on the page; a defect of topicjax is logged with its traceback."""
-    if isinstance(error, UserError | StoreError):
-        return str(error)
-    logger.error("%s could not be made", entry.name, exc_info=error)
-    return f"this is a defect of topicjax, please report it: {type(error).__name__}: {error}"
+        return absent(ABSENT[kind], entry.name, error)
 
 
 def figures(entry: Entry, run: Run, scores: pd.DataFrame) -> str:

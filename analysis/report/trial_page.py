@@ -18,12 +18,12 @@ from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 from topicjax.theory.queries import sample_queries
 
+from ..figures.matrix_panels import attention_matrix, heat_map
 from ..figures.trajectories import trajectory_panels, verdict
-from ..figures.weight_matrices import attention_matrix, heat_map
 from ..frames import SETTINGS, prepared
 from ..optima import optimum_error
 from ..outputs import subfolder
-from ..pictures import WIDTH, Picture, described, style, written
+from ..pictures import Picture, described, style, written
 from ..scoring.stages import VIEWS, score_trials
 from ..trained_models import (
     Array,
@@ -35,6 +35,7 @@ from ..trained_models import (
 )
 from .tables import HEADERS
 
+PAGE_WIDTH = 7.0  # inches: a page to print
 DOCUMENTS = 3
 DRAWN = 100  # documents to choose from
 SHARE = 0.2  # a topic of a document to be drawn has at least this share of its words
@@ -77,7 +78,7 @@ def trial_page(
     scores = score_trials(one)
     score = scores.iloc[0]
     with style():
-        figure = Figure(figsize=(WIDTH, 9.6), layout="constrained")
+        figure = Figure(figsize=(PAGE_WIDTH, 9.6), layout="constrained")
         figure.suptitle(heading(settings, score, step), fontsize=9)
         top, middle, bottom = np.asarray(figure.subfigures(3, 1, height_ratios=[3.0, 2.9, 3.9]), object)
         draw_matrices(model, settings, top)

@@ -1,16 +1,24 @@
-"""Which trials stand for a run: a few telling ones, chosen by rule."""
+"""Which trials stand for a run: the clearest ones of each class, chosen by rule."""
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ..frames import distinct
-from .stages import CLASSES
+from .curves import Array, Cuts
+from .stages import CLASSES, CUTS, classify
 
 KIND = ("objective", "optimizer", "key_visibility")
+MOVED = (  # the cuts that tell classes apart; each is moved towards 0 and towards 1
+    *("collapsed", "no_learning", "finished", "attention"),
+    *("stage2", "two_stage", "simultaneous", "topical"),
+)
+SHIFTS = 10  # a cut is moved by so many steps of equal size, all but the last
 Queues = dict[int, deque[int]]  # of one class: per kind the ranks of its trials, ascending
 
 
@@ -19,24 +27,28 @@ def example_trials(scores: pd.DataFrame, count: int = 4) -> list[str]:
     return list(islice(ranked_trials(scores), count))
 
 
-def ranked_trials(scores: pd.DataFrame) -> Iterator[str]:
+def ranked_trials(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Iterator[str]:
     """Yield the ids of all trials, the most telling first; the same scores give the same ids.
 
     One of each class of the loss view: two-stage, then the most frequent first, failed and unscored last.
-    Of a class, in this order: trials that keep what they learned before those that recede; those
-    that the norm view classes otherwise (of two-stage, those that both views call so: the others
-    are read against them); nearest the median Theta of the class; the smaller id.  If classes run
-    out, further rounds begin with objectives, optimizers and keys that are not shown yet.
+    Of a class, in this order: trials without a suffix; those with the fewest flags; the clearest, see
+    `clearness`; those that the norm view classes otherwise (of two-stage, those that both views call so: the
+    others are read against them); the smaller id.  If classes run out, further rounds begin with objectives,
+    optimizers and keys that are not shown yet.
     """
-    distance = (scores["theta"] - scores.groupby("class")["theta"].transform("median")).abs().fillna(0)
-    agrees = (scores["class"] == scores["class_norm"]) ^ (scores["class"] == "two-stage")
-    kind = distinct(scores, KIND)[0]
-    recedes = scores["flags"].str.contains("recedes") | scores["suffix"].str.contains("lost")
-    names = dict(recedes=recedes, agrees=agrees, distance=distance, id=scores["trial_id"])
-    rank = pd.DataFrame(names | {"class": scores["class"], "kind": kind})
-    rank = rank.sort_values(["recedes", "agrees", "distance", "id"])
+    margin, held = clearness(scores, cuts)
+    names = dict(
+        changes=scores["suffix"] != "",
+        flags=[len(flags.split(",")) if flags else 0 for flags in scores["flags"]],
+        unclear=-margin,
+        agrees=(scores["class"] == scores["class_norm"]) ^ (scores["class"] == "two-stage"),
+        doubtful=-held,
+        id=scores["trial_id"],
+    )
+    rank = pd.DataFrame(names).sort_values(list(names))
+    kind = pd.Series(distinct(scores, KIND)[0], scores.index)
     left: dict[str, Queues] = {}
-    indices: Any = rank.groupby(["class", "kind"]).indices
+    indices: Any = rank.assign(**{"class": scores["class"], "kind": kind}).groupby(["class", "kind"]).indices
     for (name, kind), places in indices.items():
         left.setdefault(name, {})[kind] = deque(places.tolist())
     sizes = {name: sum(map(len, queues.values())) for name, queues in left.items()}
@@ -50,6 +62,24 @@ def ranked_trials(scores: pd.DataFrame) -> Iterator[str]:
             kind, place = take(left[name], shown if turn else set())
             shown.add(kind)
             yield ids[place]
+
+
+def clearness(scores: pd.DataFrame, cuts: Cuts = CUTS) -> tuple[Array, Array]:
+    """Return how far any single cut can move before a trial changes class, and how many moves it survives.
+
+    A cut moves towards 0 or towards 1; the first number is the share of that way, in tenths, the least over
+    all cuts.
+    """
+    before = classify(scores, "loss", cuts)
+    least, total = np.full(len(scores), SHIFTS - 1), np.zeros(len(scores), int)
+    for name, end in product(MOVED, (0.0, 1.0)):
+        cut, same, held = getattr(cuts, name), np.ones(len(scores), bool), np.zeros(len(scores), int)
+        for shift in range(1, SHIFTS):
+            moved = replace(cuts, **{name: cut + (end - cut) * shift / SHIFTS})
+            same &= classify(scores, "loss", moved) == before
+            held += same
+        least, total = np.minimum(least, held), total + held
+    return least / SHIFTS, total
 
 
 def take(queues: Queues, shown: set[int]) -> tuple[int, int]:

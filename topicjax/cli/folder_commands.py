@@ -6,7 +6,9 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from topicjax.cli import advice
 from topicjax.errors import UserError
@@ -132,11 +134,26 @@ def inspect_trial(options: argparse.Namespace) -> int:
 
 
 def write_report(options: argparse.Namespace) -> int:
-    """Write the report of a run into its folder, saying what is being drawn."""
+    """Write the report of a run into its folder, saying what is being drawn; while it runs if watched."""
+    report, panel = analysis("report.report"), tuple(filter(None, options.panel.split(",")))
+    chosen = analysis("report.selection").Selection(options.x, options.y, panel, tuple(options.filters))
     with explained("write into", options.folder):
-        path = analysis("report.report").write(options.folder, say)
+        if options.watch is None:
+            path = report.write(options.folder, say, chosen)
+        else:
+            if not options.watch > 0:
+                raise UserError(f"--watch is {options.watch:g}; allowed: seconds, above 0")
+
+            def write(live: Any) -> Path:
+                return report.write(options.folder, say if live is None else quiet, chosen, live)
+
+            path = analysis("report.live").watch(options.folder, options.watch, write, say)
     print(f"{path}: open it in a browser")
     return 0
+
+
+def quiet(text: str) -> None:
+    """Say nothing: a page that is made again and again says how far it is in one line."""
 
 
 def export_run(options: argparse.Namespace) -> int:

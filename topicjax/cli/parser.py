@@ -17,6 +17,7 @@ EXIT_CODES = (
     "what was typed, nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished "
     "is kept, and the same command continues."
 )
+WATCH_SECONDS = 30.0
 AXIS_FORMS = "NAME=V1,V2|log:LO:HI:N|lin:LO:HI:N|range:LO:HI"
 
 
@@ -71,7 +72,7 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     add_restore_options(add("restore", does.restore_weights, "write the weights of one trial to a file"))
     pictures = add_trial(add("inspect", does.inspect_trial, inspect))
     pictures.add_argument("--out", type=path, help="folder of the pictures (default: FOLDER/inspect)")
-    add_folder(add("report", does.write_report, report))
+    add_report_options(add("report", does.write_report, report))
     add_export_options(add("export", does.export_run, "write a run as CSV files or TensorBoard events"))
 
 
@@ -172,6 +173,36 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         default=60.0,
         metavar="SECONDS",
         help="how often long trials save their state (default: 60)",
+    )
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of report."""
+    add_folder(parser)
+    add = parser.add_argument
+    add("--x", metavar="NAME", help="the setting along x of maps (default: learning_rate if it varies)")
+    add("--y", metavar="NAME", help="the setting along y of maps (default: init_scale if it varies)")
+    add(
+        "--panel",
+        metavar="NAME[,NAME]",
+        default="",
+        help="the settings that tell panels of maps apart first (default: objective,optimizer)",
+    )
+    add(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE[,VALUE]",
+        dest="filters",
+        help="show only trials with these values, as optimizer=sgd or class=two-stage; repeatable",
+    )
+    add(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
+        help="make the page again while the sweep runs, every so many seconds (default: 30)",
     )
 
 
