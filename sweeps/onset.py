@@ -1,7 +1,7 @@
 """When does attention leave the saddle W^K = W^Q = 0?  Four topics, infinite documents, squared loss.
 
 Command:  make sweep SWEEP=onset
-Size:     200 trials, 4 programs, about 2 minutes on 2 cores
+Size:     250 trials, 4 programs, about 2 minutes on 2 cores
 Expect:   with SGD, learning rate x onset step grows with ln(1 / init scale) at the slope that theory/onset.py
           predicts: within 2 %, and within 0.1 % if the finite size of a step is taken into account.  The
           slope halves when p_keep doubles, hardly depends on p_random, and is the same whether W^V is frozen

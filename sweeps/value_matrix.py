@@ -1,7 +1,7 @@
 """Figure 2: does W^V learn one block per topic?  One-hot embeddings, uniform attention, with and without L2.
 
 Command:  make sweep SWEEP=value_matrix
-Size:     16 trials, 2 programs, about 2 minutes on 2 cores
+Size:     40 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   blocks in all four combinations; with squared loss the optimum of finite documents, which differs
           from Theorem 2's only in its diagonal (a kept word is evidence for itself).
 """

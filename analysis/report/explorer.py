@@ -15,7 +15,8 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..figures.map_layouts import choose_axes, rank
+from ..figures.map_arrangements import choose_axes
+from ..figures.map_layouts import rank
 from ..figures.map_panels import ATTENDS
 from ..frames import LINES, MAIN_SETTINGS, aligned, column, settings_in, varying
 from ..pictures import CLASS_COLOURS, CLASS_HATCHES, counted, distinct_texts, label, written

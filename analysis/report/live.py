@@ -55,7 +55,7 @@ def is_finished(state: Status) -> bool:
 
 
 def is_between_rounds(folder: str | Path, seconds: float, sleep: Callable[[float], object]) -> bool:
-    """Return whether a finished run is a refined one that goes on after a pause: it may plan its next round."""
+    """Return whether a finished run is a refined one that goes on after a pause, in its next round."""
     if "refine" not in last_run(read_manifest(folder)):
         return False
     sleep(seconds)
