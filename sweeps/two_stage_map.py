@@ -1,8 +1,8 @@
 """The two-stage map with its boundaries: wider than two_stage, and refined where neighbouring cells disagree.
 
 Command:  make sweep SWEEP=two_stage_map
-Size:     800 trials, 2 programs: the coarse grid; then, in rounds, further trials at its boundaries, at half of
-          the spacing and at a quarter
+Size:     800 trials, 2 programs: the coarse grid; then, in rounds, further trials at its boundaries, at half
+          of the spacing and at a quarter
 Expect:   the borders of the regions that two_stage only suggests, as fine as a grid of 17 x 17 per panel.
 """
 
