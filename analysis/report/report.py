@@ -153,7 +153,7 @@ def fits(entry: Entry, run: Run, scores: pd.DataFrame) -> bool:
 def plans_paragraph(run: Run) -> str:
     """Return which plans the folder holds trials of; empty if it is one."""
     plans = plans_sentence(status(run.folder))
-    return f'<p class="note">{html.escape(plans)}</p>\n' if plans else ""
+    return f"<p>{html.escape(plans)}</p>\n" if plans else ""
 
 
 def draw(entry: Entry, run: Run, scores: pd.DataFrame, say: Say = nothing) -> str:
