@@ -161,7 +161,7 @@ def answer(scores: pd.DataFrame, cells: pd.DataFrame, run: Run) -> str:
 def plans_paragraph(run: Run) -> str:
     """Return which plans the folder holds trials of; empty if it is one."""
     plans = plans_sentence(status(run.folder))
-    return f'<p class="note">{html.escape(plans)}</p>\n' if plans else ""
+    return f"<p>{html.escape(plans)}</p>\n" if plans else ""
 
 
 def draw(entry: Entry, run: Run, scores: pd.DataFrame, say: Say = nothing) -> str:
