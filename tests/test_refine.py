@@ -1,14 +1,18 @@
 """Refinement: points gather where a map's classes change, and the map they make is that of the dense grid."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
 from one_trial import expand
 
+import topicjax
+from topicjax.cli import main
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import TRIALS
 from topicjax.refine import Label, Refinement, make_panels, next_trials
+from topicjax.store.status import status
 from topicjax.sweep import chain, linspace, logspace, product
 
 AXES = ("learning_rate", "init_scale")
@@ -134,3 +138,35 @@ def test_what_cannot_be_refined_is_said(options, sentence):
     with pytest.raises(UserError) as caught:
         make_panels(TRIALS, expand({}, GRID), Refinement(**options))
     assert sentence in str(caught.value)
+
+
+FILE = '''"""Learning rates from nothing to something."""
+from topicjax.sweep import product
+BASE = dict(topics=3, words_per_topic=2, length_min=8, length_max=12, batch_size=4, eval_documents=6,
+            optimizer="sgd", steps=40, record_every=10)
+REFINE = dict(axes="learning_rate", levels=2)
+SWEEP = product(seed=(0, 1), learning_rate=(1e-6, 1.0))
+'''
+
+
+def test_a_sweep_is_refined_resumed_and_reported_as_one(tmp_path, monkeypatch, capsys):
+    """Its first trials learn nothing or something; two rounds halve the gap between them twice."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(os.environ, "JAX_NUM_CPU_DEVICES", "4")
+    (tmp_path / "mine.py").write_text(FILE)
+    assert main(["run", "mine.py", "--budget", "6"]) == 0
+    run = topicjax.load("results/mine")
+    assert sorted(set(run.trials["learning_rate"])) == [1e-6, 1e-3, 1.0] and len(run.trials) == 6
+    assert main(["run", "mine.py"]) == 0
+    assert "refining, round 2: 2 more trials, 8 in all" in capsys.readouterr().out
+    run = topicjax.load("results/mine")
+    rates = sorted(set(run.trials["learning_rate"]))
+    assert rates[:2] == [1e-6, 1e-3] and rates[2:] == [0.0316228, 1.0]  # halves in the logarithm
+    assert run.manifest["runs"][-1]["refine"] == {"axes": ["learning_rate"], "levels": 2}
+    assert run.missing == ()
+    found = status("results/mine")
+    assert (found.finished, found.planned, found.beyond, len(found.plans)) == (8, 8, 0, 1)
+    assert main(["run", "mine.py"]) == 0
+    assert "Nothing left to train" in capsys.readouterr().out
+    assert main(["report", "results/mine"]) == 0
+    assert "Not drawn" not in (tmp_path / "results/mine/report.html").read_text()

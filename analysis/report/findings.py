@@ -60,7 +60,9 @@ def where_it_holds(scores: pd.DataFrame) -> Iterable[str]:
 
 def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
     """Return a sentence on the combinations of other settings where it holds most often, and never."""
-    names = varying(scores, [name for name in SETTINGS if name not in SWEPT])
+    names: list[str] = []
+    for name in varying(scores, [name for name in SETTINGS if name not in SWEPT]):
+        names += varying(scores, [name], names)  # not those that the others decide on
     if not names:
         return
     number, kinds = distinct(scores, names)
