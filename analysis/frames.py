@@ -20,7 +20,7 @@ FIRST = (  # settings that titles and tables name before all others
     *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
     *("attention", "value", "embedding", "embedding_dim", "embedding_scale", "attention_dim"),
     *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
-    *("batch_size", "steps", "record_every", "eval_documents"),
+    *("batch_size", "steps", "until", "record_every", "eval_documents"),
 )
 SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))
 MAIN_SETTINGS = ("objective", "optimizer")  # figures and tables always tell these apart

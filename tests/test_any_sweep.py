@@ -129,7 +129,15 @@ RUNS: dict[str, tuple[Made, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+ALIKE = (  # to others that are tried in every test
+    *("many optimizers", "words only", "no topical attention", "overlapping topics", "one cell"),
+    *("no column of snapshots", "a single record", "attention frozen", "value frozen"),
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in RUNS]
+)
 def test_awkward_runs_have_a_page_without_a_gap(name: str, tmp_path: Path):
     trials, manifest = RUNS[name]
     text = report.write(folder_of(tmp_path / "run", trials, **manifest)).read_text()
