@@ -13,7 +13,7 @@ from topicjax.sweep import chain, logspace, product
 BASE = dict(until="decided", record_every=20)
 SGD, ADAM = product(optimizer="sgd", steps=3000), product(optimizer="adam", steps=1500)
 PER_STREAM = chain(
-    SGD * product(objective="cross_entropy", learning_rate=logspace(20, 150, 4)),
+    SGD * product(objective="cross_entropy", learning_rate=logspace(25, 100, 4)),
     SGD * product(objective="squared", learning_rate=(10, 30)),
     ADAM * product(objective="cross_entropy", learning_rate=logspace(3e-3, 3e-2, 3)),
     ADAM * product(objective="squared", learning_rate=logspace(1e-3, 1e-2, 3)),

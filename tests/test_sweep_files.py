@@ -18,7 +18,7 @@ IDS = {  # how many trials, and the first, middle and last: a change would make 
     "key_visibility": (80, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
     "onset": (250, "0950140337c3", "6bc0a2773be2", "e43223061437"),
     "smoke": (16, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
-    "two_stage": (480, "980848418eea", "b1a2b6cd07a0", "7bf6f0f84e81"),
+    "two_stage": (480, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
     "two_stage_map": (800, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
     "value_matrix": (40, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
 }
