@@ -233,8 +233,9 @@ class Setting(NamedTuple):
 
 def declared(owner: type) -> dict[str, Setting]:
     """Return the settings that a class declares as annotated fields with defaults, by name."""
-    defaults = getattr(owner, "_field_defaults", None) or vars(owner)
-    hints = get_type_hints(owner, include_extras=True)
+    hints = get_type_hints(owner, include_extras=True)  # those of its bases first
+    inherited = {name: getattr(owner, name) for name in hints if hasattr(owner, name)}
+    defaults = getattr(owner, "_field_defaults", None) or inherited
     for name in hints:
         if name not in defaults:
             raise UserError(f"setting {name} has no default; allowed: {FORM}, and a default")

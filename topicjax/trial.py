@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown, unknown_name
-from topicjax.settings import Role, Setting, declared
+from topicjax.settings import Choice, Role, Setting, declared
 
 NEEDED = ("steps", "record_every")  # of every Spec: the engine counts by them
 
@@ -119,6 +119,13 @@ class TrialSettings:
         """Return a setting of a trial."""
         part = next(i for i, names in enumerate(self.names) if name in names)
         return getattr(trial[part], name)
+
+    def code(self, name: str, value: str) -> int:
+        """Return the number that stands for a value of a choice in compiled programs."""
+        kind = self.settings[name].kind
+        if not isinstance(kind, Choice):
+            raise TypeError(f"{name} is not a choice of names")
+        return kind.code(value)
 
     def settings_of(self, trial: Trial) -> dict[str, Any]:
         """Return every setting that identifies the trial, by name."""

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,14 @@ import numpy as np
 import scipy.special
 
 from topicjax.experiments.one_layer.lda import Documents, key_positions
-from topicjax.experiments.one_layer.settings import Spec, Stream, code
+from topicjax.experiments.one_layer.settings import DocumentSpec, Spec, Stream, code
 
 VECTOR_WIDTH = 8
 OVERFLOW_PROBABILITY = 1e-12  # of a batch with more kept and random words than the capacity: an error
 USUAL_SIGMAS = (0.0, 1.7)  # above the mean: a batch that needs more queries only takes longer
+
+
+AnySpec = TypeVar("AnySpec", bound=DocumentSpec)
 
 
 class Queries(NamedTuple):
@@ -50,7 +53,7 @@ def padded(size: int) -> int:
     return -(-size // VECTOR_WIDTH) * VECTOR_WIDTH
 
 
-def fit_queries(spec: Spec, streams: Collection[Stream]) -> Spec:
+def fit_queries(spec: AnySpec, streams: Collection[Stream]) -> AnySpec:
     """Return the Spec with room for the longest documents and the most queries of these streams."""
     return replace(
         spec,
@@ -61,7 +64,7 @@ def fit_queries(spec: Spec, streams: Collection[Stream]) -> Spec:
 
 
 @functools.lru_cache(maxsize=1024)
-def query_capacity(spec: Spec, num_documents: int, overflow: float = OVERFLOW_PROBABILITY) -> int:
+def query_capacity(spec: DocumentSpec, num_documents: int, overflow: float = OVERFLOW_PROBABILITY) -> int:
     """Return how many queries suffice for the kept and random words of this many documents.
 
     The probability of more than k of them is at most exp(-s k) E[exp(s number)] for every s (Chernoff); the
@@ -172,7 +175,7 @@ def histogram(token_BxN: jax.Array, counted_BxN: jax.Array, size: int) -> jax.Ar
     return zeros_BxV.at[document_Bx1, token_BxN].add(counted_BxN.astype(zeros_BxV.dtype))
 
 
-def from_distributions(spec: Spec, stream: Stream, P_BxW: jax.Array, uniform: bool = False) -> Bag:
+def from_distributions(spec: DocumentSpec, stream: Stream, P_BxW: jax.Array, uniform: bool = False) -> Bag:
     """Return the bag of infinite documents: every count is its expectation, every type is a query.
 
     Keys: p_m (1 - p_c - p_r) for [MASK], (1 - (1 - p_c) p_m) P_i + p_m p_r / Tv for word i; only (1 - p_m)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from topicjax.experiments.one_layer import bags
 from topicjax.experiments.one_layer.optimizers import optimizer
-from topicjax.experiments.one_layer.records import ROTATION_LAG
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
+from topicjax.experiments.one_layer.state import ROTATION_LAG
 
 FLOAT = 4
 

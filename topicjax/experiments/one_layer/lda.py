@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.one_layer import threefry
-from topicjax.experiments.one_layer.settings import Spec, Stream, code
+from topicjax.experiments.one_layer.settings import DocumentSpec, Stream, code
 
 PROPOSALS = 8  # per draw from a Gamma distribution
 TINY = float(jnp.finfo(jnp.float32).tiny)
@@ -39,7 +39,7 @@ def stream_keys(seed: jax.Array | int) -> Keys:
     return Keys(*jax.random.split(jax.random.key(seed), 3))
 
 
-def topic_words(spec: Spec, stream: Stream) -> jax.Array:
+def topic_words(spec: DocumentSpec, stream: Stream) -> jax.Array:
     """Return phi_TxW, the word distribution of each topic; disjoint topics unless overlap > 0."""
     T, J = spec.topics, spec.words_per_topic
     if spec.word_distribution == "uniform":
@@ -59,7 +59,7 @@ def topic_words(spec: Spec, stream: Stream) -> jax.Array:
     return phi_TxW / phi_TxW.sum(axis=1, keepdims=True)
 
 
-def topic_proportions(spec: Spec, stream: Stream, key: threefry.Key, num_documents: int) -> jax.Array:
+def topic_proportions(spec: DocumentSpec, stream: Stream, key: threefry.Key, num_documents: int) -> jax.Array:
     """Return theta_BxT: Dirichlet(alpha) for lda, tau equal topics for tau documents."""
     if spec.documents == "lda":
         return dirichlet(key, stream.alpha, (num_documents, spec.topics))
@@ -94,7 +94,7 @@ def dirichlet(key: threefry.Key, concentration: jax.Array, shape: tuple[int, int
 
 
 def word_distributions(
-    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
+    spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> jax.Array:
     """Return P_BxW = theta phi, the word distribution of each document."""
     theta_BxT = topic_proportions(spec, stream, key, num_documents)
@@ -133,7 +133,7 @@ def position_uniforms(key: threefry.Key, K: int, B: int, N: int, length_max: jax
 
 
 def sample_documents(
-    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
+    spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> Documents:
     """Return newly drawn and masked documents (the paper's sections 3.1, 3.2 and 6.1)."""
     B, N = num_documents, spec.longest

@@ -17,9 +17,8 @@ from topicjax.experiments.one_layer import bags, kernel
 from topicjax.experiments.one_layer.bags import Bag
 from topicjax.experiments.one_layer.kernel import Effective
 from topicjax.experiments.one_layer.model import Params, theorem2_blocks
-from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream
+from topicjax.experiments.one_layer.settings import DocumentSpec, Hypers, Spec, Stream
 
-ROTATION_LAG = 10  # steps between the two W_V that the paper's Figure 5 compares
 HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
 MAX_SCORE_RANGE = 80.0  # float32 can safely divide by weights down to exp(-80)
 
@@ -129,7 +128,7 @@ def rotation(matrix: jax.Array, earlier: jax.Array) -> jax.Array:
     return (1 - cosine) / 2
 
 
-def pair_masks(spec: Spec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pair_masks(spec: DocumentSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the word pairs of each kind, V x V: same word; same topic, other word; other topic."""
     token_V = np.arange(bags.padded(spec.vocabulary))
     is_word_V = (token_V >= 1) & (token_V < spec.vocabulary)
@@ -147,13 +146,15 @@ def masked_mean(matrix: jax.Array, mask: np.ndarray) -> jax.Array:
     return jnp.where(mask, matrix, 0).sum() / mask.sum()
 
 
-def block_differences(spec: Spec, matrix: jax.Array, block: str, diagonal: str) -> dict[str, jax.Array]:
+def block_differences(
+    spec: DocumentSpec, matrix: jax.Array, block: str, diagonal: str
+) -> dict[str, jax.Array]:
     """Return same topic - other topic and own word - same topic, under the two given names."""
     own, same, other = (masked_mean(matrix, mask) for mask in pair_masks(spec))
     return {block: same - other, diagonal: own - same}
 
 
-def topic_block(spec: Spec, matrix: jax.Array) -> jax.Array:
+def topic_block(spec: DocumentSpec, matrix: jax.Array) -> jax.Array:
     """Return the mean over pairs of one topic minus the mean over pairs of different topics."""
     return block_differences(spec, matrix, "block", "diagonal")["block"]
 

@@ -32,8 +32,8 @@ ADAM = Only("optimizer", ("adam", "adamw"))
 
 
 @dataclass(frozen=True)
-class Spec:
-    """Static settings: they change shapes or the program."""
+class DocumentSpec:
+    """Static settings of documents: those that every experiment on topic documents has."""
 
     topics: Annotated[int, Whole(1), "T: number of topics", DOCUMENTS] = 10
     words_per_topic: Annotated[int, Whole(1), "v: the vocabulary is T v words and [MASK]", DOCUMENTS] = 10
@@ -44,6 +44,27 @@ class Spec:
     ] = "uniform"
     batch_size: Annotated[int, Whole(1), "documents per step"] = 40
     eval_documents: Annotated[int, Whole(1), "held-out documents per record"] = 160
+    word_query_probability: Annotated[
+        float, Real(low=0, high=1), "largest p_mask (p_keep + p_random) among a program's trials", EXECUTION
+    ] = 0.03
+    shortest: Annotated[int, Whole(1), "largest length_min among a program's trials", EXECUTION] = 100
+    longest: Annotated[int, Whole(1), "largest length_max among a program's trials", EXECUTION] = 150
+
+    @property
+    def num_words(self) -> int:
+        """Return T v, the number of words of all topics, without [MASK]."""
+        return self.topics * self.words_per_topic
+
+    @property
+    def vocabulary(self) -> int:
+        """Return V = T v + 1, the number of words and [MASK]."""
+        return self.num_words + 1
+
+
+@dataclass(frozen=True)
+class Spec(DocumentSpec):
+    """Static settings: they change shapes or the program."""
+
     embedding: Annotated[Literal["one_hot", "trained", "random"], "W^E; random ones stay frozen"] = "one_hot"
     embedding_dim: Annotated[AutomaticSize, "d of trained or random embeddings; 0: the vocabulary size"] = 0
     attention: Annotated[Literal["trained", "uniform"], "W^K and W^Q; uniform: neither acts"] = "trained"
@@ -61,21 +82,6 @@ class Spec:
         Literal["steps", "decided"], "train for all steps, or until the class can no longer change"
     ] = "steps"
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
-    word_query_probability: Annotated[
-        float, Real(low=0, high=1), "largest p_mask (p_keep + p_random) among a program's trials", EXECUTION
-    ] = 0.03
-    shortest: Annotated[int, Whole(1), "largest length_min among a program's trials", EXECUTION] = 100
-    longest: Annotated[int, Whole(1), "largest length_max among a program's trials", EXECUTION] = 150
-
-    @property
-    def num_words(self) -> int:
-        """Return T v, the number of words of all topics, without [MASK]."""
-        return self.topics * self.words_per_topic
-
-    @property
-    def vocabulary(self) -> int:
-        """Return V = T v + 1, the number of words and [MASK]."""
-        return self.num_words + 1
 
     @property
     def width(self) -> int:
@@ -186,12 +192,4 @@ SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 DOCUMENT_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role is DOCUMENTS)
 DATA_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role in (DOCUMENTS, TOPIC_WORDS))
 convert, make_trial, settings_of = TRIALS.convert, TRIALS.make_trial, TRIALS.settings_of
-trial_id, traced = TRIALS.trial_id, TRIALS.traced
-
-
-def code(name: str, value: str) -> int:
-    """Return the number that stands for a value of a choice in compiled programs."""
-    kind = SETTINGS[name].kind
-    if not isinstance(kind, Choice):
-        raise TypeError(f"{name} is not a choice of names")
-    return kind.code(value)
+trial_id, traced, code = TRIALS.trial_id, TRIALS.traced, TRIALS.code

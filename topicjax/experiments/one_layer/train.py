@@ -4,26 +4,25 @@ The batch of a step is a function of the Stream and the step alone: trials that 
 documents, and the engine draws them once for all.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from topicjax.experiments.one_layer import bags, kernel, lda, model, threefry
 from topicjax.experiments.one_layer.bags import Bag
 from topicjax.experiments.one_layer.model import Params
-from topicjax.experiments.one_layer.optimizers import optimizer
-from topicjax.experiments.one_layer.records import ROTATION_LAG, HeldOut, Record, measure_model
-from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream
-
-
-class State(NamedTuple):
-    """Everything a trial carries from step to step; data only."""
-
-    params: Params  # padded
-    opt_state: Any
-    earlier_values: jax.Array  # W_V ten steps before each of the coming records
+from topicjax.experiments.one_layer.records import HeldOut, Record, measure_model
+from topicjax.experiments.one_layer.settings import DocumentSpec, Hypers, Spec, Stream
+from topicjax.experiments.one_layer.state import (
+    ROTATION_LAG,
+    State,
+    add_l2,
+    earlier_value,
+    first_state,
+    next_state,
+    split,
+)
 
 
 class Source(NamedTuple):
@@ -66,15 +65,9 @@ def queries_missing(source: Source, batch: Batch) -> jax.Array:
 
 
 def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
-    """Return the state of a trial before its first step."""
+    """Return the state of a trial before its first step; its parameters are padded."""
     params = kernel.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
-    trained, _ = split(spec, params)
-    slots = -(-ROTATION_LAG // spec.record_every)
-    return State(
-        params=params,
-        opt_state=optimizer(spec, hypers).init(trained),
-        earlier_values=jnp.zeros((slots, *params["W_V"].shape), params["W_V"].dtype),
-    )
+    return first_state(spec, hypers, params, model.trained_names(spec))
 
 
 def update(spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch) -> tuple[State, Params]:
@@ -87,10 +80,7 @@ def update(spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batc
         num_sizes=2,
     )
     gradients = add_l2(hypers, state.params, gradients)
-    trained, frozen = split(spec, state.params)
-    updates, opt_state = optimizer(spec, hypers).update(gradients, state.opt_state, trained)
-    stepped: Any = optax.apply_updates(trained, updates)
-    return State(stepped | frozen, opt_state, remember_value(spec, state, batch.step)), gradients
+    return next_state(spec, hypers, state, gradients, batch.step), gradients
 
 
 def measure(
@@ -107,14 +97,13 @@ def measure(
     Steps need gradients alone: the loss is computed here, for records only.
     """
     kernel_model, real_V = kernel.effective(spec, state.params), kernel.real_types(spec)
-    slot = (batch.step // spec.record_every) % state.earlier_values.shape[0]
     return measure_model(
         spec=spec,
         stream=stream,
         hypers=hypers,
         held_out=source.held_out,
         params=state.params,
-        earlier_value=state.earlier_values[slot],
+        earlier_value=earlier_value(spec, state, batch.step),
         has_past=batch.step >= ROTATION_LAG,
         loss=kernel.loss(kernel_model, batch.bag, hypers.objective, real_V),
         gradients=gradients,
@@ -127,7 +116,7 @@ def weights(spec: Spec, state: State) -> Params:
 
 
 def draw_documents(
-    spec: Spec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
+    spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> lda.Documents | jax.Array:
     """Return new documents: token by token, or the word distributions of infinite ones."""
     draw = lda.word_distributions if spec.infinite_documents else lda.sample_documents
@@ -143,36 +132,10 @@ def to_bag(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array, uni
 
 def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Params:
     """Return the gradients of eq. (1) for the trained parameters."""
-    trained, frozen = split(spec, params)
+    trained, frozen = split(params, model.trained_names(spec))
 
     def loss(trained: Params) -> jax.Array:
         kernel_model = kernel.effective(spec, trained | frozen)
         return kernel.loss(kernel_model, batch, hypers.objective, kernel.real_types(spec))
 
     return jax.grad(loss)(trained)
-
-
-def add_l2(hypers: Hypers, params: Params, gradients: Params) -> Params:
-    """Return the gradients of eq. (2): the penalty is l2 times the sum of squares, also smooth at zero."""
-    return {name: gradient + 2 * hypers.l2 * params[name] for name, gradient in gradients.items()}
-
-
-def split(spec: Spec, params: Params) -> tuple[Params, Params]:
-    """Return the trained and the frozen parameters."""
-    names = model.trained_names(spec)
-    trained = {name: params[name] for name in names}
-    return trained, {name: leaf for name, leaf in params.items() if name not in names}
-
-
-def remember_value(spec: Spec, state: State, step: jax.Array) -> jax.Array:
-    """Return the memory of earlier W_V, with this one added if a record is due in ten steps.
-
-    There are as many slots as records can be pending; a slot is read before it is written again.
-    """
-    due = step + ROTATION_LAG
-    slot = (due // spec.record_every) % state.earlier_values.shape[0]
-    return jax.lax.cond(
-        due % spec.record_every == 0,
-        lambda: state.earlier_values.at[slot].set(state.params["W_V"]),
-        lambda: state.earlier_values,
-    )

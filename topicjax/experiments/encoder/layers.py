@@ -1,0 +1,150 @@
+"""The encoder over rows, as it is trained: equal positions of a document are computed once.
+
+Each layer has two gates, for measurements: its scores are multiplied by the first (0: uniform attention), the
+output of its attention by the second (0: silenced).  The last layer computes only rows that predict.
+Dimension letters: B documents, U rows (keys), R rows (queries), Q rows with words to predict, D width,
+H heads, A size of a head, V vocabulary, L layers.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.experiments.encoder.model import feed_forward, layer_norm
+from topicjax.experiments.encoder.rows import Rows
+from topicjax.experiments.encoder.settings import Hypers, Spec, code
+from topicjax.experiments.one_layer.losses import queries_loss
+from topicjax.experiments.one_layer.model import Params
+
+
+class Gates(NamedTuple):
+    """What attention does in each layer: 1 as trained, 0 uniform (score) or silenced (output)."""
+
+    score_L: jax.Array
+    output_L: jax.Array
+
+
+Watch = Callable[[jax.Array], object]  # takes the attention of a layer, B x H x R x U
+
+
+def open_gates(spec: Spec) -> Gates:
+    """Return the gates of the model as it is trained."""
+    return Gates(jnp.ones(spec.layers), jnp.ones(spec.layers))
+
+
+def outputs(
+    spec: Spec,
+    hypers: Hypers,
+    params: Params,
+    rows: Rows,
+    gates: Gates | None = None,
+    watch: Watch | None = None,
+) -> jax.Array:
+    """Return the outputs f_BxQxV of all rows that predict.
+
+    `watch` is called with the attention of each layer; all rows are computed in the last layer too then.
+    """
+    Q = rows.target_BxQxV.shape[1]
+    W_E = params["W_E"] if "W_E" in params else jnp.eye(spec.vocabulary)
+    X_BxUxD = W_E.T[rows.token_BxU]
+    if spec.positions:
+        X_BxUxD = X_BxUxD + params["W_P"].T[rows.place_BxU]
+    for layer in range(spec.layers):
+        own = {name: leaf[layer] for name, leaf in params.items() if leaf.ndim > 1 and name in STACKED}
+        gate = None if gates is None else (gates.score_L[layer], gates.output_L[layer])
+        needed = Q if layer == spec.layers - 1 and watch is None else X_BxUxD.shape[1]
+        X_BxUxD = attend(spec, hypers, own, rows.keys_BxU, X_BxUxD, needed, gate, watch)
+        X_BxUxD = transform(spec, hypers, own, X_BxUxD) if spec.mlp else X_BxUxD
+    X_BxQxD = normed(hypers, "pre", X_BxUxD[:, :Q], params["gain_last"], params["bias_last"])
+    head_DxV = W_E if spec.head == "tied" else params["W_head"].T
+    return X_BxQxD @ head_DxV + params["b_pred"][None, None, :]
+
+
+STACKED = ("W_K", "W_Q", "W_V", "W_O", "W_1", "b_1", "W_2", "b_2")
+STACKED += ("gain_attention", "bias_attention", "gain_mlp", "bias_mlp")
+
+
+def attend(
+    spec: Spec,
+    hypers: Hypers,
+    own: Params,
+    keys_BxU: jax.Array,
+    X_BxUxD: jax.Array,
+    needed: int,
+    gate: tuple[jax.Array, jax.Array] | None,
+    watch: Watch | None,
+) -> jax.Array:
+    """Return the states of the first rows, as many as are needed, after a layer's attention."""
+    gain, bias = own["gain_attention"], own["bias_attention"]
+    inside_BxUxD = normed(hypers, "pre", X_BxUxD, gain, bias)
+    K_BxUxHxA, V_BxUxHxA = (in_heads(spec, inside_BxUxD @ own[name].T) for name in ("W_K", "W_V"))
+    Q_BxRxHxA = in_heads(spec, inside_BxUxD[:, :needed] @ own["W_Q"].T)
+    score_BxHxRxU = jnp.einsum("brha,buha->bhru", Q_BxRxHxA, K_BxUxHxA) / spec.head_size**0.5
+    if gate is not None:
+        score_BxHxRxU = score_BxHxRxU * gate[0]
+    attention_BxHxRxU = counted_softmax(score_BxHxRxU, keys_BxU[:, None, None, :])
+    if watch is not None:
+        watch(attention_BxHxRxU)
+    joined_BxRxD = jnp.einsum("bhru,buha->brha", attention_BxHxRxU, V_BxUxHxA).reshape(
+        *Q_BxRxHxA.shape[:2], spec.size
+    )
+    if spec.output_projection:
+        joined_BxRxD = joined_BxRxD @ own["W_O"].T
+    if gate is not None:
+        joined_BxRxD = joined_BxRxD * gate[1]
+    return normed(hypers, "post", passed_on(hypers, X_BxUxD[:, :needed]) + joined_BxRxD, gain, bias)
+
+
+def transform(spec: Spec, hypers: Hypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
+    """Return the states after a layer's MLP."""
+    gain, bias = own["gain_mlp"], own["bias_mlp"]
+    inside_BxRxD = normed(hypers, "pre", X_BxRxD, gain, bias)
+    added_BxRxD = feed_forward(inside_BxRxD, *(own[name] for name in ("W_1", "b_1", "W_2", "b_2")))
+    return normed(hypers, "post", passed_on(hypers, X_BxRxD) + added_BxRxD, gain, bias)
+
+
+def normed(hypers: Hypers, where: str, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
+    """Return the layer norm of the states if the trial has one at this place, else the states."""
+    return jax.lax.cond(
+        hypers.layer_norm == code("layer_norm", where),
+        lambda: layer_norm(X, gain_D, bias_D),
+        lambda: X,
+    )
+
+
+def passed_on(hypers: Hypers, X: jax.Array) -> jax.Array:
+    """Return what a residual connection adds: the states, or nothing."""
+    return X * hypers.residual.astype(X.dtype)
+
+
+def in_heads(spec: Spec, X_BxRxD: jax.Array) -> jax.Array:
+    """Return the states with the axis of the heads apart."""
+    return X_BxRxD.reshape(*X_BxRxD.shape[:2], spec.heads, spec.head_size)
+
+
+def counted_softmax(score: jax.Array, count: jax.Array) -> jax.Array:
+    """Return count exp(score) / sum of the same over the last axis; zeros where nothing counts."""
+    logit = jnp.where(count > 0, score, -jnp.inf)
+    largest = jax.lax.stop_gradient(logit.max(axis=-1, keepdims=True))
+    weight = count * jnp.exp(logit - jnp.where(largest == -jnp.inf, 0.0, largest))
+    total = weight.sum(axis=-1, keepdims=True)
+    return weight / jnp.where(total == 0, 1.0, total)
+
+
+def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQxV: jax.Array) -> jax.Array:
+    """Return each document's part of the loss; eq. (1) is their sum."""
+    real_V = jnp.ones(output_BxQxV.shape[2], bool)
+    loss = jax.vmap(lambda output, target: queries_loss(objective, output, target, real_V)[0])
+    return loss(output_BxQxV, target_BxQxV)
+
+
+def loss_gradients(spec: Spec, hypers: Hypers, trained: Params, frozen: Params, rows: Rows) -> Params:
+    """Return the gradients of eq. (1) for the trained parameters."""
+    output_BxQxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows), trained)
+    B, Q, V = output_BxQxV.shape
+    flat = (B * Q, V)
+    targets = rows.target_BxQxV.reshape(flat)
+    _, d_output = queries_loss(hypers.objective, output_BxQxV.reshape(flat), targets, jnp.ones(V, bool))
+    return pull_back(d_output.reshape(B, Q, V))[0]

@@ -1,0 +1,136 @@
+"""Documents as the encoder takes them: rows of equal positions, counted.
+
+Without position embeddings all positions of a document that show the same token have the same state in every
+layer.  So each distinct (document, token) is one row, computed once, whose count multiplies its weight as a
+key: exactly the encoder over positions.  With position embeddings every position is a row of its own.
+
+Rows with words to predict come first, then the others, then empty ones: whatever needs fewer rows takes the
+first few.  Dimension letters: B documents, N positions, V vocabulary, U rows, Q rows with words to predict.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.experiments.encoder.settings import Spec
+from topicjax.experiments.one_layer import bags
+from topicjax.experiments.one_layer.bags import histogram, largest, padded, query_capacity
+from topicjax.experiments.one_layer.lda import Documents, key_positions
+from topicjax.experiments.one_layer.settings import Stream
+
+OVERFLOW = 1e-15  # probability of a document with more rows to predict than there is room: an error
+UNUSUAL = 1e-4  # probability of a document that needs more than the usual room: it only takes longer
+
+
+class Rows(NamedTuple):
+    """The rows of documents; a row without positions is empty."""
+
+    token_BxU: jax.Array
+    place_BxU: jax.Array  # the position, where positions are told apart
+    shown_BxU: jax.Array  # how many positions the row stands for
+    keys_BxU: jax.Array  # how many of them are keys
+    target_BxQxV: jax.Array  # words to predict, weighted so that the loss is a sum
+    most: jax.Array  # rows of the document that has most
+    most_predicted: jax.Array  # and rows with words to predict; more than there is room for: an error
+
+
+def room(spec: Spec) -> tuple[int, int]:
+    """Return how many rows of a document there is room for, and how many with words to predict."""
+    if spec.infinite_documents:
+        return spec.vocabulary, spec.vocabulary
+    if spec.positions:
+        return padded(spec.longest), padded(spec.longest)
+    rows = padded(min(spec.vocabulary, spec.longest))
+    return rows, min(rows, padded(1 + query_capacity(spec, 1, OVERFLOW)))
+
+
+def usual_room(spec: Spec) -> tuple[int, int]:
+    """Return how many rows, and rows with words to predict, nearly all documents stay below.
+
+    Documents have few topics: half of all types are enough for them.
+    """
+    rows, predicted = room(spec)
+    if spec.infinite_documents or spec.positions:
+        return rows, predicted
+    usual_predicted = min(predicted, padded(1 + query_capacity(spec, 1, UNUSUAL)))
+    return max(padded(-(-rows // 2)), usual_predicted), usual_predicted
+
+
+def with_usual_rows(spec: Spec, function: Callable[[Rows], Any], rows: Rows) -> Any:
+    """Return function(rows) to rounding, without the rows that only unusual documents need."""
+    U, Q = usual_room(spec)
+    if room(spec) == (U, Q):
+        return function(rows)
+    fewer = rows._replace(**{name: getattr(rows, name)[:, :U] for name in Rows._fields[:4]})
+    fewer = fewer._replace(target_BxQxV=rows.target_BxQxV[:, :Q])
+    is_usual = (largest(rows.most) <= U) & (largest(rows.most_predicted) <= Q)
+    return jax.lax.cond(is_usual, lambda: function(fewer), lambda: function(rows))
+
+
+def missing(rows: Rows) -> jax.Array:
+    """Return how many rows with words to predict there was no room for, in the worst document."""
+    return rows.most_predicted - rows.target_BxQxV.shape[-2]
+
+
+def from_documents(spec: Spec, stream: Stream, documents: Documents) -> Rows:
+    """Return the rows of finite documents."""
+    B, N = documents.word_BxN.shape
+    (U, Q), shown_BxN = room(spec), documents.shown_BxN
+    learned = bool(spec.positions)
+    kinds = N if learned else spec.vocabulary  # of rows, before empty ones are left out
+    kind_BxN = jnp.broadcast_to(jnp.arange(N), (B, N)) if learned else shown_BxN
+    present_BxK = histogram(kind_BxN, documents.present_BxN, kinds)
+    keys_BxK = histogram(kind_BxN, key_positions(stream, documents), kinds)
+    masked_BxK = histogram(kind_BxN, documents.masked_BxN, kinds)
+    rank_BxK = (present_BxK > 0).astype(jnp.int32) + (masked_BxK > 0)
+    order_BxK = jnp.argsort(-rank_BxK, axis=1, stable=True)
+    row_BxK = jnp.argsort(order_BxK, axis=1)
+
+    def ordered(values_BxK: jax.Array) -> jax.Array:
+        sorted_BxK = jnp.take_along_axis(values_BxK, order_BxK, axis=1)
+        return jnp.pad(sorted_BxK, ((0, 0), (0, max(0, U - kinds))))[:, :U]
+
+    kind_BxU = ordered(jnp.broadcast_to(jnp.arange(kinds), (B, kinds)))
+    row_BxN = jnp.take_along_axis(row_BxK, kind_BxN, axis=1)
+    return Rows(
+        token_BxU=jnp.take_along_axis(shown_BxN, kind_BxU, axis=1) if learned else kind_BxU,
+        place_BxU=kind_BxU if learned else jnp.zeros_like(kind_BxU),
+        shown_BxU=ordered(present_BxK),
+        keys_BxU=ordered(keys_BxK),
+        target_BxQxV=targets(documents, row_BxN, Q, spec.vocabulary),
+        most=(present_BxK > 0).sum(axis=1).max(),
+        most_predicted=(masked_BxK > 0).sum(axis=1).max(),
+    )
+
+
+def targets(documents: Documents, row_BxN: jax.Array, Q: int, V: int) -> jax.Array:
+    """Return the words that each row must predict; documents without any masked position do not count."""
+    masked_BxN = documents.masked_BxN
+    masked_B = masked_BxN.sum(axis=1)
+    weight_B = 1.0 / (jnp.maximum(masked_B, 1) * jnp.maximum((masked_B > 0).sum(), 1))
+    weight_BxN = jnp.where(masked_BxN, weight_B[:, None], 0.0)
+    document_Bx1 = jnp.arange(row_BxN.shape[0])[:, None]
+    zeros_BxQxV = jnp.zeros((row_BxN.shape[0], Q, V))
+    return zeros_BxQxV.at[document_Bx1, row_BxN, documents.word_BxN].add(weight_BxN, mode="drop")
+
+
+def from_distributions(spec: Spec, stream: Stream, P_BxW: jax.Array) -> Rows:
+    """Return the rows of infinite documents: every token is one, with its expected count."""
+    (B, W), V = P_BxW.shape, spec.vocabulary
+    bag = bags.from_distributions(spec, stream, P_BxW)
+    p_m, p_c, p_r = stream.p_mask, stream.p_keep, stream.p_random
+    shown_BxV = jnp.pad((1 - (1 - p_c) * p_m) * P_BxW + p_m * p_r / W, ((0, 0), (1, 0)))
+    word_BxV = jnp.pad(P_BxW / B, ((0, 0), (1, 0)))
+    share_V = jnp.full(V, p_r / W).at[0].set(1 - p_c - p_r)
+    kept_BxVxV = p_c * word_BxV[:, :, None] * jnp.eye(V)[None]
+    return Rows(
+        token_BxU=jnp.broadcast_to(jnp.arange(V), (B, V)),
+        place_BxU=jnp.zeros((B, V), jnp.int32),
+        shown_BxU=shown_BxV.at[:, 0].set(p_m * (1 - p_c - p_r)),
+        keys_BxU=bag.count_BxV[:, :V],
+        target_BxQxV=share_V[None, :, None] * word_BxV[:, None, :] + kept_BxVxV,
+        most=jnp.full((), V),
+        most_predicted=jnp.full((), V),
+    )

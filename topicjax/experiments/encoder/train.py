@@ -1,0 +1,115 @@
+"""Training of one encoder: its source of documents, a batch, the first state, one update, one record."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.experiments.encoder import layers, model, rows
+from topicjax.experiments.encoder.records import measure_model
+from topicjax.experiments.encoder.rows import Rows
+from topicjax.experiments.encoder.settings import Hypers, Spec
+from topicjax.experiments.one_layer import lda, threefry
+from topicjax.experiments.one_layer.model import Params
+from topicjax.experiments.one_layer.settings import Stream
+from topicjax.experiments.one_layer.state import (
+    ROTATION_LAG,
+    State,
+    add_l2,
+    earlier_value,
+    first_state,
+    next_state,
+    split,
+)
+from topicjax.experiments.one_layer.train import draw_documents
+
+
+class Source(NamedTuple):
+    """What a Stream fixes for the whole training."""
+
+    phi_TxW: jax.Array
+    documents_key: jax.Array
+    held_out: Rows
+
+
+class Batch(NamedTuple):
+    """The documents of a step."""
+
+    step: jax.Array
+    rows: Rows
+
+
+def make_source(spec: Spec, stream: Stream) -> Source:
+    """Return the topics and the held-out documents of a Stream: those of the one-layer model."""
+    phi_TxW = lda.topic_words(spec, stream)
+    key = threefry.raw(jax.random.key(lda.EVAL_SEED))
+    held_out = to_rows(spec, stream, draw_documents(spec, stream, phi_TxW, key, spec.eval_documents))
+    return Source(phi_TxW, lda.stream_keys(stream.seed).documents, held_out)
+
+
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Batch:
+    """Return the documents of a step."""
+    key = threefry.fold_in(threefry.raw(source.documents_key), step)
+    documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
+    documents = jax.lax.optimization_barrier(documents)  # else the compiler draws them more than once
+    return Batch(step, to_rows(spec, stream, documents))
+
+
+def to_rows(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array) -> Rows:
+    """Return documents as the encoder takes them."""
+    if isinstance(documents, lda.Documents):
+        return rows.from_documents(spec, stream, documents)
+    return rows.from_distributions(spec, stream, documents)
+
+
+def rows_missing(source: Source, batch: Batch) -> jax.Array:
+    """Return how many rows to predict there are beyond the room for them."""
+    return jnp.maximum(rows.missing(source.held_out), rows.missing(batch.rows))
+
+
+def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
+    """Return the state of a trial before its first step."""
+    params = model.init(spec, hypers, lda.stream_keys(stream.seed).weights)
+    return first_state(spec, hypers, params, model.trained_names(spec))
+
+
+def update(spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch) -> tuple[State, Params]:
+    """Return the state one step later, and the gradients of that step."""
+    trained, frozen = split(state.params, model.trained_names(spec))
+    gradients = rows.with_usual_rows(
+        spec, lambda own: layers.loss_gradients(spec, hypers, trained, frozen, own), batch.rows
+    )
+    gradients = add_l2(hypers, state.params, gradients)
+    return next_state(spec, hypers, state, gradients, batch.step), gradients
+
+
+def measure(
+    spec: Spec,
+    stream: Stream,
+    hypers: Hypers,
+    source: Source,
+    state: State,
+    batch: Batch,
+    gradients: Params,
+) -> Any:
+    """Return the record of a state, before the step of this batch, with the gradients of that step."""
+
+    def batch_loss(own: Rows) -> jax.Array:
+        output = layers.outputs(spec, hypers, state.params, own)
+        return layers.loss_of_documents(hypers.objective, output, own.target_BxQxV).sum()
+
+    return measure_model(
+        spec=spec,
+        hypers=hypers,
+        held_out=source.held_out,
+        params=state.params,
+        earlier_value=earlier_value(spec, state, batch.step),
+        has_past=batch.step >= ROTATION_LAG,
+        loss=rows.with_usual_rows(spec, batch_loss, batch.rows),
+        gradients=gradients,
+    )
+
+
+def weights(spec: Spec, state: State) -> Params:
+    """Return the parameters, those of all layers stacked."""
+    return state.params
