@@ -50,8 +50,8 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
 def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
     """Write a folder per trial, named by its id, with one event file: every record, settings and status.
 
-    Settings are those that vary in the run.  Details have tags as layer_1/norm.  The HParams page of TensorBoard filters by them, by status and
-    by the last value of every column.
+    Settings are those that vary in the run.  Details have tags as layer_1/norm.  The HParams page of
+    TensorBoard filters by settings, by status and by the last value of every column.
     """
     tools = load_tools()
     trials, trajectories = run.trials.set_index("trial_id"), run.trajectories
@@ -78,9 +78,8 @@ def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list
 
 def wide(details: pd.DataFrame, index: str) -> pd.DataFrame:
     """Return the details of one trial with a row per step and a column per place: layer_1/norm, ..."""
-    table = details.drop(columns="trial_id").pivot(index="step", columns=index)
-    columns = sorted(table.columns, key=lambda column: column[1])
-    return table[columns].set_axis([f"{index}_{place}/{name}" for name, place in columns], axis=1)
+    table = details.drop(columns="trial_id").pivot(index="step", columns=index).sort_index(axis=1, level=1)
+    return table.set_axis([f"{index}_{place}/{name}" for name, place in table.columns], axis=1)
 
 
 FORMATS = {"csv": write_csv, "tensorboard": write_tensorboard}

@@ -64,7 +64,7 @@ def check_records(experiment: Experiment, specs: Collection[Any]) -> None:
                     f"{name} of {of} has shape {shape}; allowed: a scalar, or one value per place of an "
                     'index that the experiment names, as detail="layer"'
                 )
-            if len(shape) > 1 or not shape[0]:
+            if len(shape) > 1 or 0 in shape:
                 raise UserError(
                     f"{name} of {of} has shape {shape}; allowed: a scalar, or one value per {index}"
                 )

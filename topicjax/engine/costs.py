@@ -53,8 +53,9 @@ def sizes(experiment: Experiment, spec: Any) -> Sizes:
         record = experiment.measure(spec, stream, hypers, source, state, batch, made)
         return state, experiment.weights(spec, state), source, batch, record
 
-    *parts, record = jax.eval_shape(make, stream, hypers)
-    return Sizes(*map(tree_bytes, parts), {name: leaf.shape for name, leaf in record._asdict().items()})
+    state, weights, source, batch, record = jax.eval_shape(make, stream, hypers)
+    shapes = {name: leaf.shape for name, leaf in record._asdict().items()}
+    return Sizes(tree_bytes(state), tree_bytes(weights), tree_bytes(source), tree_bytes(batch), shapes)
 
 
 def example(experiment: Experiment) -> tuple[Any, Any]:

@@ -81,14 +81,15 @@ def take_records(chunk: Chunk, group: Group, earlier: Sequence[Earlier], run: Ru
     row_of = {own.trial_id: row for row, own in enumerate(earlier)}
     tables = []
     for frame in run.records_of([own.trial_id for own in earlier]):
-        frame = frame[frame["step"] < count * every]
-        place = [frame["trial_id"].map(row_of).to_numpy(int), frame["step"].to_numpy() // every]
-        tables.append((frame, [*place, frame[index].to_numpy() - 1] if index in frame else place))
+        frame = frame.loc[frame["step"].to_numpy(int) < count * every]
+        place = [frame["trial_id"].map(row_of).to_numpy(int), frame["step"].to_numpy(int) // every]
+        tables.append((frame, [*place, frame[index].to_numpy(int) - 1] if index in frame else place))
     part = {}
     for name, shape in costs.sizes(group.experiment, group.spec).record.items():
         frame, place = tables[len(shape)]  # arrays are in the details
-        part[name] = np.zeros((len(earlier), count, *shape), frame[name].dtype)
-        part[name][tuple(place)] = frame[name].to_numpy()
+        values = frame[name].to_numpy()
+        part[name] = np.zeros((len(earlier), count, *shape), values.dtype)
+        part[name][tuple(place)] = values
     chunk.records = [part]
 
 

@@ -132,8 +132,8 @@ class Run:
         """Return records and details of these finished trials; no other parts are read than theirs."""
         parts = sorted({self._part_of[trial_id] for trial_id in trial_ids})
         records, details = self._read(TRAJECTORIES, parts), self._read(DETAILS, parts)
-        own = (frame[frame["trial_id"].isin(list(trial_ids))] for frame in (records, details))
-        return next(own).reset_index(drop=True), next(own).reset_index(drop=True)
+        own = list(trial_ids)
+        return records.loc[records["trial_id"].isin(own)], details.loc[details["trial_id"].isin(own)]
 
     def has_state(self, chunk: str) -> bool:
         """Return whether the states to train trials of a chunk further are there, and of this version."""
