@@ -55,6 +55,13 @@ def tables(ids: list[str], chunk: str, **columns: Any) -> tuple[pd.DataFrame, pd
     return trials.assign(**columns), pd.DataFrame(records)
 
 
+def details_of(ids: list[str]) -> pd.DataFrame:
+    """Return details that go with `tables`: two layers at each record."""
+    rows = [(trial, step, layer) for trial in ids for step in (0, 2, 4) for layer in (1, 2)]
+    frame = pd.DataFrame(rows, columns=["trial_id", "step", "layer"])
+    return frame.astype({"layer": "int32"}).assign(norm=frame["step"] / 7 + frame["layer"])
+
+
 def write_run(folder: Path) -> None:
     """Two chunks: the first with snapshots at steps 2 and 4, the second with a diverged trial."""
     with Writer(folder, "demo") as writer:

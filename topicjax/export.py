@@ -32,10 +32,13 @@ Say = Callable[[str], object]
 def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
     """Write trials.csv (one row per trial) and trajectories.csv (one row per record), all columns of each.
 
+    Where records have details, details.csv has one row per record and place.
     A number is written with the fewest digits that give it back in its own type; missing values and NaN are
     empty.  Rows become text a thousand at a time.
     """
     tables = {"trials.csv": run.trials, "trajectories.csv": run.trajectories}
+    if run.detail:
+        tables["details.csv"] = run.details
     with new_folder(out) as folder:
         for name, frame in tables.items():
             say(f"{name}: {len(frame):,} rows")
@@ -47,8 +50,8 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
 def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
     """Write a folder per trial, named by its id, with one event file: every record, settings and status.
 
-    Settings are those that vary in the run.  The HParams page of TensorBoard filters by them, by status and
-    by the last value of every column.
+    Settings are those that vary in the run.  Details have tags as layer_1/norm.  The HParams page of
+    TensorBoard filters by settings, by status and by the last value of every column.
     """
     tools = load_tools()
     trials, trajectories = run.trials.set_index("trial_id"), run.trajectories
@@ -56,7 +59,9 @@ def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list
         if not is_hex_name(trial_id):  # it will be the name of a folder, which must not lead elsewhere
             raise StoreError(f"{run.folder} has trial {trial_id!r}; allowed: 12 hexadecimal digits")
     settings = trials.loc[:, [*varying_settings(run), "status"]].to_dict("index")
-    rows_of = trajectories.groupby("trial_id", sort=False).indices
+    rows_of, details_of = (
+        table.groupby("trial_id", sort=False).indices for table in (trajectories, run.details)
+    )
     paths = [Path(trial_id) / f"events.out.tfevents.{trial_id}" for trial_id in trials.index]
     with new_folder(out) as folder:
         for number, (trial_id, path) in enumerate(zip(trials.index, paths, strict=True)):
@@ -64,8 +69,17 @@ def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list
                 say(f"{number:,} of {len(trials):,} trials")
             (folder / path).parent.mkdir()
             records = trajectories.take(rows_of.get(trial_id, [])).drop(columns="trial_id")
+            if run.detail:
+                details = run.details.take(details_of.get(trial_id, []))
+                records = records.join(wide(details, run.detail), on="step")
             write_events(tools, folder / path, records.sort_values("step"), settings[trial_id])
     return [out / path for path in paths]
+
+
+def wide(details: pd.DataFrame, index: str) -> pd.DataFrame:
+    """Return the details of one trial with a row per step and a column per place: layer_1/norm, ..."""
+    table = details.drop(columns="trial_id").pivot(index="step", columns=index).sort_index(axis=1, level=1)
+    return table.set_axis([f"{index}_{place}/{name}" for name, place in table.columns], axis=1)
 
 
 FORMATS = {"csv": write_csv, "tensorboard": write_tensorboard}

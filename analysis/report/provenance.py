@@ -22,6 +22,7 @@ MOST_RUNS = 40  # of the table of runs; the manifest has all
 CONTENTS = {  # of a run folder that has its report
     "trials": "one row per trial: settings, status, final values (parquet parts)",
     "trajectories": "one row per record (parquet parts)",
+    "details": "one row per record and place of an index, as the layer (parquet parts)",
     STAGES_FILE: "one row per trial: scores, classes, flags in three views",
     CELLS: "one row per cell: medians and quartiles over seeds, majority class, agreement",
     FIGURES_FOLDER: "every figure as PNG and SVG",

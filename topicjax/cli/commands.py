@@ -178,6 +178,11 @@ def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> st
             f"  {outcome.ok:,} ok, {outcome.diverged:,} diverged",
             f"  {folder}/trials         one row per trial: settings, status, final values",
             f"  {folder}/trajectories   one row per record: what was measured",
+            *(
+                [f"  {folder}/details        one row per record and {outcome.detail}"]
+                if outcome.detail
+                else []
+            ),
             f"  {folder}/checkpoints    weights (orbax); {size(total)} in all",
             "Next:",
             f"  {advice.report_command(folder)}",

@@ -210,7 +210,10 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of export."""
     add_folder(parser)
     formats = parser.add_mutually_exclusive_group(required=True)
-    choices = {"csv": "trials.csv and trajectories.csv", "tensorboard": "one event file per trial"}
+    choices = {
+        "csv": "trials.csv, trajectories.csv, and details.csv if there are any",
+        "tensorboard": "one event file per trial",
+    }
     for name, text in choices.items():
         formats.add_argument(f"--{name}", action="store_const", const=name, dest="format", help=text)
     parser.add_argument("--out", type=path, help="a new or empty folder (default: FOLDER/export/FORMAT)")

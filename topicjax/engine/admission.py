@@ -49,6 +49,35 @@ def check_specs(experiment: Experiment, specs: Collection[Any], devices: Sequenc
                 f"a trial needs about {size(needed)} of memory on its device and {size(there)} are there; "
                 f"lower {largest_setting(experiment, spec)}"
             )
+    check_records(experiment, specs)
+
+
+def check_records(experiment: Experiment, specs: Collection[Any]) -> None:
+    """Raise a UserError unless records hold scalars, and details as many values as their index has places."""
+    of, index, kinds = f"the Record of {experiment.name}", experiment.detail, set()
+    for spec in specs:
+        arrays = {name: shape for name, shape in costs.sizes(experiment, spec).record.items() if shape}
+        kinds.add(tuple(arrays))
+        for name, shape in arrays.items():
+            if not index:
+                raise UserError(
+                    f"{name} of {of} has shape {shape}; allowed: a scalar, or one value per place of an "
+                    'index that the experiment names, as detail="layer"'
+                )
+            if len(shape) > 1 or 0 in shape:
+                raise UserError(
+                    f"{name} of {of} has shape {shape}; allowed: a scalar, or one value per {index}"
+                )
+        if len({*arrays.values()}) > 1:
+            lengths = ", ".join(f"{name} {shape[0]}" for name, shape in arrays.items())
+            raise UserError(
+                f"arrays of {of} have different numbers of values ({lengths}); allowed: one per {index}"
+            )
+    if index and (len(kinds) > 1 or () in kinds):
+        raise UserError(
+            f"{of} has detail={index!r}, and not the same arrays in every program; allowed: fields that "
+            f"always have one value per {index}, at least one of them"
+        )
 
 
 def largest_setting(experiment: Experiment, spec: Any) -> str:

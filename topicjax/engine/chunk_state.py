@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from topicjax.engine import costs
 from topicjax.engine.chunk import Chunk, Snapshot
 from topicjax.engine.earlier import take_over
 from topicjax.engine.orders import RowState
@@ -93,9 +94,10 @@ def misfit(
     step, spec = meta.get("step"), programs.spec
     if type(step) is not int or not 0 < step < spec.steps or step % programs.segment_steps:
         return f"has step {step!r}"
-    count, names = len(chunk.trial_ids), programs.layout["records"]
+    count, records = len(chunk.trial_ids), step // spec.record_every
+    fields = costs.sizes(programs.group.experiment, spec).record
     shapes = {f"state/{i}": to_host(leaf).shape for i, leaf in enumerate(state_leaves(state))}
-    shapes |= {f"record/{name}": (count, step // spec.record_every) for name in names}
+    shapes |= {f"record/{name}": (count, records, *shape) for name, shape in fields.items()}
     shapes["stopped"] = (count,)
     there = snapshot_steps(payload)
     kept = jax.eval_shape(programs.weights_of_trial, state.trial_L)

@@ -32,25 +32,30 @@ CONTAINER_LIMITS = [Path("/sys/fs/cgroup") / name for name in ("memory.max", "me
 
 
 class Sizes(NamedTuple):
-    """Bytes of one trial's state and weights, and of what its stream shares."""
+    """Bytes of one trial's state and weights, and of what its stream shares; the shapes of a record."""
 
     state: int
     weights: int
     source: int
     batch: int
+    record: dict[str, tuple[int, ...]]  # by column: empty for a scalar, (places,) for details
 
 
 @functools.lru_cache(maxsize=1024)
 def sizes(experiment: Experiment, spec: Any) -> Sizes:
-    """Return the bytes that the functions of an experiment make, from their shapes."""
+    """Return the bytes and records that the functions of an experiment make, from their shapes."""
     stream, hypers = example(experiment)
 
     def make(stream: Any, hypers: Any) -> tuple[Any, ...]:
         state, source = experiment.init(spec, stream, hypers), experiment.source(spec, stream)
         batch = experiment.batch(spec, stream, source, jax.numpy.zeros((), jax.numpy.int32))
-        return state, experiment.weights(spec, state), source, batch
+        _, made = experiment.update(spec, stream, hypers, state, batch)
+        record = experiment.measure(spec, stream, hypers, source, state, batch, made)
+        return state, experiment.weights(spec, state), source, batch, record
 
-    return Sizes(*map(tree_bytes, jax.eval_shape(make, stream, hypers)))
+    state, weights, source, batch, record = jax.eval_shape(make, stream, hypers)
+    shapes = {name: leaf.shape for name, leaf in record._asdict().items()}
+    return Sizes(tree_bytes(state), tree_bytes(weights), tree_bytes(source), tree_bytes(batch), shapes)
 
 
 def example(experiment: Experiment) -> tuple[Any, Any]:
@@ -137,9 +142,8 @@ def device_bytes(group: Group, num_devices: int) -> float:
 
 def disk_bytes(group: Group) -> dict[str, int]:
     """Return about how many bytes one trial takes on disk, by what takes them."""
-    spec, columns = group.spec, len(group.experiment.Record._fields)  # type: ignore[attr-defined]
-    records = (spec.steps // spec.record_every + 1) * columns * FLOAT
-    own = sizes(group.experiment, spec)
+    spec, own = group.spec, sizes(group.experiment, group.spec)
+    records = (spec.steps // spec.record_every + 1) * sum(map(math.prod, own.record.values())) * FLOAT
     states = own.state if spec.steps in group.snapshots else 0
     return {
         "records": records,

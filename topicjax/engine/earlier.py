@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from topicjax.engine import costs
 from topicjax.engine.chunk import ALL_STEPS, Chunk, Snapshot
 from topicjax.engine.plan import Earlier, Group
 from topicjax.store.reader import Run
@@ -75,18 +76,20 @@ def take_over(chunk: Chunk, group: Group, run: Run) -> list[np.ndarray]:
 
 def take_records(chunk: Chunk, group: Group, earlier: Sequence[Earlier], run: Run) -> None:
     """Give a chunk the records of shorter trainings, up to the step where each is taken up again."""
-    records = run.records_of([own.trial_id for own in earlier])
-    every, names = group.spec.record_every, group.experiment.Record._fields  # type: ignore[attr-defined]
+    every, index = group.spec.record_every, group.experiment.detail
     count = max(own.step // every + bool(own.decided) for own in earlier)
-    place = {own.trial_id: place for place, own in enumerate(earlier)}
-    owner = np.array([place[trial_id] for trial_id in records["trial_id"]])
-    column = records["step"].to_numpy() // every
-    is_before = column < count
+    row_of = {own.trial_id: row for row, own in enumerate(earlier)}
+    tables = []
+    for frame in run.records_of([own.trial_id for own in earlier]):
+        frame = frame.loc[frame["step"].to_numpy(int) < count * every]
+        place = [frame["trial_id"].map(row_of).to_numpy(int), frame["step"].to_numpy(int) // every]
+        tables.append((frame, [*place, frame[index].to_numpy(int) - 1] if index in frame else place))
     part = {}
-    for name in names:
-        values = records[name].to_numpy()
-        part[name] = np.zeros((len(earlier), count), values.dtype)
-        part[name][owner[is_before], column[is_before]] = values[is_before]
+    for name, shape in costs.sizes(group.experiment, group.spec).record.items():
+        frame, place = tables[len(shape)]  # arrays are in the details
+        values = frame[name].to_numpy()
+        part[name] = np.zeros((len(earlier), count, *shape), values.dtype)
+        part[name][tuple(place)] = values
     chunk.records = [part]
 
 

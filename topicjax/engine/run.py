@@ -66,6 +66,7 @@ class Outcome:
     compile_seconds: float
     programs: int
     experiment: str
+    detail: str = ""  # what details are counted by, if there are any
     stopped_by: int = 0  # the signal that asked to stop
 
     @property
@@ -159,6 +160,7 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         compile_seconds=progress.compile_seconds,
         programs=len(groups),
         experiment=experiment.name,
+        detail=experiment.detail,
         stopped_by=is_stopping.first,
     )
 

@@ -54,10 +54,13 @@ class Experiment:
     """The contract: settings, the columns of a record, and pure functions of one trial.
 
     Spec, Stream and Hypers are the three classes of `settings`; streams and hypers arrive as traced scalars.
+    Fields of a Record are scalars, unless `detail` names an index: then some are arrays of one dimension,
+    with a value per place of it, and have a table of their own.  How many places there are may depend on the
+    Spec.
     """
 
     settings: TrialSettings
-    Record: type  # NamedTuple of scalars: the columns of the trajectories
+    Record: type  # NamedTuple: the columns of the trajectories, and of the details if there are any
     source: Callable[..., Any]  # (spec, stream) -> what a stream fixes for the whole training
     batch: Callable[..., Any]  # (spec, stream, source, step) -> the data of a step
     init: Callable[..., Any]  # (spec, stream, hypers) -> state
@@ -73,6 +76,17 @@ class Experiment:
     decider: Callable[[Sequence[dict[str, Any]]], Decide] = (
         no_decider  # (limit lines) -> when a trial may end
     )
+
+    detail: str = ""  # what arrays in a Record have a value for, as "layer"; empty: all fields are scalars
+
+    def __post_init__(self) -> None:
+        """Raise a UserError if the index of details cannot be a column beside the others."""
+        taken = {"trial_id", "step", *self.Record._fields, *self.settings.settings}  # type: ignore[attr-defined]
+        if self.detail and (not self.detail.isidentifier() or self.detail in taken):
+            raise UserError(
+                f"detail of {self.name} is {shown(self.detail)}; allowed: letters, digits and _, and no name "
+                "of a setting or column"
+            )
 
     @property
     def name(self) -> str:

@@ -53,11 +53,13 @@ def one_shot(
     metrics: tuple[str, ...],
     steps: int,
     weights: Callable[[Any], Mapping[str, jax.Array]] = lambda state: {},
+    detail: str = "",
 ) -> Experiment:
     """Return the experiment that calls `train` once per trial.
 
     `metrics` names the arrays of length `steps` that `train` returns: entry i is the record of step i + 1,
-    and step 0 repeats the first.  `weights` says what of the final state a snapshot keeps.
+    and step 0 repeats the first.  `weights` says what of the final state a snapshot keeps.  With `detail`
+    metrics may have a second axis, one value per layer, say.
     """
 
     def init(spec: Any, stream: Any, hypers: Any) -> State:
@@ -83,4 +85,5 @@ def one_shot(
         update=update,
         measure=measure,
         weights=lambda spec, state: dict(weights(state.trained)),
+        detail=detail,
     )

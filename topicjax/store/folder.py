@@ -11,8 +11,10 @@ from topicjax.store.files import StoreError, explained, scan
 MANIFEST, LOCK, JOURNAL = "manifest.json", "lock.json", "journal.log"
 TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL = "trials", "trajectories", "checkpoints", "partial"
 PLANS = "plans"  # a table of trial ids for each plan that a run was asked for
+DETAILS = "details"  # only of experiments that measure something per layer, say
 STATES = "states"  # from which finished trials are trained further
 FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS, STATES)
+TABLES = (DETAILS, TRAJECTORIES, TRIALS)  # in the order in which a chunk's parts are written
 SET_ASIDE = "set_aside"  # what was damaged or of no more use, never deleted
 
 
@@ -53,7 +55,7 @@ def check_name(folder: Path) -> None:
 
 def check_foreign(folder: Path) -> None:
     """Raise a StoreError if a folder of parts has a file that would spoil reading the folder."""
-    for parent in (folder / TRIALS, folder / TRAJECTORIES):
+    for parent in (folder / name for name in TABLES):
         parts = set(part_files(parent))
         for path in sorted(parent / entry.name for entry in scan(parent)):
             if not path.name.startswith((".", "_")) and path not in parts:
@@ -67,12 +69,12 @@ def is_just_begun(folder: Path, names: Sequence[str]) -> bool:
 
 
 def part_path(folder: Path, chunk: str) -> Path:
-    """Return the file of a chunk in trials/ or trajectories/."""
+    """Return the file of a chunk in one of the folders of parts."""
     return folder / part_name(chunk)
 
 
 def part_name(chunk: str) -> str:
-    """Return the name of a chunk's files in trials/ and trajectories/."""
+    """Return the name of a chunk's files in the folders of parts."""
     return f"part-{chunk}.parquet"
 
 
@@ -80,6 +82,11 @@ def part_files(folder: Path) -> list[Path]:
     """Return the whole parts of a folder; files with temporary names are still being written."""
     names = sorted(entry.name for entry in scan(folder))
     return [folder / name for name in names if name.startswith("part-") and name.endswith(".parquet")]
+
+
+def tables_of(folder: Path) -> tuple[str, ...]:
+    """Return the folders in which every chunk has a part: details are of all chunks or of none."""
+    return TABLES if part_files(folder / DETAILS) else TABLES[1:]
 
 
 def chunk_of(part: Path) -> str:
@@ -90,8 +97,7 @@ def chunk_of(part: Path) -> str:
 def files_of(folder: Path, chunk: str) -> list[Path]:
     """Return all that may be there of a chunk, trials first: without them it is not finished."""
     return [
-        part_path(folder / TRIALS, chunk),
-        part_path(folder / TRAJECTORIES, chunk),
+        *(part_path(folder / name, chunk) for name in reversed(TABLES)),
         folder / CHECKPOINTS / chunk,
         folder / PARTIAL / f"{chunk}.npz",
         state_path(folder, chunk),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicjax.store.files import StoreError, explained, is_hex_name, plain, read_regular, sync, write_whole
-from topicjax.store.folder import JOURNAL, TRAJECTORIES, TRIALS
+from topicjax.store.folder import JOURNAL, TABLES
 
 REPAIR = "`topicjax repair` sets its trials aside, and the next run computes them again"
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -45,7 +45,7 @@ class Commit:
     trial_ids: tuple[str, ...]
     diverged: int
     snapshots: dict[int, str]  # by step, the checksum of all its files
-    files: dict[str, FileMark]  # by folder: trials, trajectories
+    files: dict[str, FileMark]  # by folder: trials, trajectories, details if it has any
 
 
 @dataclass
@@ -85,8 +85,8 @@ def read_commit(entry: Mapping[str, Any]) -> Commit:
     if not all(map(is_hex_name, trial_ids)):
         raise ValueError("a trial id is not 12 hexadecimal digits")
     files = {str(name): FileMark(int(size), int(crc)) for name, (size, crc) in entry["files"].items()}
-    if files.keys() != {TRIALS, TRAJECTORIES}:
-        raise ValueError("a chunk has one part in trials and one in trajectories")
+    if files.keys() not in ({*TABLES}, {*TABLES[1:]}):
+        raise ValueError("a chunk has one part in trials, one in trajectories, and at most one in details")
     snapshots = {int(step): str(crc) for step, crc in entry["snapshots"].items()}
     return Commit(str(entry["chunk"]), trial_ids, int(entry["diverged"]), snapshots, files)
 

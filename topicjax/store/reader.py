@@ -17,6 +17,7 @@ from topicjax.store import checkpoints
 from topicjax.store.files import StoreError, first_line, is_hex_name
 from topicjax.store.folder import (
     CHECKPOINTS,
+    DETAILS,
     MANIFEST,
     TRAJECTORIES,
     TRIALS,
@@ -62,9 +63,17 @@ class Run:
     @functools.cached_property
     def trajectories(self) -> pd.DataFrame:
         """One row per record of the finished trials: trial_id, step and the measured columns."""
-        folder = self.folder / TRAJECTORIES
-        parts = [folder / path.name for path in self._parts]
-        return read_columns(parts, None, self._marks(TRAJECTORIES)).to_pandas()
+        return self._read(TRAJECTORIES, self._parts)
+
+    @functools.cached_property
+    def details(self) -> pd.DataFrame:
+        """One row per record and place: trial_id, step, the index (a layer, say), its columns; or no rows."""
+        return self._read(DETAILS, part_files(self.folder / TRIALS))
+
+    @property
+    def detail(self) -> str:
+        """The name of the index that details are counted by; empty if there are none."""
+        return str(self.details.columns[2]) if len(self.details.columns) > 2 else ""
 
     @functools.cached_property
     def missing(self) -> tuple[str, ...]:
@@ -92,7 +101,7 @@ class Run:
         return [name for name in self.trials.columns if name not in KEPT_OF_TRIALS and name[:6] != "final_"]
 
     def replace(self, **tables: Any) -> Self:
-        """Return the run with other `trials`, `trajectories` or `missing`; all else is read as before."""
+        """Return the run with other trials, trajectories, details or missing; all else is read as before."""
         other = type(self)(self.folder)
         vars(other).update(vars(self) | tables)
         return other
@@ -105,9 +114,10 @@ class Run:
             raise StoreError(
                 f"{self.folder} has no finished trial {unknown[0]!r}; allowed: ids in its trials"
             )
+        tables = dict(trials=self.trials, trajectories=self.trajectories, details=self.details)
         kept = {
             name: frame[frame["trial_id"].isin(list(trial_ids))].reset_index(drop=True)
-            for name, frame in (("trials", self.trials), ("trajectories", self.trajectories))
+            for name, frame in tables.items()
         }
         return self.replace(**kept)
 
@@ -118,11 +128,12 @@ class Run:
             return []
         return read_columns(parts, names, self._marks(TRIALS)).to_pylist()
 
-    def records_of(self, trial_ids: Sequence[str]) -> pd.DataFrame:
-        """Return the records of these finished trials; no others are read than those of their parts."""
-        parts = sorted({self.folder / TRAJECTORIES / self._part_of[trial_id].name for trial_id in trial_ids})
-        records = read_columns(parts, None, self._marks(TRAJECTORIES)).to_pandas()
-        return records[records["trial_id"].isin(list(trial_ids))].reset_index(drop=True)
+    def records_of(self, trial_ids: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return records and details of these finished trials; no other parts are read than theirs."""
+        parts = sorted({self._part_of[trial_id] for trial_id in trial_ids})
+        records, details = self._read(TRAJECTORIES, parts), self._read(DETAILS, parts)
+        own = list(trial_ids)
+        return records.loc[records["trial_id"].isin(own)], details.loc[details["trial_id"].isin(own)]
 
     def has_state(self, chunk: str) -> bool:
         """Return whether the states to train trials of a chunk further are there, and of this version."""
@@ -160,8 +171,18 @@ class Run:
 
     def _marks(self, name: str) -> dict[Path, FileMark]:
         """Return how the parts of a folder were written, as far as the journal knows."""
-        commits = self._journal.commits.items()
-        return {part_path(self.folder / name, chunk): commit.files[name] for chunk, commit in commits}
+        folder, commits = self.folder / name, self._journal.commits.items()
+        return {part_path(folder, chunk): own.files[name] for chunk, own in commits if name in own.files}
+
+    def _read(self, name: str, parts: Sequence[Path]) -> pd.DataFrame:
+        """Return the table of records or of details that belongs to these parts of trials/."""
+        marks, paths = self._marks(name), [self.folder / name / path.name for path in parts]
+        if name == DETAILS:  # a chunk that the journal does not know yet has them if they are there
+            known = self._journal.commits
+            paths = [
+                path for path in paths if path in marks or (chunk_of(path) not in known and path.exists())
+            ]
+        return read_columns(paths, None if paths else ("trial_id", "step"), marks).to_pandas()
 
     @functools.cached_property
     def _part_of(self) -> dict[str, Path]:

@@ -15,13 +15,14 @@ from topicjax.store.folder import (
     MANIFEST,
     PARTIAL,
     PLANS,
-    TRAJECTORIES,
+    TABLES,
     TRIALS,
     chunk_of,
     part_files,
     part_name,
     part_path,
     state_path,
+    tables_of,
 )
 from topicjax.store.journal import Commit, FileMark, Journal
 from topicjax.store.parts import check_rows, read_part
@@ -44,7 +45,7 @@ def check_whole(folder: Path, found: Journal) -> None:
 def missing_files(folder: Path, found: Journal) -> Iterator[str]:
     """Give a sentence for each file of a finished chunk that is missing or has another size: a quick look."""
     try:
-        sizes = {name: file_sizes(folder / name) for name in (TRIALS, TRAJECTORIES)}
+        sizes = {name: file_sizes(folder / name) for name in TABLES}
         snapshots = {entry.name for entry in scan(folder / CHECKPOINTS)}
     except StoreError as error:
         yield str(error)
@@ -106,7 +107,7 @@ def finish_commit(folder: Path, found: Journal, chunk: str) -> None:
 
 def commit_of(folder: Path, chunk: str) -> Commit:
     """Return what the journal must say of a chunk whose files are all there, or raise a StoreError."""
-    parts = {name: part_path(folder / name, chunk) for name in (TRAJECTORIES, TRIALS)}
+    parts = {name: part_path(folder / name, chunk) for name in tables_of(folder)}
     table = read_part(parts[TRIALS], COLUMNS)
     rows = table.to_pylist()
     check_rows(rows, parts[TRIALS])
@@ -125,14 +126,13 @@ def commit_of(folder: Path, chunk: str) -> Commit:
 
 def remove_files(folder: Path, found: Journal, chunk: str) -> None:
     """Remove what an unfinished chunk left, except its state, which holds its snapshots too."""
-    for name in (TRIALS, TRAJECTORIES):
-        part = part_path(folder / name, chunk)
-        part.with_name(TEMPORARY + part.name).unlink(missing_ok=True)
+    parts = [part_path(folder / name, chunk) for name in TABLES]
+    for path in [*(part.with_name(TEMPORARY + part.name) for part in parts), *parts[:-1]]:
+        path.unlink(missing_ok=True)  # there is no part in trials, or the chunk would be finished
     state, end = folder / PARTIAL / f"{chunk}.npz", state_path(folder, chunk)
     for path in (state, end):
         path.with_name(TEMPORARY + path.name).unlink(missing_ok=True)
     end.unlink(missing_ok=True)
-    part_path(folder / TRAJECTORIES, chunk).unlink(missing_ok=True)
     snapshots = folder / CHECKPOINTS / chunk
     if snapshots.is_symlink():
         raise StoreError(f"{snapshots} is a link; no run of this folder made it: move it elsewhere")

@@ -16,7 +16,7 @@ from topicjax.store.folder import (
     LOCK,
     MANIFEST,
     PARTIAL,
-    TRAJECTORIES,
+    TABLES,
     TRIALS,
     check_kind,
     chunk_of,
@@ -24,6 +24,7 @@ from topicjax.store.folder import (
     part_files,
     part_path,
     plan_path,
+    tables_of,
 )
 from topicjax.store.journal import Journal
 from topicjax.store.manifest import FORMAT, new_manifest, read_manifest, write_manifest
@@ -88,7 +89,7 @@ def is_ours(path: Path, found: Journal, chunk: str) -> bool:
 def orphans(folder: Path, found: Journal) -> list[Path]:
     """Return what chunks left of which a damaged journal no longer speaks, and which are not finished."""
     chunks = {entry.name for entry in scan(folder / CHECKPOINTS)}
-    chunks |= {chunk_of(path) for path in part_files(folder / TRAJECTORIES)}
+    chunks |= {chunk_of(path) for name in TABLES for path in part_files(folder / name)}
     chunks |= {entry.name.removesuffix(".npz") for entry in scan(folder / PARTIAL)}
     finished = {chunk_of(path) for path in part_files(folder / TRIALS)} | found.commits.keys()
     lost = [chunk for chunk in chunks - finished - found.begun if is_hex_name(chunk)]
@@ -101,7 +102,8 @@ def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
         found.apply({"event": "drop", "chunk": chunk})
     for path in part_files(folder / TRIALS):
         chunk = chunk_of(path)
-        if chunk not in found.commits and part_path(folder / TRAJECTORIES, chunk).exists():
+        is_whole = all(part_path(folder / name, chunk).exists() for name in tables_of(folder))
+        if chunk not in found.commits and is_whole:
             found.apply(journal.commit_entry(commit_of(folder, chunk)))
     journal.replace(folder, found)
 

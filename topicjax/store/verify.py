@@ -1,6 +1,6 @@
 """Is a run folder what was written?  Every byte is read and checked against the checksums kept with it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from topicjax.store.folder import (
     JOURNAL,
     MANIFEST,
     PARTIAL,
-    TRAJECTORIES,
     TRIALS,
     check_kind,
     chunk_of,
@@ -23,6 +22,7 @@ from topicjax.store.folder import (
     part_path,
     plan_path,
     state_path,
+    tables_of,
 )
 from topicjax.store.journal import Commit, FileMark, Journal, read_journal, salvage
 from topicjax.store.manifest import FORMAT, Manifest, encode, read_manifest
@@ -133,17 +133,23 @@ def check_chunk(
         verdict.bytes_read += path.stat().st_size
     except StoreError as error:
         yield Problem(path, str(error), chunk)
-    path = part_path(folder / TRAJECTORIES, chunk)
-    try:
-        table = read_part(path, None, marks.get(TRAJECTORIES))
-        verdict.bytes_read += path.stat().st_size
-        if rows and set(table["trial_id"].to_pylist()) != {row["trial_id"] for row in rows}:
-            raise StoreError(f"{path} has records of other trials than {TRIALS}/")
-    except (StoreError, KeyError) as error:
-        yield Problem(path, str(error), chunk)
+    for name in (name for name in marks or tables_of(folder) if name != TRIALS):
+        path = part_path(folder / name, chunk)
+        try:
+            verdict.bytes_read += check_records(path, marks.get(name), rows)
+        except (StoreError, KeyError) as error:
+            yield Problem(path, str(error), chunk)
     if has_sums:
         trees = commit.snapshots if commit else {}
         yield from check_snapshots(folder / CHECKPOINTS / chunk, chunk, rows, trees, verdict)
+
+
+def check_records(path: Path, mark: FileMark | None, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the size of a part of records, or raise a StoreError if it is not of the trials in `rows`."""
+    table = read_part(path, None, mark)
+    if rows and set(table["trial_id"].to_pylist()) != {row["trial_id"] for row in rows}:
+        raise StoreError(f"{path} has records of other trials than {TRIALS}/")
+    return path.stat().st_size
 
 
 def read_rows(path: Path, mark: FileMark | None, columns: tuple[str, ...]) -> list[dict[str, Any]]:

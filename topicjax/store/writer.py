@@ -22,6 +22,7 @@ from topicjax.store.aside import move, new_place
 from topicjax.store.files import REASONS, StoreError, explained, first_line, sync
 from topicjax.store.folder import (
     CHECKPOINTS,
+    DETAILS,
     FOLDERS,
     LOCK,
     PARTIAL,
@@ -85,10 +86,8 @@ class Writer:
         self.manifest["sweep"] = self.manifest["sweep"] or self.sweep
         if not manifest:
             write_manifest(self.folder, self.manifest)  # first of all: it says whose folder this is
-        with explained("write", self.folder):
-            for name in FOLDERS:
-                (self.folder / name).mkdir(exist_ok=True)
-            sync(self.folder)
+        for name in FOLDERS:
+            self._make_folder(name)
         remove_unfinished(self.folder, self.journal)
 
     def __exit__(self, *_: object) -> None:
@@ -126,8 +125,15 @@ class Writer:
         self._checksums.setdefault(chunk, {})[step] = sums
         self._trees.setdefault(chunk, {})[step] = checkpoints.tree_checksum(path)
 
-    def commit(self, chunk: str, trials: pd.DataFrame, trajectories: pd.DataFrame) -> None:
-        """Write the two parts of a chunk, the trials last: from then on it is finished."""
+    def commit(
+        self,
+        chunk: str,
+        trials: pd.DataFrame,
+        trajectories: pd.DataFrame,
+        details: pd.DataFrame | None = None,
+    ) -> None:
+        """Write the parts of a chunk, the trials last: from then on it is finished."""
+        self._check_details(details is not None)
         self._begin(chunk)
         texts = [step_text(value) for value in trials["snapshot_steps"].tolist()]
         steps = [[int(step) for step in text.split()] for text in texts]
@@ -138,8 +144,11 @@ class Writer:
             snapshot_steps=pd.array(texts, dtype="str"),
             snapshot_checksums=pd.array(checks, dtype="str"),
         )
-        files = {}
-        for name, frame in ((TRAJECTORIES, trajectories), (TRIALS, trials)):
+        parts, files = {TRAJECTORIES: trajectories, TRIALS: trials}, {}
+        if details is not None:
+            self._make_folder(DETAILS)
+            parts = {DETAILS: details, **parts}
+        for name, frame in parts.items():
             table = pa.Table.from_pandas(frame, preserve_index=False)
             self._check_schema(self.folder / name, table.schema)
             files[name] = write_table(part_path(self.folder / name, chunk), table)
@@ -202,6 +211,21 @@ class Writer:
     def _log(self, entry: Mapping[str, Any]) -> None:
         journal.append(self.folder, entry)
         self.journal.apply(entry)
+
+    def _make_folder(self, name: str) -> None:
+        """Make a folder of the run folder, if it is not there yet."""
+        with explained("write", self.folder / name):
+            if not (self.folder / name).is_dir():
+                (self.folder / name).mkdir()
+                sync(self.folder)
+
+    def _check_details(self, has_details: bool) -> None:
+        """Raise a StoreError unless all chunks have details or none has: else a lost part is not missed."""
+        if any((DETAILS in done.files) != has_details for done in self.journal.commits.values()):
+            raise StoreError(
+                f"{self.folder} holds trials {'without' if has_details else 'with'} {DETAILS}, unlike these; "
+                "allowed: another folder (--out)"
+            )
 
     def _partial(self, chunk: str) -> Path:
         return self.folder / PARTIAL / f"{chunk}.npz"
