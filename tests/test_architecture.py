@@ -15,15 +15,24 @@ ROOMS = (  # from the ground up; a room may import from its own floor only itsel
     ("trial",),
     ("sweep", "refine", "experiments"),
     ("one_layer_settings", "sweep_files"),
-    ("overrides", "theory"),
+    ("encoder_settings", "overrides", "theory"),
     ("one_layer", "store"),
+    ("encoder",),
     ("engine", "analysis", "export"),
     ("api", "bench"),
     ("cli",),
     ("__main__",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
-ANALYSIS_MAY_SEE = {"errors", "settings", "one_layer_settings", "store", "theory", "analysis"}
+ANALYSIS_MAY_SEE = {
+    "errors",
+    "settings",
+    "one_layer_settings",
+    "encoder_settings",
+    "store",
+    "theory",
+    "analysis",
+}
 OF_ANY_EXPERIMENT = (
     "settings",
     "trial",

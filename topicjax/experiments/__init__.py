@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from topicjax.errors import UserError, shown, unknown_name
 from topicjax.trial import Trial, TrialSettings
 
-SHIPPED = {
-    "one_layer": "topicjax.experiments.one_layer"
-}  # each with settings.TRIALS and experiment.EXPERIMENT
+SHIPPED = {  # each with settings.TRIALS and experiment.EXPERIMENT
+    "one_layer": "topicjax.experiments.one_layer",
+    "encoder": "topicjax.experiments.encoder",
+}
 
 
 DECIDE_RECORDS = 10  # from one question whether a trial is decided to the next: the same on every machine

@@ -23,7 +23,7 @@ def wanted_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> li
 EXPERIMENT = Experiment(
     settings=TRIALS,
     Record=Record,
-    # detail="layer",
+    detail="layer",
     source=train.make_source,
     batch=train.draw_batch,
     init=train.init,
