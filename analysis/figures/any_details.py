@@ -12,7 +12,6 @@ from topicjax.store.reader import Run
 from ..frames import varying
 from ..pictures import Picture, counted, evenly
 from .any_records import MOST_LINES, PANELS, is_ok, left_out, quartiles, rows_of, said, step_figure
-from .onset import COLOURS
 from .step_panels import MOST_POINTS
 
 MOST_FIGURES = 4  # one for each number of places
@@ -49,8 +48,6 @@ def figure(run: Run, own: pd.DataFrame, names: list[str], count: int, remarks: d
     series = series.loc[np.isin(own[index].to_numpy(int), place)]
     place_of = np.tile(np.arange(1, count + 1), len(run.trials))
     shown = pd.Series(place, place, name=index)
-    if len(place) <= len(COLOURS):
-        shown = shown.astype(str)  # words have a legend, numbers a scale of colours
     over = [said(name) for name in varying(run.trials.iloc[np.unique(rows)], run.setting_names)]
     parts = {
         f"{counted(len(np.unique(rows)), 'trial')} with {counted(count, said(index))}.": True,
