@@ -13,6 +13,7 @@ from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run
 from topicjax.store.status import Status, status
 
+from ..figures.any_details import details, has_details
 from ..figures.any_records import (
     DIVERGED,
     TRIALS,
@@ -117,6 +118,7 @@ def readable(run: Run, cells: pd.DataFrame) -> pd.DataFrame:
 
 FIGURES = {
     "Records": Entry("records", any_run, records, axes=("x", "y")),
+    "Details": Entry("details", has_details, details),
     "Final values": Entry("finals", has_axis, finals, axes=("x", "y")),
 }
 CELLS = Entry(
