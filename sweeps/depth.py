@@ -9,7 +9,7 @@ Expect:   see the page: which layers have a first and a second stage, in which o
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "encoder"
-BASE = dict(key_visibility="unmasked", width=32, eval_documents=24, steps=600, record_every=25)
+BASE = dict(key_visibility="unmasked", width=32, batch_size=8, eval_documents=24, steps=600, record_every=25)
 STARTS = chain(product(init="normal", init_scale=1e-3), product(init="default", init_scale=1.0))
 NORMS = product(layer_norm=("none", "pre"))
 SGD, ADAM = product(optimizer="sgd", learning_rate=1.0), product(optimizer="adam", learning_rate=3e-3)

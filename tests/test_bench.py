@@ -321,9 +321,7 @@ def test_torch_encoder_has_the_loss_and_gradients_of_the_encoder():
     def both(key):
         params = encoder_model.init(spec, hypers, key)
         own = rows.from_documents(spec, stream, documents)
-        output = layers.outputs(spec, hypers, params, own)
-        loss = layers.loss_of_documents(hypers.objective, output, own.target_BxQxV).sum()
-        return params, loss, layers.loss_gradients(spec, hypers, params, {}, own)
+        return params, *layers.loss_and_gradients(spec, hypers, params, {}, own)
 
     params, expected, gradients = both(jax.random.key(0))
     module = torch_encoder.Encoder(params, spec.heads)

@@ -72,7 +72,7 @@ def compiled(spec: Spec):
 
     def gradients(hypers, params, stream):
         own = rows.from_documents(spec, stream, DOCUMENTS)
-        return layers.loss_gradients(spec, hypers, params, {}, own)
+        return layers.loss_and_gradients(spec, hypers, params, {}, own)[1]
 
     return jax.jit(losses), jax.jit(gradients)
 
@@ -332,10 +332,11 @@ def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
     @jax.jit
     def step(state, batch):
         trained, frozen = split(state.params, model.trained_names(spec))
-        bare = layers.loss_gradients(spec, own_hypers, trained, frozen, batch.rows)
+        _, bare = layers.loss_and_gradients(spec, own_hypers, trained, frozen, batch.rows)
         return *train.update(spec, own_stream, own_hypers, state, batch), bare
 
-    stepped, gradients, bare = step(state, batch)
+    stepped, (loss, gradients), bare = step(state, batch)
+    assert 0 < float(loss) < 10
     assert set(gradients) == set(state.params) - {"W_E", "W_K", "W_Q", "b_pred"}
     assert not np.asarray(state.params["W_K"]).any()
     for name, leaf in state.params.items():

@@ -154,11 +154,14 @@ def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQx
     return loss(output_BxQxV, target_BxQxV)
 
 
-def loss_gradients(spec: Spec, hypers: Hypers, trained: Params, frozen: Params, rows: Rows) -> Params:
-    """Return the gradients of eq. (1) for the trained parameters."""
+def loss_and_gradients(
+    spec: Spec, hypers: Hypers, trained: Params, frozen: Params, rows: Rows
+) -> tuple[jax.Array, Params]:
+    """Return eq. (1), and its gradients for the trained parameters."""
     output_BxQxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows), trained)
     B, Q, V = output_BxQxV.shape
     flat = (B * Q, V)
     targets = rows.target_BxQxV.reshape(flat)
-    _, d_output = queries_loss(hypers.objective, output_BxQxV.reshape(flat), targets, jnp.ones(V, bool))
-    return pull_back(d_output.reshape(B, Q, V))[0]
+    real_V = jnp.ones(V, bool)
+    loss, d_output = queries_loss(hypers.objective, output_BxQxV.reshape(flat), targets, real_V)
+    return loss, pull_back(d_output.reshape(B, Q, V))[0]

@@ -73,14 +73,16 @@ def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
     return first_state(spec, hypers, params, model.trained_names(spec))
 
 
-def update(spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch) -> tuple[State, Params]:
-    """Return the state one step later, and the gradients of that step."""
+def update(
+    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch
+) -> tuple[State, tuple[jax.Array, Params]]:
+    """Return the state one step later, and the loss and gradients of that step."""
     trained, frozen = split(state.params, model.trained_names(spec))
-    gradients = rows.with_usual_rows(
-        spec, lambda own: layers.loss_gradients(spec, hypers, trained, frozen, own), batch.rows
+    loss, gradients = rows.with_usual_rows(
+        spec, lambda own: layers.loss_and_gradients(spec, hypers, trained, frozen, own), batch.rows
     )
     gradients = add_l2(hypers, state.params, gradients)
-    return next_state(spec, hypers, state, gradients, batch.step), gradients
+    return next_state(spec, hypers, state, gradients, batch.step), (loss, gradients)
 
 
 def measure(
@@ -90,14 +92,10 @@ def measure(
     source: Source,
     state: State,
     batch: Batch,
-    gradients: Params,
+    made: tuple[jax.Array, Params],
 ) -> Any:
-    """Return the record of a state, before the step of this batch, with the gradients of that step."""
-
-    def batch_loss(own: Rows) -> jax.Array:
-        output = layers.outputs(spec, hypers, state.params, own)
-        return layers.loss_of_documents(hypers.objective, output, own.target_BxQxV).sum()
-
+    """Return the record of a state, before the step of this batch, with the loss and gradients of that step."""
+    loss, gradients = made
     return measure_model(
         spec=spec,
         hypers=hypers,
@@ -105,7 +103,7 @@ def measure(
         params=state.params,
         earlier_value=earlier_value(spec, state, batch.step),
         has_past=batch.step >= ROTATION_LAG,
-        loss=rows.with_usual_rows(spec, batch_loss, batch.rows),
+        loss=loss,
         gradients=gradients,
     )
 
