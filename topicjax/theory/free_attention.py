@@ -1,0 +1,95 @@
+"""Attention of any kind: its exact loss, and the best one that treats topics and words alike (squared loss).
+
+For infinite documents of tau disjoint uniform topics, and any value matrix.  Letters: D documents, W = Tv
+words, V = W + 1 tokens ([MASK] = 0), Q queries; weights are exp of attention scores, query x key.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from topicjax.theory.documents import Array, DataModel
+from topicjax.theory.queries import topic_subsets
+from topicjax.theory.stage_models import StageModel, pair_weights
+
+STARTS = ((0.0, 0.0, 0.0), (2.0, 2.0, 0.0), (0.0, 4.0, 0.0))  # logarithms: uniform, topical, copying
+BOUNDS = [(-12.0, 12.0)] * 3
+PRECISE: dict[str, Any] = dict(ftol=1e-15, gtol=1e-9, maxls=50)
+
+
+class AttentionWeights(NamedTuple):
+    """How much a word weighs each kind of key, beside words of other topics."""
+
+    alpha: float  # other words of its topic
+    beta: float  # the word itself
+    mask: float  # [MASK]
+
+    def average(self, words_per_topic: int) -> float:
+        """Return alpha' = ((v - 1) alpha + beta) / v."""
+        return ((words_per_topic - 1) * self.alpha + self.beta) / words_per_topic
+
+
+def attention_loss(data: DataModel, value: Array, weight_VxV: Array, alike: bool = False) -> float:
+    """Return the squared loss over all documents of attention with these weights, W^V = `value`.
+
+    If the model treats topics and words `alike`, one document and one query of each kind are enough.
+    """
+    subsets_DxT = topic_subsets(data)[: 1 if alike else None]
+    words_DxW = subsets_DxT @ data.words_by_topic()
+    is_hidden = data.key_visibility == "unmasked"
+    keys_DxV = np.pad(words_DxW, ((0, 0), (1, 0))) if is_hidden else data.shown_distribution(words_DxW)
+    inside = data.topics_per_document * data.words_per_topic
+    query_Q, times_Q = np.arange(data.num_words + 1), np.ones(data.num_words + 1)
+    if alike:  # the topics of the first document come first
+        query_Q, times_Q = np.array([0, 1, data.num_words]), np.array([1, inside, data.num_words - inside])
+    losses = [
+        _document_loss(data, value, weight_VxV, query_Q, times_Q, *document)
+        for document in zip(words_DxW, keys_DxV, strict=True)
+    ]
+    return float(np.mean(losses))
+
+
+def _document_loss(
+    data: DataModel,
+    value: Array,
+    weight_VxV: Array,
+    query_Q: Array,
+    times_Q: Array,
+    words_W: Array,
+    keys_V: Array,
+) -> float:
+    """Return the loss of a document: queries of these types, so many times, and what they must predict."""
+    attention_QxV = weight_VxV[query_Q] * keys_V
+    output_QxV = attention_QxV @ value.T / attention_QxV.sum(axis=1, keepdims=True)
+    share_Q = np.where(query_Q == 0, 1 - data.p_keep - data.p_random, data.p_random / data.num_words)
+    kept_Q = data.p_keep * np.concatenate([[0.0], words_W])[query_Q]  # predicts the query itself
+    own_Q = output_QxV[np.arange(len(query_Q)), query_Q]
+    square_Q = (share_Q + kept_Q) * (output_QxV**2).sum(axis=1)
+    score_Q = share_Q * (output_QxV[:, 1:] @ words_W) + kept_Q * own_Q
+    return 1 + float(times_Q @ (square_Q - 2 * score_Q))
+
+
+def symmetric_weights(data: DataModel, weights: AttentionWeights) -> Array:
+    """Return how queries weigh keys, V x V: words by these weights, [MASK] all keys alike."""
+    weight_VxV = pair_weights(data, StageModel(np.zeros(0), weights.alpha, weights.beta, mask_beta=1.0))
+    weight_VxV[1:, 0] = weights.mask
+    return weight_VxV
+
+
+def best_symmetric_attention(data: DataModel, value: Array) -> tuple[AttentionWeights, float]:
+    """Return the best attention that treats topics and words alike, and its loss, for such a value matrix.
+
+    It is better than the best of Assumption 2's kind, in which words weigh [MASK] by 1.  [MASK] queries
+    attend uniformly: nothing is better for them if W^V is optimal for uniform attention (Lemma 1).  With
+    uniform blocks only alpha' matters; alpha and beta are then one of many pairs that have it.
+    """
+
+    def loss(logs: Array) -> float:
+        weights = AttentionWeights(*np.exp(logs))
+        return attention_loss(data, value, symmetric_weights(data, weights), alike=True)
+
+    look: dict[str, Any] = dict(method="L-BFGS-B", bounds=BOUNDS, options=PRECISE)
+    found: list[Any] = [minimize(loss, np.array(start), **look) for start in STARTS]
+    best = min(found, key=lambda result: result.fun)
+    return AttentionWeights(*map(float, np.exp(best.x))), float(best.fun)
