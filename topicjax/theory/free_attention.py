@@ -14,7 +14,7 @@ from topicjax.theory.queries import topic_subsets
 from topicjax.theory.stage_models import StageModel, pair_weights
 
 STARTS = ((0.0, 0.0, 0.0), (2.0, 2.0, 0.0), (0.0, 4.0, 0.0))  # logarithms: uniform, topical, copying
-BOUNDS = [(-12.0, 12.0)] * 3
+BOUNDS = [(-12.0, 12.0)] * 3  # a weight at the lower one is best at 0
 PRECISE: dict[str, Any] = dict(ftol=1e-15, gtol=1e-9, maxls=50)
 
 
@@ -92,4 +92,5 @@ def best_symmetric_attention(data: DataModel, value: Array) -> tuple[AttentionWe
     look: dict[str, Any] = dict(method="L-BFGS-B", bounds=BOUNDS, options=PRECISE)
     found: list[Any] = [minimize(loss, np.array(start), **look) for start in STARTS]
     best = min(found, key=lambda result: result.fun)
-    return AttentionWeights(*map(float, np.exp(best.x))), float(best.fun)
+    weights = np.where(best.x > BOUNDS[0][0], np.exp(best.x), 0.0)
+    return AttentionWeights(*map(float, weights)), float(best.fun)
