@@ -64,13 +64,17 @@ def attention_rows(run: Run) -> pd.DataFrame:
         weight = np.exp(model.S - model.S.max(axis=0)).T  # query x key
         loss = attention_loss(data, model.U, weight)
         theory = theory_of(data, *member(row)) if row["value"] == "blocks" else without_theory(data)
-        gain = theory["uniform_loss"] - theory["best_loss"]
         rows.append(
             measured_weights(weight, data.words_per_topic)
             | theory
-            | dict(exact_loss=loss, missed=(loss - theory["best_loss"]) / gain)
+            | dict(exact_loss=loss, missed=missed(loss, theory["best_loss"], theory["uniform_loss"]))
         )
     return read.reset_index(drop=True).join(pd.DataFrame(rows))
+
+
+def missed(loss: float, least: float, uniform: float) -> float:
+    """Return a loss above the least in units of what that gains; NaN if it gains nothing (one topic)."""
+    return (loss - least) / (uniform - least) if uniform - least > 1e-12 else np.nan
 
 
 def member(settings: Mapping[Any, Any]) -> tuple[float, float, float]:
@@ -135,4 +139,4 @@ def theory_of(data: DataModel, shift: float, own: float, random: float) -> dict[
     if own:
         return found | dict(best_topic=weights.alpha, best_self=weights.beta)
     average, assumed = optimal_attention(data, (mask, different, same))
-    return found | dict(assumed=average, assumed_missed=(assumed - least) / (uniform - least))
+    return found | dict(assumed=average, assumed_missed=missed(assumed, least, uniform))

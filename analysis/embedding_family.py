@@ -38,8 +38,8 @@ def with_gains(run: Run) -> Any:
     The final held-out loss counts 0 at uniform predictions over all words, and 1 at the best value matrix
     under uniform attention, on the same documents where that is known.
     """
-    trials = aligned(run).trials
-    trials = trials[(trials["status"] == "ok").to_numpy()]
+    every: Any = aligned(run).trials
+    trials = every[(every["status"] == "ok").to_numpy()]
     uniform, best = column(trials, "line_uniform"), column(trials, "line_stage1")
     own = trials.reindex(columns=["held_out_stage1"]).to_numpy(float)[:, 0]
     best = np.where(np.isfinite(own), own, best)

@@ -78,9 +78,9 @@ def value_text(settings: Mapping[Any, Any]) -> str:
     shift, own, random = member(settings)
     if settings["value"] != "blocks" or not any((shift, own, random)):
         return VALUES[settings["value"]]
-    shape = {0: "uniform blocks", 1: "diagonal"}.get(own, f"{own:.0%} on the diagonal")
+    shape = {0.0: "uniform blocks", 1.0: "diagonal"}.get(own, f"{own:.0%} on the diagonal")
     parts = [shape] if random == 0 or own else []
-    parts += [{1: "u = 0"}.get(shift, f"u times {1 - shift:g}")] if shift else []
+    parts += [{1.0: "u = 0"}.get(shift, f"u times {1 - shift:g}")] if shift else []
     return ", ".join([*parts, *([f"blocks + random part {random:g}"] if random else [])])
 
 

@@ -114,7 +114,7 @@ def embedding_cases(run: Run, scores: pd.DataFrame) -> Picture:
     )
 
 
-def draw_cases(axes: Sequence[Axes], frame: Frame, places: Array) -> None:
+def draw_cases(axes: Sequence[Axes] | Array, frame: Frame, places: Array) -> None:
     """Draw the gains and, below, the blocks of both cases in the rows of one objective."""
     for (case, colour), lift in zip(CASES.items(), (LIFT, -LIFT), strict=True):
         own = (frame["case"] == case).to_numpy()
