@@ -193,7 +193,7 @@ def test_the_papers_own_example_has_no_residual_and_half_of_it_has_half():
 
 
 def test_both_cases_are_compared_on_the_same_documents():
-    everything = ALONE | dict(value="trained", attention="trained", output_bias="trained")
+    everything = ALONE | dict(value="trained", attention="trained", output_bias="trained", optimizer="sgd")
     rows = [
         trial(
             f"{kind}{seed}",
@@ -209,6 +209,7 @@ def test_both_cases_are_compared_on_the_same_documents():
     assert has_both_cases(run, run.trials)
     picture = embedding_cases(run, pd.DataFrame())
     assert "squared 59 % (medians" in picture.caption  # (1 - .71) / (1 - .51)
+    assert "The cases differ in optimizer too." in picture.caption
     assert "larger ones in every trial, by 0.1 at least" in picture.caption
     alone = np.asarray(picture.figure.axes[0].lines[0].get_xydata())[:, 0]
     np.testing.assert_allclose(alone, [0.75, 0.725, 0.7])

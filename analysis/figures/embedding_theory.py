@@ -22,6 +22,7 @@ from .seed_rows import MEASURED, MOST_ROWS, dots, draw_seeds, label_rows, row_te
 PREDICTED: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
 BAYES: dict[str, Any] = dict(color="black", ls="", marker="*", ms=6, mfc="white", zorder=2)
 CASES = {"embeddings alone": MEASURED, "all parts trained": "#D55E00"}
+HOW = ("optimizer", "learning_rate", "steps", "batch_size")  # training, which cases should share
 LIFT = 0.14  # of a case above the middle of its row
 
 
@@ -143,11 +144,15 @@ def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str
         shares += [f"{label(objective)} {' to '.join(ends)} %"] if ends else []
     lowest = float(frame["final_e_block"].min())
     others = int((frame["final_e_block"] <= 0).sum())
+    apart = [
+        label(name) for name in HOW if not set.intersection(*({*frame[name][own]} for own in sides.values()))
+    ]
     parts = {
         "Gain: held-out loss at the end; 0 for uniform predictions of all words, 1 (grey line) for the best "
         f"value matrix under uniform attention; {counted(len(frame), 'trial')}, a dot each, tick: median.": 1,
         "Embeddings alone gain, of what all parts gain on the same documents: "
         f"{', '.join(shares)} (medians, over rows with both).": shares,
+        f"The cases differ in {' and '.join(apart)} too.": apart,
         f"Same-topic dot products are the larger ones in every trial, by {lowest:.2g} at least.": not others,
         f"In {counted(others, 'trial')} same-topic dot products are not the larger ones.": others,
     }

@@ -1,7 +1,8 @@
 """Attention of any kind: its exact loss, and the best one that treats topics and words alike (squared loss).
 
 For infinite documents of tau disjoint uniform topics, and any value matrix.  Letters: D documents, W = Tv
-words, V = W + 1 tokens ([MASK] = 0), Q queries; weights are exp of attention scores, query x key.
+words, V = W + 1 tokens ([MASK] = 0), Q queries, K parts of keys; weights are exp of attention scores,
+query x key.
 """
 
 from typing import Any, NamedTuple
@@ -35,39 +36,31 @@ def attention_loss(data: DataModel, value: Array, weight_VxV: Array, alike: bool
 
     If the model treats topics and words `alike`, one document and one query of each kind are enough.
     """
-    subsets_DxT = topic_subsets(data)[: 1 if alike else None]
-    words_DxW = subsets_DxT @ data.words_by_topic()
-    is_hidden = data.key_visibility == "unmasked"
-    keys_DxV = np.pad(words_DxW, ((0, 0), (1, 0))) if is_hidden else data.shown_distribution(words_DxW)
     inside = data.topics_per_document * data.words_per_topic
     query_Q, times_Q = np.arange(data.num_words + 1), np.ones(data.num_words + 1)
     if alike:  # the topics of the first document come first
         query_Q, times_Q = np.array([0, 1, data.num_words]), np.array([1, inside, data.num_words - inside])
-    losses = [
-        _document_loss(data, value, weight_VxV, query_Q, times_Q, *document)
-        for document in zip(words_DxW, keys_DxV, strict=True)
-    ]
+    share_Q = np.where(query_Q == 0, 1 - data.p_keep - data.p_random, data.p_random / data.num_words)
+    keys_KxV, weight_QxV = _key_parts(data), weight_VxV[query_Q]
+    part_KxQxV = (weight_QxV * keys_KxV[:, None, :]) @ value.T
+    total_KxQ = keys_KxV @ weight_QxV.T
+    losses = []
+    for theta_T in topic_subsets(data)[: 1 if alike else None]:
+        theta_K, words_V = np.r_[1.0, theta_T], np.r_[0.0, theta_T @ data.words_by_topic()]
+        output_QxV = np.tensordot(theta_K, part_KxQxV, 1) / (theta_K @ total_KxQ)[:, None]
+        kept_Q = data.p_keep * words_V[query_Q]  # must predict the query itself
+        square_Q = (share_Q + kept_Q) * np.einsum("qv,qv->q", output_QxV, output_QxV)
+        score_Q = share_Q * (output_QxV @ words_V) + kept_Q * output_QxV[np.arange(len(query_Q)), query_Q]
+        losses.append(1 + times_Q @ (square_Q - 2 * score_Q))
     return float(np.mean(losses))
 
 
-def _document_loss(
-    data: DataModel,
-    value: Array,
-    weight_VxV: Array,
-    query_Q: Array,
-    times_Q: Array,
-    words_W: Array,
-    keys_V: Array,
-) -> float:
-    """Return the loss of a document: queries of these types, so many times, and what they must predict."""
-    attention_QxV = weight_VxV[query_Q] * keys_V
-    output_QxV = attention_QxV @ value.T / attention_QxV.sum(axis=1, keepdims=True)
-    share_Q = np.where(query_Q == 0, 1 - data.p_keep - data.p_random, data.p_random / data.num_words)
-    kept_Q = data.p_keep * np.concatenate([[0.0], words_W])[query_Q]  # predicts the query itself
-    own_Q = output_QxV[np.arange(len(query_Q)), query_Q]
-    square_Q = (share_Q + kept_Q) * (output_QxV**2).sum(axis=1)
-    score_Q = share_Q * (output_QxV[:, 1:] @ words_W) + kept_Q * own_Q
-    return 1 + float(times_Q @ (square_Q - 2 * score_Q))
+def _key_parts(data: DataModel) -> Array:
+    """Return the keys of any document, (1 + T) x V: a part that all have, and one per unit of each topic."""
+    words_TxV = np.pad(data.words_by_topic(), ((0, 0), (1, 0)))
+    if data.key_visibility == "unmasked":
+        return np.vstack([np.zeros(data.num_words + 1), words_TxV])
+    return np.vstack([data.shown_distribution(np.zeros(data.num_words)), data.survival * words_TxV])
 
 
 def symmetric_weights(data: DataModel, weights: AttentionWeights) -> Array:
