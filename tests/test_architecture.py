@@ -55,7 +55,7 @@ WITHOUT_JAX = (
 FLOORS_OF_ANALYSIS = (
     ("outputs",),
     ("frames", "pictures"),
-    ("trained_models", "optima", "scoring"),
+    ("trained_models", "optima", "scoring", "attention_weights", "embedding_family"),
     ("figures",),
     ("report",),
 )

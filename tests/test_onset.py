@@ -141,7 +141,12 @@ def test_the_prediction_is_the_one_computed_by_hand():
         *(dict(embedding="trained"), dict(output_bias="trained"), dict(attention_biases="trained")),
         *(dict(value="identity"), dict(value="trained", distance=0.3), dict(overlap=0.5)),
         *(dict(word_distribution="zipf"), dict(topics_per_document=4), dict(topics_per_document=1)),
-        *(dict(p_keep=0.0), dict(value="trained", distance=np.nan)),
+        *(
+            dict(p_keep=0.0),
+            dict(value="trained", distance=np.nan),
+            dict(value_own=0.5),
+            dict(value_shift=1.0),
+        ),
     ],
     ids=str,
 )

@@ -1,5 +1,6 @@
 """Sweep files: the shipped ones, whose trials never change their identity, and a user's own."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ IDS = {  # how many trials, and the first, middle and last: a change would make 
     "joint": (40, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
     "key_visibility": (80, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
     "onset": (250, "0950140337c3", "6bc0a2773be2", "e43223061437"),
+    "remark6": (40, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
     "smoke": (16, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
+    "theorem1": (120, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
+    "theorem3": (30, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
     "two_stage": (480, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
     "two_stage_map": (800, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
     "value_matrix": (40, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
@@ -29,6 +33,14 @@ def test_trials_of_shipped_sweeps_keep_their_identity(name: str) -> None:
     found = load_sweep(name)
     ids = [trial_id(trial) for trial in trials(found.base, found.sweep)]
     assert (len(ids), ids[0], ids[len(ids) // 2], ids[-1]) == IDS[name]
+
+
+@pytest.mark.parametrize("name", sweep_names())
+def test_docstrings_say_how_many_trials_and_programs_there_are(name: str) -> None:
+    found = load_sweep(name)
+    every = trials(found.base, found.sweep)
+    counts = re.search(r"^Size: +(\d+) trials, (\d+) programs?", found.description, re.MULTILINE)
+    assert counts and counts.groups() == (f"{len(every)}", f"{len({trial.spec for trial in every})}")
 
 
 FILE = '''"""Two optimizers.

@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 
 from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial, settings_of
-from topicjax.theory.documents import DataModel
+from topicjax.theory.documents import DataModel, same_topic
+from topicjax.theory.free_attention import (
+    AttentionWeights,
+    best_symmetric_attention,
+    symmetric_weights,
+)
+from topicjax.theory.free_attention import attention_loss as exact_attention_loss
 from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.onset import onset_rate
 from topicjax.theory.theorems import (
+    lemma1_entries,
     lemma1_member,
     lemma1_residual,
+    relative_residual,
     theorem1_bias,
     theorem1_member,
     theorem1_residual,
@@ -82,6 +90,8 @@ def test_theorem_arithmetic_uses_plain_operators_only():
     exact = theorem2_entries(10, 10, *masking)
     assert all(isinstance(entry, Fraction) for entry in exact)
     assert [float(entry) for entry in exact] == pytest.approx(theorem2_entries(10, 10, 0.15, 0.1, 0.1))
+    assert lemma1_entries(10, 10, *masking) == (*exact, exact[2])
+    assert all(isinstance(entry, Fraction) for entry in lemma1_entries(10, 10, *masking, 3, Fraction(1, 2)))
     assert theorem1_bias(10, 10, *masking) == Fraction(-15, 1000) / (Fraction(865, 1000) * 100)
 
 
@@ -154,6 +164,17 @@ def test_theorem1_members_are_optimal_with_its_bias_only():
     simplest = np.diag([0.0] + [1 / SMALL.survival] * 12)  # Appendix B's W^E = I / sqrt(a)
     assert theorem1_residual(SMALL, simplest) < 1e-12
     assert lemma1_residual(SMALL, simplest) > 1e-3
+
+
+def test_relative_residuals_are_0_in_the_family_and_1_at_zero():
+    rng = np.random.default_rng(2)
+    member = theorem1_member(SMALL, rng.normal(size=13), rng.normal(size=(13, 13)))
+    assert relative_residual(SMALL, member, with_bias=True) < 1e-13
+    assert relative_residual(SMALL, lemma1_member(SMALL, rng.normal(size=13)), with_bias=False) < 1e-13
+    for with_bias in (True, False):
+        assert relative_residual(SMALL, np.zeros((13, 13)), with_bias) == 1
+    half = np.pad(same_topic(4, 3) / (2 * 3 * SMALL.survival), (1, 0))  # half of every topic's sum
+    assert relative_residual(SMALL, half, with_bias=True) == pytest.approx(0.5)
 
 
 def test_ridge_path_is_the_regularised_regression():
@@ -386,6 +407,50 @@ def test_optimal_attention_is_the_minimum_over_alpha_and_beta():
     everywhere = attention_landscape(SMALL, *grid).total
     assert everywhere.min() >= loss
     assert everywhere.min() == pytest.approx(loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("visibility", ["all", "unmasked"])
+def test_exact_loss_of_any_attention_equals_explicit_loops(visibility):
+    data, rng = replace(SMALL, key_visibility=visibility), np.random.default_rng(1)
+    value, score = rng.normal(size=(2, 13, 13))
+    total, _ = attention_loss(data, value, score)
+    assert exact_attention_loss(data, value, np.exp(score.T)) == pytest.approx(total, rel=1e-12)
+
+
+def test_one_document_is_enough_for_models_that_treat_topics_alike():
+    value = lemma1_member(SMALL, np.full(13, -0.01), 0.4 * np.eye(13))
+    weight = symmetric_weights(SMALL, AttentionWeights(2.0, 5.0, 1.7))
+    assert weight[1, [0, 1, 2, 4]].tolist() == [1.7, 5.0, 2.0, 1.0] and (weight[0] == 1).all()
+    one = exact_attention_loss(SMALL, value, weight, alike=True)
+    assert one == pytest.approx(exact_attention_loss(SMALL, value, weight), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("tau", "least", "mask", "average", "assumed"),
+    [
+        (2, 0.946069, 1.34, 5.86, 0.946103),
+        (3, 0.961726, 1.42, 7.25, 0.961770),
+        (4, 0.969794, 1.50, 8.11, 0.969849),
+    ],
+)
+def test_attention_beyond_assumption_2_has_the_known_values(tau, least, mask, average, assumed):
+    data = DataModel(10, 10, "tau", True, topics_per_document=tau)
+    weights, loss = best_symmetric_attention(data, theorem2_matrix(*data.sizes_and_masking))
+    assert (loss, optimal_attention(data)[1]) == pytest.approx((least, assumed), abs=6e-7)
+    assert (weights.mask, weights.average(10)) == pytest.approx((mask, average), abs=6e-3)
+
+
+def test_best_symmetric_attention_is_a_minimum_also_for_a_diagonal():
+    value = lemma1_member(SMALL, np.zeros(13), np.diag([0.0, *[1 / SMALL.survival] * 12]))
+    weights, least = best_symmetric_attention(SMALL, value)
+    assert weights.beta > 5 * weights.alpha  # a kept word is best predicted by copying it
+    for change in product((0.9, 1.0, 1.1), repeat=3):
+        near = AttentionWeights(*np.array(weights) * change)
+        assert exact_attention_loss(SMALL, value, symmetric_weights(SMALL, near)) >= least - 1e-12
+    for pair in (0.8, 1.25):  # uniform attention is best for [MASK]
+        weight = symmetric_weights(SMALL, weights)
+        weight[0, 0] = pair
+        assert exact_attention_loss(SMALL, value, weight) > least
 
 
 @pytest.mark.parametrize(("topics", "tau"), [(100, 5), (1000, 10), (10_000, 100)])

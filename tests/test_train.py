@@ -18,7 +18,8 @@ from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
 from topicjax.experiments.one_layer.settings import Stream as AnyStream
 from topicjax.theory import limits
 from topicjax.theory.documents import DataModel
-from topicjax.theory.theorems import theorem2_matrix
+from topicjax.theory.theorems import lemma1_member, lemma1_residual, theorem2_matrix
+from topicjax.theory.uniform_attention import uniform_attention_loss
 
 TINY = Spec(
     topics=3,
@@ -122,6 +123,39 @@ def test_frozen_constants_are_the_theorems():
     np.testing.assert_allclose(params["W_V"], theorem2_matrix(3, 2, 0.3, 0.2, 0.05), rtol=1e-5, atol=1e-7)
     assert params["b_pred"][0] == 0
     np.testing.assert_allclose(params["b_pred"][1:], -0.3 * 0.05 / ((1 - 0.8 * 0.3) * 6), rtol=1e-5)
+
+
+@pytest.mark.parametrize("member", [(1.0, 0.0, 0.0), (0.0, 0.7, 0.0), (1.0, 1.0, 0.0), (2.0, -0.5, 0.8)])
+def test_frozen_values_are_members_of_lemma_1s_family(member):
+    masking = dict(p_mask=0.3, p_keep=0.2, p_random=0.05)
+    data = DataModel(3, 2, "tau", True, topics_per_document=2, **masking)
+    hypers = Hypers(value_shift=member[0], value_own=member[1], value_random=member[2])
+    params = model.init(
+        replace(TINY, value="blocks"), traced(Stream(**masking)), traced(hypers), jax.random.key(0)
+    )
+    found, theorem2 = np.asarray(params["W_V"], float), theorem2_matrix(3, 2, *masking.values())
+    constants = np.r_[0.0, np.full(6, (1 - member[0]) * theorem2[1, -1])]
+    given = lemma1_member(data, constants, member[1] / (1 - 0.8 * 0.3) * np.eye(7))
+    drawn = found - given
+    words = drawn[1:, 1:].reshape(6, 3, 2)
+    np.testing.assert_allclose([drawn[0], drawn[:, 0]], 0, atol=1e-6)
+    np.testing.assert_allclose(words.sum(axis=2), 0, atol=1e-6)
+    assert (np.abs(words).max() > 0.05) == (member[2] > 0)
+    assert lemma1_residual(data, found) < 1e-6
+    best = uniform_attention_loss(data, theorem2)
+    assert uniform_attention_loss(data, found) == pytest.approx(best, abs=1e-6)
+    assert uniform_attention_loss(data, found + 0.1 * np.eye(7)) > best + 1e-4
+
+
+def test_random_members_differ_by_seed_and_by_as_much_as_asked():
+    stream, hypers = Stream(), Hypers(value_random=0.5)
+    one, other = (
+        np.asarray(model.lemma1_direction(Spec(), stream, hypers, jax.random.key(seed))) for seed in (3, 4)
+    )
+    height = 1 / (1 - 0.9 * 0.15) / 10
+    for drawn in (one, other):  # making sums 0 takes one in v = 10 degrees of freedom
+        assert drawn[1:, 1:].std() == pytest.approx(0.5 * height * 0.9**0.5, rel=0.03)
+    assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.05
 
 
 @pytest.mark.parametrize("init", ("normal", "uniform", "default"))

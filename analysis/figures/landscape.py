@@ -16,13 +16,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS, MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 from topicjax.theory.landscape import attention_landscape, optimal_attention
-from topicjax.theory.theorems import theorem2_entries, theorem3_interval
+from topicjax.theory.theorems import lemma1_entries
 from topicjax.theory.uniform_attention import uniform_attention_optimum
 
+from ..attention_weights import has_uniform_blocks, member, theorem3
 from ..frames import varying
 from ..pictures import CLASS_COLOURS, WIDTH, Picture, counted, described, evenly, label, sentences, style
 from ..scoring.stages import classes_of
@@ -68,9 +69,9 @@ def landscapes(run: Run, scores: pd.DataFrame) -> list[Picture]:
     placed: Frame = points(run, scores)
     if placed["weight_topic"].isna().all():
         raise UserError(f"none of {counted(len(run.trials), 'trial')} is finite and trains attention")
-    names = [*DATA_SETTINGS, "value"]
+    names = [*DATA_SETTINGS, "value", *(name for name in MEMBER_SETTINGS if name in placed)]
     group = placed.groupby(names, dropna=False, sort=True).ngroup().to_numpy()
-    is_known = has_data_model(placed).to_numpy()
+    is_known = has_data_model(placed).to_numpy() & has_uniform_blocks(placed)
     known = np.unique(group[is_known]) if is_known.any() else np.zeros(1, int)
     largest = known[np.argsort(-np.bincount(group)[known], kind="stable")][:MOST_LANDSCAPES]
     shown = [placed[group == number] for number in largest]
@@ -139,7 +140,13 @@ def stand_in(settings: Mapping[Any, Any]) -> LandscapeDocuments:
     elif not data.infinite_documents:
         why = f"; the trials' documents have {data.length_min} to {data.length_max} words"
     infinite = replace(data, documents="tau", topics_per_document=tau, infinite_documents=True)
-    entries, value = theorem2_entries(*data.sizes_and_masking), "that of Theorem 2"
+    shift, *others = member(settings)
+    entries: Any = lemma1_entries(*data.sizes_and_masking, shift)[:3]
+    value = (
+        "that of Theorem 2" if shift == 0 else f"the member of Lemma 1's family with value_shift {shift:g}"
+    )
+    if settings["value"] == "blocks" and any(others):
+        raise UserError("the landscape is known for a value matrix of uniform blocks")
     if settings["value"] != "blocks":
         best = uniform_attention_optimum(infinite)
         entries = float(best[1, 0]), float(best[1, data.words_per_topic + 1]), float(best[1, 2])
@@ -178,14 +185,6 @@ def draw_theory(documents: LandscapeDocuments, ax: Axes) -> None:
     curve(documents.average, BEST)
     ax.plot((words * documents.average - 1) / (words - 1), 1, **MINIMUM)
     ax.plot(1, 1, **UNIFORM)
-
-
-def theorem3(data: DataModel) -> tuple[float, ...]:
-    """Return Theorem 3's bounds on alpha'; none if its conditions on masking, sizes or keys fail."""
-    least_words = (1 / data.survival + 1) ** 2 + 1  # Assumption 3; Assumption 4 is the next line
-    masking = data.p_mask < 0.5 and 0 < data.p_keep < 0.5 and np.isclose(data.p_keep, data.p_random)
-    sizes = data.words_per_topic > least_words and data.topics_per_document > 1
-    return theorem3_interval(data) if masking and sizes and data.key_visibility == "all" else ()
 
 
 def draw_points(drawn: Frame, ax: Axes, ranges: Ranges) -> None:

@@ -10,7 +10,7 @@ from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 
 from ..pictures import OPTIMIZERS, counted, label
-from ..scoring.cells import cell_numbers
+from ..scoring.cells import MOST_SEEDS, cell_numbers
 from ..trained_models import Array, EffectiveModel, Frame, effective_model, with_weights
 from .map_layouts import having
 
@@ -18,7 +18,6 @@ Restore = Callable[[str], Mapping[str, Array]]  # a trial id: its weights under 
 OBJECTIVES = ("cross_entropy", "squared")
 ROW_SETTINGS = (*DATA_SETTINGS, "l2", "attention", "value", "embedding", "output_bias", "attention_biases")
 MOST_ROWS = 4  # of panels
-MOST_SEEDS = 32  # of a cell: the weights of further ones are not read
 
 
 @dataclass(frozen=True)

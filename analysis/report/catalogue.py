@@ -13,6 +13,10 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
+from ..attention_weights import has_uniform_blocks, with_exact_loss
+from ..embedding_family import embeddings_alone, trains_all
+from ..figures.attention_theory import attention_theory
+from ..figures.embedding_theory import embedding_cases, theorem1_equations
 from ..figures.landscape import landscapes
 from ..figures.loss_curves import loss_curves
 from ..figures.onset import onset_by_init_scale
@@ -95,6 +99,7 @@ def has_landscape(run: Run, scores: pd.DataFrame) -> bool:
         return False
     ends = np.isfinite(trials[["final_a_topic", "final_a_self"]].to_numpy(float)).all(axis=1)
     sizes = (trials["topics"] > 1) & (trials["words_per_topic"] > 1) & has_data_model(trials)
+    sizes &= has_uniform_blocks(trials)
     return bool((ends & sizes & (trials["attention"] == "trained") & (trials["status"] == "ok")).any())
 
 
@@ -116,6 +121,24 @@ def shows_onset(run: Run, scores: pd.DataFrame) -> bool:
 def can_be_cut(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether trials that train both parts have enough records to be scored with fewer steps."""
     return some_train_both(run, scores) and longest_steps(run) > 0
+
+
+def has_attention_theory(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some of few cells froze W^V at an optimum of stage 1 and trained attention."""
+    known = with_exact_loss(run.trials)
+    return count_cells(scores) <= FEW_CELLS and bool((known["value"] == "blocks").any())
+
+
+def has_embeddings_alone(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some of few cells are those of Theorem 1: embeddings trained alone, squared loss."""
+    alone = embeddings_alone(with_weights(run.trials))
+    is_known = (alone["objective"] == "squared") & (alone["key_visibility"] == "all") & has_data_model(alone)
+    return count_cells(scores) <= FEW_CELLS and bool(is_known.any())
+
+
+def has_both_cases(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some trials trained embeddings alone and others all parts."""
+    return len(embeddings_alone(run.trials)) > 0 and bool(trains_all(run.trials).any())
 
 
 AXES = ("x", "y", "panel")
@@ -143,6 +166,9 @@ FIGURES: dict[str, list[Entry]] = {  # by the section they are in
     "Theory": [
         Entry("landscape", has_landscape, landscapes),
         Entry("onset", has_onset, onset_by_init_scale),
+        Entry("theorem1", has_embeddings_alone, theorem1_equations),
+        Entry("embedding_cases", has_both_cases, embedding_cases),
+        Entry("attention_theory", has_attention_theory, attention_theory),
     ],
 }
 TABLES = [
@@ -166,6 +192,22 @@ TABLES = [
         shows_onset,
         tables.onsets,
         "Onset: measured and predicted slope of learning rate x onset step over ln(1 / init scale)",
+    ),
+    Entry(
+        "theorem1",
+        has_embeddings_alone,
+        tables.theorem1,
+        "Theorem 1: embeddings trained alone.  Residual: 0 if W_E^T W_E satisfies all of its equations "
+        "(without its bias: those of Lemma 1), 1 if some are missed as far as by a matrix of zeros.  Blocks: "
+        "same topic minus other topics.  Gain of the loss: 0 for uniform predictions, 1 for the best under "
+        "uniform attention",
+    ),
+    Entry(
+        "attention_theory",
+        has_attention_theory,
+        tables.attention_theory,
+        "Theorem 3: how words weigh keys beside words of other topics; alpha' = ((v - 1) alpha + beta)/v.  "
+        "Missed: the loss above the best, in % of what the best attention gains over uniform attention",
     ),
     Entry(
         "sensitivity",

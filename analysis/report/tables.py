@@ -13,7 +13,8 @@ import pandas as pd
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..figures.matrix_cells import MOST_SEEDS
+from ..attention_weights import attention_rows
+from ..embedding_family import embedding_rows
 from ..frames import MAIN_SETTINGS, SETTINGS, distinct, varying
 from ..optima import optimum, optimum_error
 from ..outputs import write_file
@@ -35,10 +36,27 @@ HEADERS = {  # a column as a reader says it
     "theorem2_distance": "distance to Theorem 2",
     "optimum_distance": "distance to the optimum",
     "weights_read": "weights read (lowest seeds)",
+    "weight_average": "alpha'",
+    "lower": "Theorem 3: above",
+    "upper": "below",
+    "assumed": "Assumption 2: best alpha'",
+    "best_average": "best alpha'",
+    "weight_mask": "[MASK]",
+    "best_mask": "best [MASK]",
+    "weight_topic": "alpha",
+    "best_topic": "best alpha",
+    "weight_self": "beta",
+    "best_self": "best beta",
+    "exact_loss": "loss",
+    "missed": "missed (%)",
+    "assumed_missed": "Assumption 2 misses (%)",
+    "final_e_block": "blocks",
+    "final_eval_loss": "held-out loss",
     "two_stage": "two-stage then",
     "ended": "of these ended by then",
     "still_two_stage": "still at twice as many steps",
 }
+WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
 ERROR = "_se"  # the standard error of column x is in column x_se
 UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # it depends on
 
@@ -80,9 +98,8 @@ def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     """
     trials = run.trials
     distance = np.full(len(trials), np.nan)
-    stored: Frame = with_weights(trials).sort_values("seed", kind="stable")
-    seeds = stored.groupby(cells.cell_numbers(stored)[1])
-    read = seeds.head(MOST_SEEDS)
+    stored: Frame = with_weights(trials)
+    read = cells.lowest_seeds(stored)
     places = trials.index.get_indexer(read.index)
     for place, row in zip(places, read.to_dict("records"), strict=True):
         if optimum(row) is not None:
@@ -90,9 +107,38 @@ def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
             distance[place] = optimum_error(value, row)
     columns = {"theorem2_distance": final(trials, "theorem2_distance"), "optimum_distance": distance}
     table = over_seeds(trials, columns)
-    if len(stored) and seeds.size().max() > MOST_SEEDS:
+    if len(read) < len(stored):
         table["weights_read"] = over_seeds(trials, {"optimum_distance": distance})["n"]
     return table
+
+
+def theorem1(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return residuals of Theorem 1's equations, blocks, losses and gains of embeddings trained alone."""
+    rows: Frame = embedding_rows(run)
+    names = ("residual", "final_e_block", "final_eval_loss", "gain")
+    return over_seeds(rows, {name: rows[name].to_numpy(float) for name in names})
+
+
+def attention_theory(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return how trained attention weighs keys, one row per setting, beside theory."""
+    rows: Frame = attention_rows(run)
+    known = (
+        *("lower", "upper", "assumed", "assumed_missed"),
+        *(f"best_{name}" for name in WEIGHTS),
+        "best_loss",
+    )
+    pairs = ((f"weight_{name}", f"best_{name}") for name in WEIGHTS)
+    names = [
+        "weight_average",
+        "lower",
+        "upper",
+        "assumed",
+        *dict.fromkeys(name for pair in pairs for name in pair),
+    ]
+    names += ["exact_loss", "best_loss", "missed", "assumed_missed"]
+    columns = {name: rows[name].to_numpy(float) for name in dict.fromkeys(names)}
+    columns |= {name: 100 * columns[name] for name in ("missed", "assumed_missed")}
+    return over_seeds(rows, columns).assign(**{name + ERROR: np.nan for name in known})  # not measured
 
 
 def onsets(run: Run, scores: pd.DataFrame) -> pd.DataFrame:

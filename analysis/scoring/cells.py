@@ -13,6 +13,7 @@ from ..frames import distinct, settings_in
 from .curves import Array, Cuts
 from .stages import CLASSES, CUTS, HAS_STAGE2, VIEWS, classify, is_topical, score_trials
 
+MOST_SEEDS = 32  # of a cell: the weights of further ones are not read
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
 
 
@@ -52,6 +53,12 @@ def cell_labels(run: Run) -> list[tuple[dict[str, Any], str, float]]:
     return list(
         zip(settings.to_dict("records"), cells["class"].tolist(), cells["theta"].tolist(), strict=True)
     )
+
+
+def lowest_seeds(trials: Any) -> Any:
+    """Return the trials whose weights are read: of every cell the MOST_SEEDS lowest seeds, in their order."""
+    ordered = trials.sort_values("seed", kind="stable")
+    return ordered.groupby(cell_numbers(ordered)[1]).head(MOST_SEEDS) if len(trials) else trials
 
 
 def cell_settings(scores: pd.DataFrame) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import UserError
+from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.onset import onset_rate
 
@@ -76,7 +77,8 @@ def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
     """Return gamma of each trial, NaN where an assumption of onset_rate does not hold."""
     holds = np.all([trials[name] == value for name, value in ASSUMED.items()], axis=0)
     is_learned = (trials["value"] == "trained") & (distance < LEARNED)
-    holds &= ((trials["value"] == "blocks") | is_learned).to_numpy()
+    is_theorem2 = (trials.reindex(columns=list(MEMBER_SETTINGS)).fillna(0.0) == 0).all(axis=1)
+    holds &= ((trials["value"] == "blocks") & is_theorem2 | is_learned).to_numpy()
     holds &= (trials["topics_per_document"] < trials["topics"]).to_numpy()
     sizes: dict[str, Any] = {name: np.where(holds, column(trials, name), np.nan) for name in SIZES}
     head, width = column(trials, "attention_dim"), sizes["topics"] * sizes["words_per_topic"] + 1

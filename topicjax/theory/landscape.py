@@ -92,7 +92,7 @@ def attention_landscape(
 
 
 def optimal_attention(data: DataModel, entries: tuple | None = None) -> tuple[float, float]:
-    """Return (alpha'*, its loss), the minimum of attention_landscape over alpha and beta.
+    """Return (alpha'*, its loss), the best of Assumption 2's kind: the minimum over alpha and beta.
 
     The optimum has beta = 1, since uniform attention is best for [MASK] queries if W^V is the stage-1
     optimum, and alpha = (v alpha' - 1) / (v - 1); mask_pair = 1 gives the same point.

@@ -51,6 +51,21 @@ def theorem2_matrix(
     return value
 
 
+def lemma1_entries(
+    topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any, shift: Any = 0, own: Any = 0
+) -> tuple[Any, Any, Any, Any]:
+    """Return (W_i0, W_diff, W_same, W_ii) of a member of Lemma 1's family; arithmetic only, can be traced.
+
+    All u_i are 1 - shift times Theorem 2's, u_0 is 0, and the share `own` of what the words of a topic add up
+    to is moved to the word itself.  (0, 0) is Theorem 2, (1, 1) the diagonal matrix of the paper's App. D.4.
+    """
+    sizes_and_masking = topics, words_per_topic, p_mask, p_keep, p_random
+    c1, c2, c3 = _constants(*sizes_and_masking)
+    constant = (1 - shift) * theorem2_entries(*sizes_and_masking)[1]
+    same = constant + (1 - own) * c3 / words_per_topic
+    return -c1 - c2 * constant, constant, same, same + own * c3
+
+
 def lemma1_member(data: DataModel, constants: Array, free: Array | None = None) -> Array:
     """Return a minimiser W of Lemma 1, V x V, from its constants u_0..u_Tv and a free V x V direction.
 
@@ -98,6 +113,15 @@ def theorem1_residual(data: DataModel, matrix: Array) -> float:
     shifted = np.array(matrix, dtype=float)
     shifted[1:, 0] -= _constants(*data.sizes_and_masking)[0]
     return lemma1_residual(data, shifted)
+
+
+def relative_residual(data: DataModel, matrix: Array, with_bias: bool) -> float:
+    """Return the residual of Theorem 1 (with_bias) or Lemma 1 in units of what the zero matrix has.
+
+    0: all equations of the family hold; 1: some equation is missed as far as by a matrix that knows nothing.
+    """
+    residual = theorem1_residual if with_bias else lemma1_residual
+    return residual(data, matrix) / residual(data, np.zeros_like(matrix))
 
 
 def theorem3_interval(data: DataModel) -> tuple[float, float]:

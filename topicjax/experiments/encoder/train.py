@@ -94,7 +94,7 @@ def measure(
     batch: Batch,
     made: tuple[jax.Array, Params],
 ) -> Any:
-    """Return the record of a state, before the step of this batch, with the loss and gradients of that step."""
+    """Return the record of a state, before the step of this batch; `made`: its loss and gradients."""
     loss, gradients = made
     return measure_model(
         spec=spec,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from topicjax.experiments.one_layer import threefry
 from topicjax.experiments.one_layer.lda import Documents, key_positions
 from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, code
-from topicjax.theory.theorems import theorem1_bias, theorem2_entries
+from topicjax.theory.theorems import lemma1_entries, theorem1_bias
 
 Params = dict[str, jax.Array]
 
@@ -27,7 +27,7 @@ class Transformer(nn.Module):
 
     spec: Spec
     stream: Stream  # its masking probabilities define the constants of Theorems 1 and 2
-    hypers: Hypers  # its init settings define the initial weights
+    hypers: Hypers  # define the initial weights, frozen ones too
 
     @nn.compact
     def __call__(self, shown_BxN: jax.Array, is_key_BxN: jax.Array) -> jax.Array:
@@ -38,7 +38,7 @@ class Transformer(nn.Module):
         score_init = near_zero if spec.attention == "trained" else nn.initializers.zeros
         W_K = self.param("W_K", score_init, (A, D))
         W_Q = self.param("W_Q", score_init, (A, D))
-        W_V = self.param("W_V", value_initializer(spec, self.stream, near_zero), (D, D))
+        W_V = self.param("W_V", value_initializer(spec, self.stream, hypers), (D, D))
         b_pred = self.param("b_pred", output_bias_initializer(spec, self.stream), (V,))
         W_E = jnp.eye(V, dtype=W_V.dtype)
         if spec.embedding != "one_hot":
@@ -99,26 +99,44 @@ def bias_initializer(hypers: Hypers, fan_in: int) -> Initializer:
     return draw
 
 
-def value_initializer(spec: Spec, stream: Stream, near_zero: Initializer) -> Initializer:
-    """Return the initial W_V: `near_zero` if it is trained, else the constant it is frozen at."""
+def value_initializer(spec: Spec, stream: Stream, hypers: Hypers) -> Initializer:
+    """Return the initial W_V: near zero if it is trained, else the constant it is frozen at."""
     if spec.value == "trained":
-        return near_zero
+        return initializer(hypers)
     if spec.value == "identity":
         return lambda key, shape: jnp.eye(shape[0])
-    return lambda key, shape: theorem2_blocks(spec, stream)
+    return lambda key, shape: lemma1_value(spec, stream, hypers) + lemma1_direction(spec, stream, hypers, key)
 
 
-def theorem2_blocks(spec: Spec, stream: Stream) -> jax.Array:
-    """Return Theorem 2's W_V for (possibly traced) masking probabilities, V x V."""
+def lemma1_value(spec: Spec, stream: Stream, hypers: Hypers | None = None) -> jax.Array:
+    """Return a W_V of Lemma 1's family that treats topics and words alike, V x V; by default Theorem 2's.
+
+    Masking probabilities, value_shift and value_own may be traced.
+    """
     word_V = jnp.arange(spec.vocabulary)
     topic_V = (word_V - 1) // spec.words_per_topic
     same_VxV = topic_V[:, None] == topic_V[None, :]
-    from_mask, different, same = theorem2_entries(
-        spec.topics, spec.words_per_topic, stream.p_mask, stream.p_keep, stream.p_random
-    )
+    member = () if hypers is None else (hypers.value_shift, hypers.value_own)
+    masking = stream.p_mask, stream.p_keep, stream.p_random
+    from_mask, different, same, own = lemma1_entries(spec.topics, spec.words_per_topic, *masking, *member)
     W_V = jnp.where(same_VxV, same, different)
+    W_V = jnp.where(word_V[:, None] == word_V[None, :], own, W_V)
     W_V = jnp.where(word_V[None, :] == 0, from_mask, W_V)
     return jnp.where(word_V[:, None] == 0, 0.0, W_V)
+
+
+def lemma1_direction(spec: Spec, stream: Stream, hypers: Hypers, key: jax.Array) -> jax.Array:
+    """Return a random V x V matrix that can be added to any W_V of Lemma 1's family: topics add up to 0.
+
+    Before topics are made to add up to 0, its entries are normal, with the deviation of value_random times
+    the height of a block, 1 / ((1 - (1 - p_c) p_m) v).
+    """
+    T, v, W = spec.topics, spec.words_per_topic, spec.num_words
+    height = 1 / ((1 - (1 - stream.p_keep) * stream.p_mask) * v)
+    (bits,) = threefry.random_bits((threefry.raw(key), threefry.places(W, W)))
+    free_WxTxv = threefry.normal(bits).reshape(W, T, v)
+    free_WxW = (free_WxTxv - free_WxTxv.mean(axis=2, keepdims=True)).reshape(W, W)
+    return hypers.value_random * height * jnp.pad(free_WxW, ((1, 0), (1, 0)))
 
 
 def output_bias_initializer(spec: Spec, stream: Stream) -> Initializer:

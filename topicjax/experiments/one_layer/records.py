@@ -16,7 +16,7 @@ import numpy as np
 from topicjax.experiments.one_layer import bags, kernel
 from topicjax.experiments.one_layer.bags import Bag
 from topicjax.experiments.one_layer.kernel import Effective
-from topicjax.experiments.one_layer.model import Params, theorem2_blocks
+from topicjax.experiments.one_layer.model import Params, lemma1_value
 from topicjax.experiments.one_layer.settings import DocumentSpec, Hypers, Spec, Stream
 
 HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
@@ -203,5 +203,5 @@ def attention_pairs(
 
 def theorem2_distance(spec: Spec, stream: Stream, value_VxV: jax.Array) -> jax.Array:
     """Return the relative distance of the effective value matrix from that of Theorem 2."""
-    optimum = theorem2_blocks(spec, stream)
+    optimum = lemma1_value(spec, stream)
     return norm(value_VxV[: spec.vocabulary, : spec.vocabulary] - optimum) / norm(optimum)

@@ -26,9 +26,11 @@ Probability = Annotated[Any, Real(low=0, high=1)]
 Positive = Annotated[Any, Real(above=0, smallest=1e-30)]  # a smaller concentration draws NaN in float32
 NotNegative = Annotated[Any, Real(low=0)]
 BelowOne = Annotated[Any, Real(low=0, below=1)]
+MEMBER_SETTINGS = ("value_shift", "value_own", "value_random")  # which member of Lemma 1's family
 MAX_LENGTHS = 100_000  # of documents: the kernel's room for queries is found by a sum over all of them
 FINITE = Only("infinite_documents", (False,))
 ADAM = Only("optimizer", ("adam", "adamw"))
+BLOCKS = Only("value", ("blocks",))
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Spec(DocumentSpec):
     attention: Annotated[Literal["trained", "uniform"], "W^K and W^Q; uniform: neither acts"] = "trained"
     attention_dim: Annotated[AutomaticSize, "d_a, the size of keys and queries; 0: the embedding size"] = 0
     value: Annotated[
-        Literal["trained", "identity", "blocks"], "W^V; blocks: frozen at the optimum of Theorem 2"
+        Literal["trained", "identity", "blocks"], "W^V; blocks: frozen at Theorem 2, or as value_* say"
     ] = "trained"
     output_bias: Annotated[
         Literal["trained", "zero", "theorem1"], "b^pred; theorem1: frozen at the constant of Theorem 1"
@@ -137,6 +139,15 @@ class Hypers(NamedTuple):
         NotNegative, "expected norm of an embedding", Only("embedding", ("trained", "random"))
     ] = 1.0
     l2: Annotated[NotNegative, "lambda of eq. (2), over all trained parameters"] = 0.0
+    value_shift: Annotated[
+        Any, Real(), "of a frozen W^V in Lemma 1's family: u is 1 - this times Theorem 2's", BLOCKS
+    ] = 0.0
+    value_own: Annotated[
+        Any, Real(), "of a frozen W^V: share of a topic's sum on the word itself; 1: no other", BLOCKS
+    ] = 0.0
+    value_random: Annotated[
+        NotNegative, "of a frozen W^V: random part, in units of a block's height; sums stay", BLOCKS
+    ] = 0.0
     momentum: Annotated[BelowOne, "decay of the velocity", Only("optimizer", ("momentum",))] = 0.9
     beta1: Annotated[BelowOne, "decay of the mean gradient", ADAM] = 0.9
     beta2: Annotated[BelowOne, "decay of the mean squared gradient", ADAM] = 0.999
@@ -186,7 +197,7 @@ TRIALS = TrialSettings(
     check,
     id_prefix="",  # ids are those of topicjax 0.1, which had one experiment ...
     id_in_spec=("length_min", "length_max"),  # ... and compiled a program for each length
-    id_unless_default=("until",),
+    id_unless_default=("until", *MEMBER_SETTINGS),
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 DOCUMENT_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role is DOCUMENTS)

@@ -1,0 +1,93 @@
+"""Panels in which a row is a cell: a dot for each of its seeds, a tick at their median, marks for theory."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS
+
+from ..frames import SETTINGS, distinct, varying
+from ..pictures import SMALL, counted, setting_text
+from ..trained_models import Array, Frame
+
+MEASURED = "#0072B2"
+LABEL_WIDTH = 25  # letters of a line of a row's label
+MOST_ROWS = 24
+SHORT = {  # a setting and its value: what a row says
+    ("documents", "lda"): "LDA",
+    ("documents", "tau"): "tau topics",
+    ("output_bias", "zero"): "no bias",
+    ("output_bias", "theorem1"): "Theorem 1's bias",
+    ("output_bias", "trained"): "bias trained",
+}
+
+
+def rows_of(frame: Frame, names: Sequence[str]) -> tuple[Array, list[dict[str, Any]]]:
+    """Return the row of each trial, and the settings of the rows: combinations of these that occur."""
+    ordered = frame.sort_values(list(names), kind="stable") if names else frame
+    number, kinds = distinct(ordered, names)
+    places = np.empty(len(frame), int)
+    places[frame.index.get_indexer(ordered.index)] = number
+    return places, kinds.to_dict("records") if names else [{}]
+
+
+def telling_apart(frame: Frame, without: Iterable[str] = ()) -> list[str]:
+    """Return the settings besides the seed that vary, except some; those of the documents come first."""
+    names = dict.fromkeys((*DATA_SETTINGS, *SETTINGS))
+    return varying(frame, [name for name in names if name not in ("seed", *without)])
+
+
+def row_text(row: Mapping[str, Any], first: Sequence[str] = ()) -> str:
+    """Return the label of a row: its settings in words, over several short lines; keys `all` need none."""
+    names = [name for name in row if (name, row[name]) != ("key_visibility", "all")]
+    parts = [*first, *(short_text(name, row[name]) for name in names)]
+    unbroken = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
+    return textwrap.fill(unbroken, LABEL_WIDTH, break_long_words=False)
+
+
+def short_text(name: str, value: Any) -> str:
+    """Return a setting with its value in as few words as a row has room for."""
+    if name == "topics_per_document":
+        return counted(int(value), "topic")
+    if name == "infinite_documents":
+        return "infinite" if value else "finite"
+    return SHORT.get((name, value), setting_text(name, value).replace("embedding scale", "scale"))
+
+
+def draw_seeds(ax: Axes, places: Array, values: Array, colour: str = MEASURED, lift: float = 0.0) -> None:
+    """Draw each trial in its row, rows from the top, and a tick at the median of each row."""
+    ax.plot(values, lift - places, "o", color=colour, ms=3.5, mfc="none", mew=0.8, zorder=3)
+    for place in np.unique(places):
+        middle = values[places == place]
+        if np.isfinite(middle).any():
+            ax.plot(np.nanmedian(middle), lift - place, "|", color=colour, ms=9, mew=1.6, zorder=4)
+
+
+def label_rows(axes: Sequence[Axes], texts: Sequence[str]) -> None:
+    """Write the label of each row beside the first of panels that share them, with a line for the eye."""
+    axes[0].set_yticks(-np.arange(len(texts)), texts, fontsize=SMALL)
+    axes[0].set_ylim(0.5 - len(texts), 0.5)
+    for ax in axes:
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", color="0.93", lw=0.8)
+
+
+def log_axis(ax: Axes) -> None:
+    """Make x logarithmic, with numbers as people write them, and few enough to be legible."""
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    decades = np.log10(high / low)
+    subs = (1.0, 2.0, 5.0) if decades < 2 else (1.0,)
+    ax.xaxis.set_major_locator(LogLocator(subs=subs, numticks=5))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+
+
+def dots(colour: str = MEASURED, text: str = "trained: a dot per seed, tick: median") -> Line2D:
+    """Return the entry of a legend for trained models."""
+    return Line2D([], [], color=colour, ls="", marker="o", ms=4, mfc="none", label=text)
