@@ -10,6 +10,7 @@ import pytest
 from scipy.special import gammaln
 
 from topicjax.theory import limits, posterior, stage_models
+from topicjax.theory import stage1_value as stage1_value_module
 from topicjax.theory.documents import DataModel
 from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.limits import (
@@ -171,6 +172,26 @@ def test_general_posterior_agrees_with_the_disjoint_one(visibility, documents, m
     monkeypatch.setattr(posterior, "GIBBS_SWEEPS", 2500)
     difference = posterior_words(general, queries) - posterior_words(data, queries)
     assert np.abs(difference).max() < (0.02 if documents == "lda" else 1e-12)
+
+
+def test_a_matrix_fitted_entry_by_entry_has_no_slope_left(monkeypatch):
+    """The loss by its definition, without blocks or other coordinates; the last block is not full."""
+    rng = np.random.default_rng(0)
+    targets, keys = rng.dirichlet(np.ones(4), 50), rng.dirichlet(np.array([1, 1, 0.1, 3, 1]), 50)
+    keys[:, 2] = keys[:, 1]  # two keys that cannot be told apart
+    monkeypatch.setattr(stage1_value_module, "ONE_THREAD", 60)
+    monkeypatch.setattr(stage1_value_module, "ENTRY_TOLERANCE", 1e-15)
+    fitted = stage1_value_module._fit_every_entry(targets, keys)
+
+    def loss(matrix):
+        logit = keys @ matrix.T
+        return np.mean(np.log(np.exp(logit).sum(axis=1)) - (targets * logit).sum(axis=1))
+
+    assert stage1_value_module.stacked(targets, (4, 5)).shape == (17, 3, 4)
+    for place in np.ndindex(4, 5):
+        step = np.zeros((4, 5))
+        step[place] = 1e-4
+        assert abs(loss(fitted + step) - loss(fitted - step)) < 2e-4 * 1e-6
 
 
 def test_bayes_prediction_of_a_shown_word_mixes_kept_and_random():

@@ -1,0 +1,130 @@
+"""Section 5.2 of the paper: final losses of joint training, of uniform attention, and the limit lines."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from topicjax.errors import UserError
+from topicjax.store.reader import Run
+
+from ..frames import MAIN_SETTINGS, varying
+from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..scoring.endings import joint_gains, lines_in, pair_settings, quartiles
+from .loss_curves import DOCUMENTS
+
+COLOURS = {"uniform": "#E69F00", "joint": "#0072B2"}
+MARKS = {"uniform": "D", "joint": "o"}
+OFFSETS = {"uniform": 0.17, "joint": -0.17}  # places above the middle of a row
+MOST_ROWS = 24
+STAGES = {"stage1": "-", "stage2": (0, (3, 1.5))}
+ROW = 0.34  # inches
+
+
+def joint_losses(run: Run, scores: pd.DataFrame) -> Picture:
+    """Return the final losses of joint training and of uniform attention with the lines, in rows."""
+    pairs = joint_gains(run)
+    if pairs.empty:
+        raise UserError("no two trials differ in attention alone; allowed: attention trained and uniform")
+    names = [name for name in pair_settings(pairs) if name != "objective"]
+    objectives = sorted(pairs["objective"].unique())
+    own = [pairs.loc[pairs["objective"] == name] for name in objectives]
+    tables = [quartiles(part, names, ["joint", "uniform"], lines_in(part)) for part in own]
+    shown = [table.iloc[evenly(len(table), MOST_ROWS)] for table in tables]
+    with style():
+        figure = Figure((WIDTH, 0.85 + sum(0.6 + ROW * len(table) for table in shown)))
+        ratios = [0.4 + ROW * len(table) for table in shown]
+        axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=ratios)[:, 0]
+        named = varying(pd.concat(shown), names) or names[:1]
+        for ax, table, objective in zip(axes, shown, objectives, strict=True):
+            loss_panel(table, ax, named)
+            ax.set(title=label(objective), xlabel="held-out loss at the end")
+        figure.legend(handles=handles(pairs), loc="outside lower center", ncols=2)
+    hidden = sum(map(len, tables)) - sum(map(len, shown))
+    return Picture(
+        figure,
+        "Joint training against uniform attention",
+        caption(pairs, hidden),
+        "Final held-out losses of joint training and of uniform attention, "
+        f"{counted(sum(map(len, shown)), 'row')}. " + " ".join(gains(pairs)),
+    )
+
+
+def loss_panel(table: pd.DataFrame, ax: Axes, names: list[str]) -> Axes:
+    """Draw a row per setting: both losses with their quartiles, and the lines as ticks."""
+    places = np.arange(len(table))[::-1]
+    for place, row in zip(places, table.to_dict("records"), strict=True):
+        for stage, line in STAGES.items():
+            for name, colour in ((f"line_{stage}", "black"), (f"held_out_{stage}", DOCUMENTS)):
+                value = row.get(name, np.nan)
+                ax.plot([value, value], [place - 0.42, place + 0.42], color=colour, ls=line, lw=1.1)
+    for kind, colour in COLOURS.items():
+        middle, low, high = (table[kind + end].to_numpy(float) for end in ("", "_q25", "_q75"))
+        spread = np.abs(np.stack([middle - low, high - middle]))
+        ax.errorbar(
+            middle, places + OFFSETS[kind], xerr=spread, fmt=MARKS[kind], color=colour, ms=4, elinewidth=1.4
+        )
+    texts = [", ".join(described(row, names)) for row in table.to_dict("records")]
+    ax.set_yticks(places, [two_lines(text) for text in texts])
+    ax.set_ylim(-0.6, len(table) - 0.4)
+    return ax
+
+
+def two_lines(text: str) -> str:
+    """Return a text of several parts in two lines if it is long."""
+    parts = text.split(", ")
+    half = (len(parts) + 1) // 2
+    return text if len(text) < 22 else f"{', '.join(parts[:half])}\n{', '.join(parts[half:])}"
+
+
+def handles(pairs: Any) -> list[Any]:
+    """Return the legend: marks of both ways to train, and of the lines."""
+    words = {"uniform": "uniform attention: W^V alone", "joint": "joint: W^K, W^Q and W^V"}
+    marks: list[Any] = [
+        Line2D([], [], color=COLOURS[name], marker=MARKS[name], ls="", ms=4, label=f"{text} (bar: quartiles)")
+        for name, text in words.items()
+    ]
+    sources = {
+        "line_": ("black", "over all documents"),
+        "held_out_": (DOCUMENTS, "on these held-out documents"),
+    }
+    for begin, (colour, where) in sources.items():
+        for place, (stage, line) in enumerate(STAGES.items(), 1):
+            if begin + stage in pairs and pairs[begin + stage].notna().any():
+                text = f"stage {place} {where}"
+                marks.append(Line2D([], [], color=colour, ls=line, lw=1.1, label=text))
+    return marks
+
+
+def gains(pairs: Any) -> list[str]:
+    """Return sentences on how much lower joint training ends, in units of what topical attention can gain."""
+    found = []
+    for (objective, optimizer), own in pairs.groupby(list(MAIN_SETTINGS), sort=True):
+        lower, share = own["lower"].median(), own["share"]
+        text = f"{label(objective)}, {label(optimizer)}: lower by {lower:.4f}"
+        if share.notna().any():
+            low, middle, high = share.quantile([0.25, 0.5, 0.75])
+            text += f", {middle:.2f} (quartiles {low:.2f} to {high:.2f}) of what topical attention can gain"
+        found.append(f"{text}; {counted(len(own), 'pair')}.")
+    return found
+
+
+def caption(pairs: Any, hidden: int) -> str:
+    """Return how much lower joint training ends, what is drawn and what is not."""
+    bayes = pairs.groupby("objective")["line_bayes"].median() if "line_bayes" in pairs else pd.Series()
+    best = " and ".join(f"{value:.4g} ({label(name)})" for name, value in bayes.dropna().items())
+    lost = pairs[["joint", "uniform"]].isna().any(axis=1).sum()
+    parts = {
+        "Held-out loss, the mean over the last tenth of the steps; median and quartiles over seeds. How much "
+        "lower joint training ends than W^V alone, of equal seeds:": True,
+        " ".join(gains(pairs)): True,
+        "What topical attention can gain is stage 1 - stage 2 on these documents; stage 2 keeps the W^V of "
+        "stage 1, so training both can go lower.": True,
+        f"Bayes, far to the left: {best}.": best,
+        f"Not drawn: {counted(hidden, 'further row')}.": hidden,
+        f"{counted(lost, 'pair')} without a number: a trial is not finite.": lost,
+    }
+    return sentences(parts)
