@@ -1,7 +1,7 @@
 """Section 5.2: how much lower is the loss of W^K, W^Q and W^V trained together than that of W^V alone?
 
 Command:  make sweep SWEEP=joint_loss
-Size:     80 trials, 8 programs
+Size:     120 trials, 8 programs
 Expect:   .
 """
 

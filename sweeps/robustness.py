@@ -1,7 +1,7 @@
 """Does the two-stage phenomenon survive other documents?  One property at a time around the textbook case.
 
 Command:  make sweep SWEEP=robustness
-Size:     315 trials, 7 programs
+Size:     285 trials, 7 programs
 Expect:   .
 """
 

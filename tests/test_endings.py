@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
-from synthetic_runs import STAGE1, STAGE2, STEP, TWO_STAGE, case, ramp, run_of, scored
+from synthetic_runs import INITIAL, STAGE1, STAGE2, STEP, TWO_STAGE, case, ramp, run_of, scored
 
 from topicjax.analysis.figures.joint_losses import COLOURS, joint_losses
 from topicjax.analysis.figures.robustness import robustness
@@ -31,19 +31,18 @@ def pair(gain: float, seed: int, **changed: Any) -> list:
 
 def test_the_loss_at_the_end_is_the_mean_over_the_last_tenth_and_falls_from_the_tenth_before() -> None:
     P = 1 - 0.5 * (STEP < 850) + 0.25 * LATE  # 0.5, then 1, then 1.25 of the way
-    ends = endings(
-        run_of(case(P, 0.0), case(P, 0.0, status="diverged"), case(np.full(2, 1.0), 0.0, STEP[:2]))
-    )
-    way = (ends["initial"] - ends["loss"]) / ends["drop"]
+    known = dict(line_uniform=4.8)
+    short = case(np.full(2, 1.0), 0.0, STEP[:2], lines=known)
+    ends = endings(run_of(case(P, 0.0, lines=known), case(P, 0.0, status="diverged"), short, case(P, 0.0)))
     before = P[(STEP > 800) & (STEP <= 900)].mean()  # the tenth before, by hand
-    initial = 4.6 - 0.5 * 1.2  # P is 0.5 at step 0
-    assert ends["initial"][0] == pytest.approx(initial)
-    assert ends["drop"][0] == pytest.approx(initial - STAGE1)
-    assert ends["loss"][0] == pytest.approx(4.6 - 1.2 * 1.25)
-    assert ends["falls"][0] == pytest.approx(1.2 * (1.25 - before))
-    assert way[0] == pytest.approx((initial - 4.6 + 1.2 * 1.25) / (initial - STAGE1))
-    assert ends.loc[1, ["loss", "falls", "drop"]].isna().all()
+    end = INITIAL - (INITIAL - STAGE1) * 1.25
+    assert ends["loss"][0] == pytest.approx(end)
+    assert ends["way"][0] == pytest.approx((4.8 - end) / (4.8 - STAGE1))
+    assert ends["falls"][0] == pytest.approx((INITIAL - STAGE1) * (1.25 - before) / (4.8 - STAGE1))
+    assert ends.loc[1, ["loss", "way", "falls", "gain"]].isna().all()
     assert ends["falls"][2] == 0  # two records: nothing was before
+    start = INITIAL - (INITIAL - STAGE1) * 0.5  # without a uniform line, L(0)
+    assert ends["way"][3] == pytest.approx((start - end) / (start - STAGE1))
 
 
 def test_joint_training_is_compared_with_uniform_attention_of_the_same_seed_and_settings() -> None:

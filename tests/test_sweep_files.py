@@ -11,24 +11,36 @@ from topicjax.experiments.one_layer.settings import trial_id
 from topicjax.sweep import product
 from topicjax.sweep_files import load_sweep, sweep_names
 
-IDS = {  # how many trials, and the first, middle and last: a change would make old run folders useless
-    "embeddings": (20, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
-    "init_law": (100, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
-    "joint": (40, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
-    "key_visibility": (80, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
-    "onset": (250, "0950140337c3", "6bc0a2773be2", "e43223061437"),
-    "smoke": (16, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
-    "two_stage": (480, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
-    "two_stage_map": (800, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
-    "value_matrix": (40, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
+SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
+    "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
+    "init_law": (100, 2, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
+    "joint": (40, 2, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
+    "joint_loss": (120, 8, "f311d941da3a", "92bb1e78c2be", "0ec63e2b1e26"),
+    "key_visibility": (80, 2, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
+    "onset": (250, 4, "0950140337c3", "6bc0a2773be2", "e43223061437"),
+    "paper_rates": (100, 6, "0030b1d98859", "0885539b78b5", "f4e2e80ef52e"),
+    "robustness": (285, 7, "605f0871ef1c", "b8b093a1cfd8", "b8da08439a1a"),
+    "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
+    "two_stage": (480, 2, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
+    "two_stage_map": (800, 2, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
+    "value_matrix": (40, 2, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
 }
 
 
 @pytest.mark.parametrize("name", sweep_names())
 def test_trials_of_shipped_sweeps_keep_their_identity(name: str) -> None:
     found = load_sweep(name)
-    ids = [trial_id(trial) for trial in trials(found.base, found.sweep)]
-    assert (len(ids), ids[0], ids[len(ids) // 2], ids[-1]) == IDS[name]
+    every = trials(found.base, found.sweep)
+    ids, programs = [trial_id(trial) for trial in every], len({trial.spec for trial in every})
+    assert (len(ids), programs, ids[0], ids[len(ids) // 2], ids[-1]) == SIZES[name]
+
+
+@pytest.mark.parametrize("name", sweep_names())
+def test_shipped_sweeps_say_how_large_they_are_and_how_to_run_them(name: str) -> None:
+    count, programs, *_ = SIZES[name]
+    text = load_sweep(name).description
+    assert f"Size:     {count:,} trials, {programs} programs" in text
+    assert f"make sweep SWEEP={name}" in text
 
 
 FILE = '''"""Two optimizers.

@@ -82,19 +82,19 @@ def two_lines(text: str) -> str:
 
 def handles(pairs: Any) -> list[Any]:
     """Return the legend: marks of both ways to train, and of the lines."""
-    words = {"uniform": "uniform attention: W^V alone", "joint": "joint: W^K, W^Q and W^V"}
+    words = {"uniform": "W^V alone, uniform attention", "joint": "W^K, W^Q, W^V jointly"}
     marks: list[Any] = [
-        Line2D([], [], color=COLOURS[name], marker=MARKS[name], ls="", ms=4, label=f"{text} (bar: quartiles)")
+        Line2D([], [], color=COLOURS[name], marker=MARKS[name], ls="", ms=4, label=text)
         for name, text in words.items()
     ]
     sources = {
-        "line_": ("black", "over all documents"),
-        "held_out_": (DOCUMENTS, "on these held-out documents"),
+        "line_": ("black", "all documents"),
+        "held_out_": (DOCUMENTS, "held-out documents"),
     }
     for begin, (colour, where) in sources.items():
         for place, (stage, line) in enumerate(STAGES.items(), 1):
             if begin + stage in pairs and pairs[begin + stage].notna().any():
-                text = f"stage {place} {where}"
+                text = f"stage {place}, {where}"
                 marks.append(Line2D([], [], color=colour, ls=line, lw=1.1, label=text))
     return marks
 

@@ -173,7 +173,8 @@ TABLES = [
         has_few_cells,
         end_tables.final_losses,
         "Held-out loss at the end (mean over the last tenth of the steps; median and quartiles over seeds), "
-        "the share of the way to the stage-1 line, how many seeds converged, and the class of most seeds",
+        "its share of the way from the uniform prediction to the stage-1 line, how many seeds converged "
+        "there, and the class of most seeds",
     ),
     Entry(
         "joint_loss",

@@ -40,7 +40,7 @@ HEADERS = {  # a column as a reader says it
     "still_two_stage": "still at twice as many steps",
     "lower": "uniform - joint",
     "share": "in units of stage 1 - stage 2",
-    "way": "of the way to stage 1",
+    "way": "of the way from uniform words to stage 1",
     "last_tenth": "of it in the last tenth of the steps",
     "converged": "seeds converged",
     "line_stage1": "stage 1",

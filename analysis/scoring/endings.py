@@ -23,9 +23,10 @@ LINES = ("line_stage1", "held_out_stage1", "line_stage2", "held_out_stage2", "li
 def endings(run: Run) -> pd.DataFrame:
     """Return one row per trial: its settings and limit lines, its loss at the end, how far that is.
 
-    loss is the mean over the last tenth of the steps, on the held-out documents; falls is how much lower that
-    is than the mean over the tenth before; drop = L(0) - L1* and gain = L1* - L2* are the units of the loss
-    view; all are NaN for trials that are not finite.
+    loss is the mean over the last tenth of the steps, on the held-out documents; way is how much of the way
+    from the uniform prediction to L1* it has gone, falls what of it since the tenth before; gain = L1* - L2*;
+    all are NaN for trials that are not finite.  Uniform, not L(0): from a start that is worse than knowing
+    nothing, as common defaults are, unlearning would look like learning.  L(0) stands for an unknown line.
     """
     run = aligned(run)
     trials, loss = run.trials, column(run.trajectories, "eval_loss")
@@ -33,10 +34,12 @@ def endings(run: Run) -> pd.DataFrame:
     last, last_fifth = records.last(CUTS.last), records.last(2 * CUTS.last)
     end, before = records.mean(loss, last), records.mean(loss, last_fifth & ~last | single(records))
     lines = {name: column(trials, place) for name, place in STAGE_LINES.items() if place in trials}
-    drop, gain = units(loss[records.start], lines, CUTS.line_errors)
+    uniform = column(trials, "line_uniform")
+    start = np.where(np.isfinite(uniform), uniform, loss[records.start])
+    drop, gain = units(start, lines, CUTS.line_errors)
     is_bad = np.logical_or.reduceat(~np.isfinite(loss), records.start)
     is_bad |= (trials["status"] == "diverged").to_numpy()
-    found = dict(initial=loss[records.start], loss=end, falls=before - end, drop=drop, gain=gain)
+    found = dict(loss=end, way=(start - end) / drop, falls=(before - end) / drop, gain=gain)
     kept = trials[["trial_id", *settings_in(trials), *lines_in(trials)]]
     return kept.assign(**{name: np.where(is_bad, np.nan, values) for name, values in found.items()})
 
