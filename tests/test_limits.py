@@ -194,6 +194,27 @@ def test_a_matrix_fitted_entry_by_entry_has_no_slope_left(monkeypatch):
         assert abs(loss(fitted + step) - loss(fitted - step)) < 2e-4 * 1e-6
 
 
+def test_means_over_shifts_bring_a_fitted_matrix_to_the_best_one():
+    """Disjoint topics as if they were any: few documents fit all entries badly, and their mean well."""
+    data = DataModel(5, 2, "lda", length_min=20, length_max=30, key_visibility="unmasked")
+    general = replace(data, topic_word=data.words_by_topic())
+    queries, others = (sample_queries(data, 400, seed) for seed in (0, 1))
+    fitted = stage1_value(general, "cross_entropy", queries)
+    raw = np.zeros_like(fitted)
+    documents = stage_models.merged(examples_of(data, queries))
+    raw[1:] = stage1_value_module._fit_every_entry(
+        documents.words, documents.keys / documents.keys.sum(axis=1, keepdims=True)
+    )
+    best, symmetric, single = (
+        mean_losses(data, others, "cross_entropy", StageModel(value)).mean()
+        for value in (stage1_value(data, "cross_entropy", queries), fitted, raw)
+    )
+    assert 0 < symmetric - best < (single - best) / 2.5
+    np.testing.assert_allclose(np.roll(fitted[1:, 1:], (2, 2), (0, 1)), fitted[1:, 1:])
+    uneven = replace(data, topic_word=np.random.default_rng(0).dirichlet(np.ones(10), 5))
+    assert stage1_value_module.over_shifts(uneven, raw) is raw
+
+
 def test_bayes_prediction_of_a_shown_word_mixes_kept_and_random():
     data = replace(TINY, infinite_documents=True)
     queries = sample_queries(data, 1, 0)  # one document: topics 1 and 2, words 1..4 at 1/4

@@ -36,7 +36,8 @@ def stage1_value(
     these queries.  For disjoint uniform topics the fit has the same-topic entry, and the diagonal where it
     helps (has_diagonal): different-topic entries, the [MASK] column and output biases shift all words alike
     and cannot matter, as keys sum to 1, and the [MASK] logit is taken as -infinity.  For any other topic_word
-    all entries are fitted.
+    all entries are fitted: T = v = 10 has 10,100 of them, and with 6,000 documents the loss is 0.01 above the
+    least one, or 0.002 where topics are alike (over_shifts).
     """
     if objective == "squared":
         return uniform_attention_optimum(data, by_topic and has_diagonal(data))
@@ -48,7 +49,7 @@ def stage1_value(
     value = np.zeros((data.num_words + 1, data.num_words + 1))
     if data.topic_word is not None:
         value[1:] = _fit_every_entry(documents.words, key_DxV)
-        return value
+        return over_shifts(data, value)
     same_WxW = same_topic(data.topics, data.words_per_topic)
     if by_topic or not has_diagonal(data):
         key_DxT, target_DxT = (
@@ -60,6 +61,21 @@ def stage1_value(
     same, own = _fit_coefficients(documents.words, [key_DxV[:, 1:] @ same_WxW, key_DxV[:, 1:]])
     value[1:, 1:] = same * same_WxW + own * np.eye(data.num_words)
     return value
+
+
+def over_shifts(data: DataModel, value: Array) -> Array:
+    """Return the mean of a matrix over all cyclic shifts of the topics, if these leave documents as they are.
+
+    Then the best matrix is its own mean, and a fitted one comes nearer to it: its errors average out.
+    """
+    words_TxW, size = data.words_by_topic(), data.words_per_topic
+    if not np.allclose(np.roll(words_TxW, (1, size), (0, 1)), words_TxW, atol=1e-6):
+        return value
+    shifts = [size * shift for shift in range(data.topics)]
+    mean = value.copy()
+    mean[1:, 1:] = np.mean([np.roll(value[1:, 1:], (shift, shift), (0, 1)) for shift in shifts], axis=0)
+    mean[1:, 0] = np.mean([np.roll(value[1:, 0], shift) for shift in shifts], axis=0)
+    return mean
 
 
 def _fit_coefficients(target_DxG: Array, features: list[Array]) -> Array:
