@@ -12,7 +12,7 @@ from topicjax.analysis.figures.joint_losses import COLOURS, joint_losses
 from topicjax.analysis.figures.robustness import robustness
 from topicjax.analysis.pictures import CLASS_COLOURS
 from topicjax.analysis.report.catalogue import has_pairs, varies_alone
-from topicjax.analysis.report.end_tables import final_losses, joint_against_uniform
+from topicjax.analysis.report.end_tables import convergence, final_losses, joint_against_uniform
 from topicjax.analysis.report.tables import to_text
 from topicjax.analysis.scoring.endings import endings, joint_gains
 from topicjax.analysis.scoring.single_axes import single_axes
@@ -87,6 +87,15 @@ def test_final_losses_say_who_converged() -> None:
     assert table["way"].to_dict() == pytest.approx({1.0: 1.0, 0.1: slow[LATE].mean()})
     assert table["last_tenth"][0.1] == pytest.approx(0.025)
     assert table["class"].to_dict() == {1.0: "V-only", 0.1: "unfinished"}
+
+
+def test_convergence_is_counted_by_objective_and_optimizer() -> None:
+    fast, slow = ramp(0, 100), ramp(0, 4000)
+    kinds = [(fast, "adam"), (fast, "adam"), (slow, "adam"), (slow, "sgd")]
+    run = run_of(*(case(P, 0.0, optimizer=name, seed=seed) for seed, (P, name) in enumerate(kinds)))
+    (sentence,) = convergence(run)
+    assert "cross-entropy, Adam: 2 of 3 trials (median way 100 %)" in sentence
+    assert "cross-entropy, SGD: 0 of 1 trial (median way 24 %)" in sentence
 
 
 def cells_of(*rows: dict[str, Any]) -> pd.DataFrame:
