@@ -20,7 +20,7 @@ COLOURS = {"uniform": "#E69F00", "joint": "#0072B2"}
 MARKS = {"uniform": "D", "joint": "o"}
 OFFSETS = {"uniform": 0.17, "joint": -0.17}  # places above the middle of a row
 MOST_ROWS = 24
-STAGES = {"stage1": "-", "stage2": (0, (3, 1.5))}
+LIMITS = {"stage1": ("stage 1", "-"), "stage2": ("stage 2", (0, (3, 1.5))), "bayes": ("Bayes", (0, (1, 1)))}
 ROW = 0.34  # inches
 
 
@@ -57,8 +57,8 @@ def loss_panel(table: pd.DataFrame, ax: Axes, names: list[str]) -> Axes:
     """Draw a row per setting: both losses with their quartiles, and the lines as ticks."""
     places = np.arange(len(table))[::-1]
     for place, row in zip(places, table.to_dict("records"), strict=True):
-        for stage, line in STAGES.items():
-            for name, colour in ((f"line_{stage}", "black"), (f"held_out_{stage}", DOCUMENTS)):
+        for limit, (_, line) in LIMITS.items():
+            for name, colour in ((f"line_{limit}", "black"), (f"held_out_{limit}", DOCUMENTS)):
                 value = row.get(name, np.nan)
                 ax.plot([value, value], [place - 0.42, place + 0.42], color=colour, ls=line, lw=1.1)
     for kind, colour in COLOURS.items():
@@ -92,11 +92,10 @@ def handles(pairs: Any) -> list[Any]:
         "held_out_": (DOCUMENTS, "held-out documents"),
     }
     for begin, (colour, where) in sources.items():
-        for place, (stage, line) in enumerate(STAGES.items(), 1):
-            if begin + stage in pairs and pairs[begin + stage].notna().any():
-                text = f"stage {place}, {where}"
-                marks.append(Line2D([], [], color=colour, ls=line, lw=1.1, label=text))
-    return marks
+        for limit, (text, line) in LIMITS.items():
+            if begin + limit in pairs and pairs[begin + limit].notna().any():
+                marks.append(Line2D([], [], color=colour, ls=line, lw=1.1, label=f"{text}, {where}"))
+    return [*marks, Line2D([], [], color="0.4", lw=1.4, label="bar: quartiles over seeds")]
 
 
 def gains(pairs: Any) -> list[str]:
@@ -114,8 +113,6 @@ def gains(pairs: Any) -> list[str]:
 
 def caption(pairs: Any, hidden: int) -> str:
     """Return how much lower joint training ends, what is drawn and what is not."""
-    bayes = pairs.groupby("objective")["line_bayes"].median() if "line_bayes" in pairs else pd.Series()
-    best = " and ".join(f"{value:.4g} ({label(name)})" for name, value in bayes.dropna().items())
     lost = pairs[["joint", "uniform"]].isna().any(axis=1).sum()
     parts = {
         "Held-out loss, the mean over the last tenth of the steps; median and quartiles over seeds. How much "
@@ -123,7 +120,6 @@ def caption(pairs: Any, hidden: int) -> str:
         " ".join(gains(pairs)): True,
         "What topical attention can gain is stage 1 - stage 2 on these documents; stage 2 keeps the W^V of "
         "stage 1, so training both can go lower.": True,
-        f"Bayes, far to the left: {best}.": best,
         f"Not drawn: {counted(hidden, 'further row')}.": hidden,
         f"{counted(lost, 'pair')} without a number: a trial is not finite.": lost,
     }
