@@ -12,7 +12,7 @@ ABSENT = product(attention_biases="absent", key_visibility=("unmasked", "all"))
 TRAINED = product(attention_biases="trained", key_visibility="all")  # as in the paper's experiments
 SWEEP = product(seed=range(5), attention=("trained", "uniform")) * chain(
     product(optimizer="sgd", objective="cross_entropy", learning_rate=50.0) * chain(ABSENT, TRAINED),
-    product(optimizer="adam", objective="cross_entropy", learning_rate=1e-3) * chain(ABSENT, TRAINED),
+    product(optimizer="adam", objective="cross_entropy", learning_rate=2e-3) * chain(ABSENT, TRAINED),
     product(optimizer="sgd", objective="squared", learning_rate=20.0) * ABSENT,
     product(optimizer="sgd", objective="squared", learning_rate=0.5) * TRAINED,
     product(optimizer="adam", objective="squared", learning_rate=1e-3) * chain(ABSENT, TRAINED),

@@ -72,7 +72,10 @@ def test_joint_losses_are_drawn_at_their_medians() -> None:
     points = {to_hex(line.get_color()): line for line in ax.lines if line.get_marker() in ("o", "D")}
     found = {name: float(points[colour.lower()].get_xdata()[0]) for name, colour in COLOURS.items()}
     assert found == pytest.approx(dict(uniform=STAGE1, joint=STAGE1 - UNIT))
-    assert "lower by 0.2000, 1.00 (quartiles 0.50 to 2.50) of what topical attention" in picture.caption
+    assert (
+        "lower by 0.2000, 1.00 of what topical attention can gain (quartiles 0.50 to 2.50); 3 pairs"
+        in picture.caption
+    )
     with pytest.raises(UserError, match="no two trials differ in attention alone"):
         joint_losses(*scored(case(*TWO_STAGE)))
 

@@ -99,16 +99,26 @@ def handles(pairs: Any) -> list[Any]:
 
 
 def gains(pairs: Any) -> list[str]:
-    """Return sentences on how much lower joint training ends, in units of what topical attention can gain."""
+    """Return sentences on how much lower joint training ends, in units of what topical attention can gain.
+
+    Of several settings the least and the largest of their medians over seeds.
+    """
+    table: Any = quartiles(pairs, pair_settings(pairs), ["lower", "share"])
     found = []
-    for (objective, optimizer), own in pairs.groupby(list(MAIN_SETTINGS), sort=True):
-        lower, share = own["lower"].median(), own["share"]
-        text = f"{label(objective)}, {label(optimizer)}: lower by {lower:.4f}"
-        if share.notna().any():
-            low, middle, high = share.quantile([0.25, 0.5, 0.75])
-            text += f", {middle:.2f} (quartiles {low:.2f} to {high:.2f}) of what topical attention can gain"
-        found.append(f"{text}; {counted(len(own), 'pair')}.")
+    for kind, own in table.groupby(list(MAIN_SETTINGS), sort=True):
+        text = f"{', '.join(map(label, kind))}: lower by {span(own['lower'], 4)}"
+        if own["share"].notna().any():
+            text += f", {span(own['share'], 2)} of what topical attention can gain"
+            if len(own) == 1:
+                text += f" (quartiles {own['share_q25'].iloc[0]:.2f} to {own['share_q75'].iloc[0]:.2f})"
+        found.append(f"{text}; {counted(own['n'].sum(), 'pair')} in {counted(len(own), 'setting')}.")
     return found
+
+
+def span(values: Any, decimals: int) -> str:
+    """Return the least and the largest of some numbers, or the one they are to so many decimals."""
+    low, high = (f"{value:.{decimals}f}" for value in (values.min(), values.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def caption(pairs: Any, hidden: int) -> str:
