@@ -10,6 +10,7 @@ import pytest
 from scipy.special import gammaln
 
 from topicjax.theory import limits, posterior, stage_models
+from topicjax.theory import stage1_value as stage1_value_module
 from topicjax.theory.documents import DataModel
 from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.limits import (
@@ -171,6 +172,47 @@ def test_general_posterior_agrees_with_the_disjoint_one(visibility, documents, m
     monkeypatch.setattr(posterior, "GIBBS_SWEEPS", 2500)
     difference = posterior_words(general, queries) - posterior_words(data, queries)
     assert np.abs(difference).max() < (0.02 if documents == "lda" else 1e-12)
+
+
+def test_a_matrix_fitted_entry_by_entry_has_no_slope_left(monkeypatch):
+    """The loss by its definition, without blocks or other coordinates; the last block is not full."""
+    rng = np.random.default_rng(0)
+    targets, keys = rng.dirichlet(np.ones(4), 50), rng.dirichlet(np.array([1, 1, 0.1, 3, 1]), 50)
+    keys[:, 2] = keys[:, 1]  # two keys that cannot be told apart
+    monkeypatch.setattr(stage1_value_module, "ONE_THREAD", 60)
+    monkeypatch.setattr(stage1_value_module, "ENTRY_TOLERANCE", 1e-15)
+    fitted = stage1_value_module._fit_every_entry(targets, keys)
+
+    def loss(matrix):
+        logit = keys @ matrix.T
+        return np.mean(np.log(np.exp(logit).sum(axis=1)) - (targets * logit).sum(axis=1))
+
+    assert stage1_value_module.stacked(targets, (4, 5)).shape == (17, 3, 4)
+    for place in np.ndindex(4, 5):
+        step = np.zeros((4, 5))
+        step[place] = 1e-4
+        assert abs(loss(fitted + step) - loss(fitted - step)) < 2e-4 * 1e-6
+
+
+def test_means_over_shifts_bring_a_fitted_matrix_to_the_best_one():
+    """Disjoint topics as if they were any: few documents fit all entries badly, and their mean well."""
+    data = DataModel(5, 2, "lda", length_min=20, length_max=30, key_visibility="unmasked")
+    general = replace(data, topic_word=data.words_by_topic())
+    queries, others = (sample_queries(data, 400, seed) for seed in (0, 1))
+    fitted = stage1_value(general, "cross_entropy", queries)
+    raw = np.zeros_like(fitted)
+    documents = stage_models.merged(examples_of(data, queries))
+    raw[1:] = stage1_value_module._fit_every_entry(
+        documents.words, documents.keys / documents.keys.sum(axis=1, keepdims=True)
+    )
+    best, symmetric, single = (
+        mean_losses(data, others, "cross_entropy", StageModel(value)).mean()
+        for value in (stage1_value(data, "cross_entropy", queries), fitted, raw)
+    )
+    assert 0 < symmetric - best < (single - best) / 2.5
+    np.testing.assert_allclose(np.roll(fitted[1:, 1:], (2, 2), (0, 1)), fitted[1:, 1:])
+    uneven = replace(data, topic_word=np.random.default_rng(0).dirichlet(np.ones(10), 5))
+    assert stage1_value_module.over_shifts(uneven, raw) is raw
 
 
 def test_bayes_prediction_of_a_shown_word_mixes_kept_and_random():

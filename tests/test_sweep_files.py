@@ -1,53 +1,55 @@
 """Sweep files: the shipped ones, whose trials never change their identity, and a user's own."""
 
-import re
 from pathlib import Path
 
 import pytest
-from one_trial import expand as trials
 
 from topicjax import sweep_files
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer.settings import trial_id
-from topicjax.sweep import product
+from topicjax.sweep import expand, product
 from topicjax.sweep_files import load_sweep, sweep_names
 
-IDS = {  # how many trials, and the first, middle and last: a change would make old run folders useless
-    "embeddings": (20, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
-    "init_law": (100, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
-    "joint": (40, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
-    "key_visibility": (80, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
-    "onset": (250, "0950140337c3", "6bc0a2773be2", "e43223061437"),
-    "remark6": (40, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
-    "smoke": (16, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
-    "theorem1": (120, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
-    "theorem3": (30, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
-    "two_stage": (480, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
-    "two_stage_map": (800, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
-    "value_matrix": (40, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
+SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
+    "depth": (540, 15, "f545ef67beb2", "ec98e0277740", "df260121867d"),
+    "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
+    "init_law": (100, 2, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
+    "joint": (40, 2, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
+    "joint_loss": (120, 8, "f311d941da3a", "92bb1e78c2be", "0ec63e2b1e26"),
+    "key_visibility": (80, 2, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
+    "onset": (250, 4, "0950140337c3", "6bc0a2773be2", "e43223061437"),
+    "paper_rates": (100, 6, "0030b1d98859", "0885539b78b5", "f4e2e80ef52e"),
+    "robustness": (285, 7, "605f0871ef1c", "b8b093a1cfd8", "b8da08439a1a"),
+    "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
+    "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
+    "theorem1": (120, 5, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
+    "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
+    "two_stage": (480, 2, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
+    "two_stage_map": (800, 2, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
+    "value_matrix": (40, 2, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
 }
 
 
 @pytest.mark.parametrize("name", sweep_names())
 def test_trials_of_shipped_sweeps_keep_their_identity(name: str) -> None:
     found = load_sweep(name)
-    ids = [trial_id(trial) for trial in trials(found.base, found.sweep)]
-    assert (len(ids), ids[0], ids[len(ids) // 2], ids[-1]) == IDS[name]
+    every = expand(found.settings, found.base, found.sweep)
+    ids, programs = list(map(found.settings.trial_id, every)), len({trial.spec for trial in every})
+    assert (len(ids), programs, ids[0], ids[len(ids) // 2], ids[-1]) == SIZES[name]
 
 
 @pytest.mark.parametrize("name", sweep_names())
-def test_docstrings_say_how_many_trials_and_programs_there_are(name: str) -> None:
-    found = load_sweep(name)
-    every = trials(found.base, found.sweep)
-    counts = re.search(r"^Size: +(\d+) trials, (\d+) programs?", found.description, re.MULTILINE)
-    assert counts and counts.groups() == (f"{len(every)}", f"{len({trial.spec for trial in every})}")
+def test_shipped_sweeps_say_how_large_they_are_and_how_to_run_them(name: str) -> None:
+    count, programs, *_ = SIZES[name]
+    text = load_sweep(name).description
+    assert f"Size:     {count:,} trials, {programs} program" in text
+    assert f"make sweep SWEEP={name}" in text
 
 
 FILE = '''"""Two optimizers.
 
     make sweep SWEEP=mine
 """
-from topicjax.sweep import product
+from topicjax.sweep import expand, product
 BASE = dict(steps=40)
 SWEEP = product(optimizer=["sgd", "adam"], seed=range(2))
 '''

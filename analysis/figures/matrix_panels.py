@@ -14,6 +14,7 @@ from ..trained_models import Array, colour_limit
 from .matrix_cells import ChosenCells
 
 MOST_ACROSS = 3  # panels of a line
+LONGEST = 28  # characters of a label beside a panel; more take a line per setting
 MASK_WIDTH = 0.4  # [MASK] is drawn as wide as this share of a topic: one line could not be seen
 
 
@@ -116,7 +117,8 @@ def label_edges(
     for line, column in np.ndindex(axes.shape):
         ax = axes[line, column]
         ax.set_visible((line, column) in placed)
-        names = ", ".join(described(rows[line], rows[line]))
+        texts = described(rows[line], rows[line])
+        names = (", " if len(", ".join(texts)) <= LONGEST else "\n").join(texts)
         if column == 0:
             ax.set_ylabel(f"{names}\n{ylabel}" if names else ylabel)
         else:

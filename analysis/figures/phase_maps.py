@@ -61,15 +61,11 @@ def phase_map(
 ) -> Picture:
     """Return the map of classes with Theta as shade; the caption says how many panels are not drawn."""
     layout, end = arrange(run, scores, view, x, y, panel), VIEWS.get(view, "")
-    handles = phase_legend(layout, view)
+    handles = phase_legend(layout.cells, view, layout.empty)
     with style():
         figure = Figure((WIDTH, layout.height + 0.35 + 0.165 * ceil(len(handles) / ACROSS)))
         draw(figure, layout, lambda part, ax, grid: phase_panel(part, ax, view, grid))
-        together = {tuple: HandlerTuple(ndivide=None, pad=0)}
-        names, marks = list(handles), list(handles.values())
-        figure.legend(
-            marks, names, loc="outside lower center", ncols=ACROSS, handler_map=together, title=LEGEND
-        )
+        legend_below(figure, handles)
     counts = layout.cells["class" + end].value_counts()
     hollow, mixed = is_not_topical(layout.cells, view).sum(), is_mixed(layout.cells, view)[0].sum()
     parts = {
@@ -198,10 +194,19 @@ def heat_legend(layout: Layout, hatched: int) -> list[Any]:
     return [*marks, *([dot] if layout.empty else [])]
 
 
-def phase_legend(layout: Layout, view: str) -> dict[str, Any]:
-    """Return a handle per class that occurs, with its number of cells, and per mark that occurs."""
-    cells, end = layout.cells, VIEWS[view]
-    counts, (mixed, failed) = cells["class" + end].value_counts(), is_mixed(cells, view)
+def legend_below(figure: Figure, handles: dict[str, Any]) -> None:
+    """Explain classes and marks below the panels."""
+    together = {tuple: HandlerTuple(ndivide=None, pad=0)}
+    names, marks = list(handles), list(handles.values())
+    figure.legend(marks, names, loc="outside lower center", ncols=ACROSS, handler_map=together, title=LEGEND)
+
+
+def phase_legend(cells: pd.DataFrame, view: str, empty: int) -> dict[str, Any]:
+    """Return a handle per class that occurs, with its number of cells, and per mark that occurs.
+
+    `empty` is the number of places without a cell.
+    """
+    counts, (mixed, failed) = cells["class" + VIEWS[view]].value_counts(), is_mixed(cells, view)
     handles: dict[str, Any] = {}
     for name in CLASS_COLOURS:
         patch = Patch(fc=CLASS_COLOURS[name], hatch=CLASS_HATCHES.get(name), ec=hatch_ink(name), lw=0.4)
@@ -216,6 +221,6 @@ def phase_legend(layout: Layout, view: str) -> dict[str, Any]:
             Line2D([], [], marker=(TRIANGLE * (1, -1)).tolist(), **corner),
             failed.any(),
         ),
-        "not run or not finished": (Line2D([], [], ms=2.5, **EMPTY), layout.empty),
+        "not run or not finished": (Line2D([], [], ms=2.5, **EMPTY), empty),
     }
     return handles | {name: handle for name, (handle, occurs) in marks.items() if occurs}

@@ -17,19 +17,22 @@ from ..attention_weights import has_uniform_blocks, with_exact_loss
 from ..embedding_family import embeddings_alone, trains_all
 from ..figures.attention_theory import attention_theory
 from ..figures.embedding_theory import embedding_cases, theorem1_equations
+from ..figures.joint_losses import joint_losses
 from ..figures.landscape import landscapes
 from ..figures.loss_curves import loss_curves
 from ..figures.onset import onset_by_init_scale
 from ..figures.phase_maps import log_lag_map, norm_phase_map, phase_map, theta_map, view_disagreement
+from ..figures.robustness import axes_of, robustness
 from ..figures.seed_bands import norm_bands, rotation, turning
 from ..figures.trajectories import figure4
 from ..figures.weight_matrices import figure1, figure2
 from ..scoring.cells import count_cells
+from ..scoring.endings import joint_gains
 from ..scoring.onset_times import LEVEL
 from ..scoring.stability import longest_steps
 from ..scoring.trained_parts import trains_attention, trains_both, trains_value
 from ..trained_models import has_data_model, with_weights
-from . import tables
+from . import end_tables, tables
 from .explorer import explorer
 
 FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
@@ -141,6 +144,22 @@ def has_both_cases(run: Run, scores: pd.DataFrame) -> bool:
     return len(embeddings_alone(run.trials)) > 0 and bool(trains_all(run.trials).any())
 
 
+def varies_alone(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether several settings are varied alone, around one point, in trials that train both parts."""
+    return some_train_both(run, scores) and len(axes_of(scores)[1]) > 1
+
+
+def has_pairs(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether some trials differ in attention alone, trained or uniform."""
+    kinds = {"trained", "uniform"} <= {*scores["attention"]}
+    return kinds and len(joint_gains(run)) > 0
+
+
+def has_few_cells(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether a table can have a row per cell."""
+    return count_cells(scores) <= FEW_CELLS
+
+
 AXES = ("x", "y", "panel")
 LEAD = Entry("phase_map", is_map, phase_map, axes=AXES)
 EXPLORER = Entry("explorer", any_run, explorer, axes=("x", "y"))  # above the first map, not a file of its own
@@ -151,7 +170,9 @@ FIGURES: dict[str, list[Entry]] = {  # by the section they are in
         Entry("rotation", has_rotation, rotation),
         Entry("loss", any_run, loss_curves),
     ],
+    "Joint training": [Entry("joint_loss", has_pairs, joint_losses)],
     "Maps": [
+        Entry("robustness", varies_alone, robustness),
         Entry("theta", is_map, theta_map, axes=AXES),
         Entry("log_lag", is_map, log_lag_map, axes=AXES),
     ],
@@ -173,6 +194,21 @@ FIGURES: dict[str, list[Entry]] = {  # by the section they are in
 }
 TABLES = [
     Entry("classes", any_run, tables.classes, "Trials per class, in the three views"),
+    Entry(
+        "final_losses",
+        has_few_cells,
+        end_tables.final_losses,
+        "Held-out loss at the end (mean over the last tenth of the steps; median and quartiles over seeds), "
+        "its share of the way from the uniform prediction to the stage-1 line, how many seeds converged "
+        "there, and the class of most seeds",
+    ),
+    Entry(
+        "joint_loss",
+        has_pairs,
+        end_tables.joint_against_uniform,
+        "Joint training against W^V alone under uniform attention: held-out losses at the end, their "
+        "difference for equal seeds, and the limit lines; median and quartiles over seeds",
+    ),
     Entry(
         "table3",
         some_train_attention,

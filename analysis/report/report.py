@@ -21,8 +21,9 @@ from ..pictures import Picture, counted, label
 from ..scoring.cells import score_cells
 from ..scoring.stages import CUTS, score_trials, write_stages
 from . import any_experiment, page, tables
-from .catalogue import EXPLORER, FIGURES, LEAD, TABLES, Entry
+from .catalogue import EXPLORER, FIGURES, LEAD, TABLES, Entry, has_few_cells
 from .definitions import definitions
+from .end_tables import convergence
 from .findings import findings
 from .live import Live
 from .progress import Progress
@@ -155,6 +156,7 @@ def fits(entry: Entry, run: Run, scores: pd.DataFrame) -> bool:
 def answer(scores: pd.DataFrame, cells: pd.DataFrame, run: Run) -> str:
     """Return the answer, and what its words mean."""
     sentences = findings(scores, cells, run.missing)
+    sentences += convergence(run) if has_few_cells(run, scores) else []
     return page.items(sentences, "answer") + definitions(sentences)
 
 

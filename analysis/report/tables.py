@@ -55,9 +55,20 @@ HEADERS = {  # a column as a reader says it
     "two_stage": "two-stage then",
     "ended": "of these ended by then",
     "still_two_stage": "still at twice as many steps",
+    "saved": "uniform - joint",
+    "share": "in units of stage 1 - stage 2",
+    "way": "of the way from uniform words to stage 1",
+    "last_tenth": "of it in the last tenth of the steps",
+    "converged": "seeds converged",
+    "line_stage1": "stage 1",
+    "line_stage2": "stage 2",
+    "line_bayes": "Bayes",
+    "held_out_stage1": "stage 1, these documents",
+    "held_out_stage2": "stage 2, these documents",
 }
 WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
 ERROR = "_se"  # the standard error of column x is in column x_se
+SPREAD = ("_q25", "_q75")  # the quartiles of column x are in columns x_q25 and x_q75
 UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # it depends on
 
 
@@ -217,17 +228,33 @@ def over_seeds(trials: Frame, columns: Mapping[str, Array], pooled: Sequence[str
     return table
 
 
+def spread_text(values: Sequence[float]) -> str:
+    """Return a median with its quartiles, to the decimals that losses need."""
+    if not np.isfinite(values).all():
+        return "-"
+    middle, low, high = (f"{value:.4f}" for value in values)
+    return f"{middle} ({low} to {high})"
+
+
 def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
     """Write the table with all its digits; return the path."""
     return write_file(Path(path), table.to_csv(index=False))
 
 
 def to_text(table: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
-    """Return the table as it is read: "mean ± standard error", means to so many significant digits."""
-    errors = {name for name in table if str(name).endswith(ERROR)}
-    names = [str(name) for name in table if name not in errors]
+    """Return the table as it is read: "mean ± standard error", "median (quartile to quartile)".
+
+    Means have so many significant digits.
+    """
+    beside = {name for name in table if str(name).endswith((ERROR, *SPREAD))}
+    names = [str(name) for name in table if name not in beside]
     rows = [
-        [entry_text(row[name], row.get(name + ERROR), digits) for name in names]
+        [
+            spread_text([row[name], *(row[name + end] for end in SPREAD)])
+            if name + SPREAD[0] in row
+            else entry_text(row[name], row.get(name + ERROR), digits)
+            for name in names
+        ]
         for row in table.to_dict("records")
     ]
     return pd.DataFrame(rows, columns=[HEADERS.get(name, label(name)) for name in names], dtype=object)

@@ -242,14 +242,18 @@ class Training:
                 if is_stopping():
                     raise Interrupted
                 chunk = Chunk(rows)
-                train_chunk(programs, chunk, self._surroundings(group, is_stopping))
+                train_chunk(programs, chunk, self._surroundings(group, chunk, is_stopping))
                 self._settle()
                 args = (self.writer, chunk, group, self.trials, self.manifest.run)
                 self._written.append(pool.submit(write_chunk, *args))
             compile_times.remember(group.experiment.name, self.progress.compile_seconds - before)
 
-    def _surroundings(self, group: Group, is_stopping: Callable[[], bool]) -> Surroundings:
+    def _surroundings(self, group: Group, chunk: Chunk, is_stopping: Callable[[], bool]) -> Surroundings:
         """Return what the training of a chunk needs from this run."""
+        own = [self.trials[trial_id] for trial_id in chunk.trial_ids]
+
+        def has_lines() -> bool:
+            return not group.experiment.lines(own, self.manifest.known_lines)
 
         def on_segment(steps: float, spared: float) -> bool:
             self.progress.update(steps=steps, spared=spared)
@@ -257,8 +261,8 @@ class Training:
 
         @functools.cache
         def rule() -> Decide:
-            self.manifest.lines.wait(is_stopping)
-            if self.manifest.lines.left:  # without them nothing can be decided, and later is too late
+            self.manifest.lines.wait(is_stopping, has_lines)
+            if not has_lines():  # without them nothing can be decided, and later is too late
                 raise Interrupted
             return group.experiment.decider(self.manifest.known_lines)
 
