@@ -62,7 +62,7 @@ def test_attention_first_is_reversed_and_a_little_first_leads():
 def test_noise_of_attention_is_no_second_stage():
     noisy = (0.6 * EARLY, 0.015 * NOISE)
     assert classes(model([TWO_STAGE, noisy])) == ["two-stage", "two-stage", "V-only"]
-    late = np.where(STEP == STEP[-1], 0.02, 0.0)  # twice the cut, in the last record alone
+    late = np.where(STEP[-1] == STEP, 0.02, 0.0)  # twice the cut, in the last record alone
     assert classes(model([TWO_STAGE, (0.6 * EARLY, late)]))[2] == "V-only"
 
 

@@ -30,7 +30,7 @@ DIRECTIONS = ("first layer first", "last layer first", "together", "mixed")
 
 
 def telling_settings(run: Run) -> list[str]:
-    """Return the settings that tell cells apart: all that vary but the seed and those that others decide on."""
+    """Return the settings that tell cells apart: all that vary but the seed and what others decide on."""
     known = [name for name in run.setting_names if name != "seed"]
     ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     names: list[str] = []

@@ -1,9 +1,9 @@
 """Do all layers of a deeper model behave like the one?  Scores and classes of every trial and layer.
 
-P is what the values of a layer add under uniform attention, Q what its attention adds to that, both in nats of
-the held-out loss with the other layers as trained; layer 0 is all layers together.  F_V and F_A are isotonic
-fits of P and Q on the way up (to the step of the lowest loss), each from 0 to 1: layers have no limit lines of
-their own.  Names and cuts are those of the one-layer model.
+P is what the values of a layer add under uniform attention, Q what its attention adds to that, both in nats
+of the held-out loss with the other layers as trained; layer 0 is all layers together.  F_V and F_A are
+isotonic fits of P and Q on the way up (to the step of the lowest loss), each from 0 to 1: layers have no
+limit lines of their own.  Names and cuts are those of the one-layer model.
 """
 
 from typing import Any, NamedTuple
@@ -119,8 +119,9 @@ def scales(records: Records, curves: pd.DataFrame, trials: pd.DataFrame, run: Ru
 def maxima(records: Records, curves: pd.DataFrame, scale: Scales, cuts: Cuts) -> dict[str, Array]:
     """Return the largest of what was gained, in nats, and as far as noise cannot explain it (sure_*).
 
-    On the way up only.  Noise is both: of a record among its neighbours, and of the held-out documents.  total is the share of L(0) - L1* that the model gained; without that line it is 1 if
-    the gain is beyond its error and 0 if not.
+    On the way up only.  Noise is both that of a record among its neighbours and that of the held-out
+    documents.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1 if the
+    gain is beyond its error and 0 if not.
     """
     loss = column(curves, "on")
     gained = records.spread(loss[records.start]) - loss
