@@ -16,6 +16,7 @@ from ..pictures import PART_COLOURS, SMALL, Picture, counted, described, sentenc
 from ..scoring.layer_cells import layer_cells, models, telling_settings
 from ..scoring.layer_curves import ALL
 from ..scoring.layers import LEAVES_UNIFORM
+from ..trained_models import Frame
 from .layer_panels import example_cells
 from .step_panels import ACROSS, panel_grid, shared_legend, title_lines
 
@@ -35,10 +36,10 @@ NEVER = Line2D(
 )
 
 
-def layer_onsets(run: Run, scores: pd.DataFrame) -> Picture:
+def layer_onsets(run: Run, scores: Frame) -> Picture:
     """Return the onset step of each layer's values and attention, a panel per cell."""
 
-    def draw(own: pd.DataFrame, ax: Axes) -> None:
+    def draw(own: Frame, ax: Axes) -> None:
         for column, (_, colour, marker) in SERIES.items():
             is_hollow = (own[f"{column}_reached"] < own["trials"] - own["diverged"]).to_numpy()
             draw_series(ax, own, column, colour, marker, is_hollow)
@@ -60,10 +61,10 @@ def layer_onsets(run: Run, scores: pd.DataFrame) -> Picture:
     return Picture(figure, "When each layer starts", sentences(parts), alt)
 
 
-def layer_topics(run: Run, scores: pd.DataFrame) -> Picture:
+def layer_topics(run: Run, scores: Frame) -> Picture:
     """Return mean attention to the same and to different topics at the end by layer, a panel per cell."""
 
-    def draw(own: pd.DataFrame, ax: Axes) -> None:
+    def draw(own: Frame, ax: Axes) -> None:
         for column, (_, colour, marker) in TOPICS.items():
             draw_series(ax, own, column, colour, marker, np.zeros(len(own), bool))
         top = own[[f"{column}_q75" for column in TOPICS]].max(axis=1)
@@ -94,7 +95,7 @@ def layer_topics(run: Run, scores: pd.DataFrame) -> Picture:
 
 def panels(
     run: Run,
-    scores: pd.DataFrame,
+    scores: Frame,
     label: str,
     draw: Callable[[pd.DataFrame, Axes], None],
     words: Callable[[dict[str, Any]], list[str]],
@@ -124,9 +125,7 @@ def panels(
     return figure, columns, remarks
 
 
-def draw_series(
-    ax: Axes, own: pd.DataFrame, column: str, colour: str, marker: str, is_hollow: np.ndarray
-) -> None:
+def draw_series(ax: Axes, own: Frame, column: str, colour: str, marker: str, is_hollow: np.ndarray) -> None:
     """Draw a median per layer with its quartiles, joined by a line; hollow marks where the mask says so."""
     known = np.isfinite(own[column].to_numpy(float))
     own, is_hollow = own.loc[known], is_hollow[known]
@@ -152,6 +151,6 @@ def line_handles(series: dict[str, tuple[str, str, str]]) -> list[Line2D]:
     ]
 
 
-def seed_handles(scores: pd.DataFrame, handles: list[Line2D]) -> list[Line2D]:
+def seed_handles(scores: Frame, handles: list[Line2D]) -> list[Line2D]:
     """Return what a legend says of seeds, if there are several."""
     return handles if scores["seed"].nunique() > 1 else []

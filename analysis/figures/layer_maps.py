@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -27,6 +26,7 @@ from ..pictures import (
 from ..scoring.layer_cells import layer_cells, telling_settings
 from ..scoring.layer_curves import ALL
 from ..scoring.layers import CUTS, LAYER_CLASSES
+from ..trained_models import Frame
 from .map_blocks import SQUARE, Blocks
 from .map_panels import CORNER, hatch_ink
 from .step_panels import title_lines
@@ -39,7 +39,7 @@ MOST_ROWS, MOST_MAPS = 36, 6
 MOST_COLUMNS = 12  # layers of a map; of deeper models some, evenly picked
 
 
-def layer_map(run: Run, scores: pd.DataFrame) -> list[Picture]:
+def layer_map(run: Run, scores: Frame) -> list[Picture]:
     """Return the map of classes by layer, the deepest models first; long maps are several pictures."""
     names, cells = telling_settings(run), layer_cells(run, scores)
     depth = cells.groupby("cell")["layer"].transform("max")
@@ -57,7 +57,7 @@ def layer_map(run: Run, scores: pd.DataFrame) -> list[Picture]:
     return [map_picture(own, names, words * (len(shown) < len(parts))) for own in shown]
 
 
-def map_picture(cells: pd.DataFrame, names: list[str], words: str) -> Picture:
+def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
     """Return one map: cells whose models have the same number of layers."""
     told = [name for name in names if len(cells[name].unique()) > 1]
     shared = described(cells.iloc[0], [name for name in names if name not in told])
@@ -91,7 +91,7 @@ def map_picture(cells: pd.DataFrame, names: list[str], words: str) -> Picture:
     return Picture(figure, title, sentences(parts), alt)
 
 
-def draw_map(ax: Axes, cells: pd.DataFrame, kept: list[int], texts: list[str]) -> None:
+def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
     """Draw a square per cell and layer, with its marks."""
     column = {layer: place + 0.4 * (place > 0) for place, layer in enumerate(kept)}
     row = {cell: place for place, cell in enumerate(cells["cell"].unique())}
@@ -124,12 +124,12 @@ def draw_map(ax: Axes, cells: pd.DataFrame, kept: list[int], texts: list[str]) -
     ax.spines[:].set_visible(False)
 
 
-def is_apart(cells: pd.DataFrame) -> np.ndarray:
+def is_apart(cells: Frame) -> np.ndarray:
     """Return where the norms say another class than the loss."""
     return (cells["class"] != cells["class_norm"]).to_numpy()
 
 
-def add_legend(figure: Figure, cells: pd.DataFrame) -> None:
+def add_legend(figure: Figure, cells: Frame) -> None:
     """Explain colours and marks below the map."""
     classes = set(cells["class"]) | set(cells["class_norm"][is_apart(cells)])
     counts = cells["class"].value_counts()

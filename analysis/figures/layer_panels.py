@@ -5,7 +5,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
@@ -17,6 +16,7 @@ from ..frames import bands
 from ..pictures import Picture, counted, described, evenly, sentences, style
 from ..scoring.layer_cells import cell_of_rows, layer_cells, models, telling_settings
 from ..scoring.layer_curves import ALL, layer_curves
+from ..trained_models import Frame
 from .step_panels import (
     ACROSS,
     ENDS,
@@ -52,7 +52,7 @@ WORDS = (
 )
 
 
-def example_cells(table: pd.DataFrame, names: Sequence[str], most: int) -> list[int]:
+def example_cells(table: Frame, names: Sequence[str], most: int) -> list[int]:
     """Return cells of the deepest models: one of each kind of layer, then a second one, the clearest first.
 
     Clear is a cell with more two-stage layers, then one whose seeds agree.
@@ -66,7 +66,7 @@ def example_cells(table: pd.DataFrame, names: Sequence[str], most: int) -> list[
     return order["cell"].to_numpy()[np.argsort(turn, kind="stable")][:most].tolist()
 
 
-def layers(run: Run, scores: pd.DataFrame) -> list[Picture]:
+def layers(run: Run, scores: Frame) -> list[Picture]:
     """Return the layers of some models over the steps, two models to a picture."""
     names, table, cells = telling_settings(run), models(run, scores), layer_cells(run, scores)
     chosen = example_cells(table, names, MOST_MODELS)
@@ -90,7 +90,7 @@ def layers(run: Run, scores: pd.DataFrame) -> list[Picture]:
     return pictures
 
 
-def layer_words(cells: pd.DataFrame, cell: int) -> list[str]:
+def layer_words(cells: Frame, cell: int) -> list[str]:
     """Return the class of each layer of a cell; those of neighbouring layers that agree are said once."""
     own = cells.loc[(cells["cell"] == cell) & (cells["layer"] != ALL)]
     kinds, texts, first = own["class"].tolist(), [], 0
@@ -102,18 +102,18 @@ def layer_words(cells: pd.DataFrame, cell: int) -> list[str]:
     return texts
 
 
-def curves_of(run: Run, scores: pd.DataFrame, names: Sequence[str], cell: int) -> pd.DataFrame:
+def curves_of(run: Run, scores: Frame, names: Sequence[str], cell: int) -> Frame:
     """Return the curves of the finite trials of a cell, thinned."""
     mine = (cell_of_rows(scores, names) == cell) & scores["is_finite"].to_numpy()
     curves = layer_curves(run.select(scores.loc[mine, "trial_id"].unique().tolist()))
     columns = [name for group in ROWS for name in group]
     number = curves.groupby(["trial", "layer"]).ngroup()
     layer = dict(zip(number, curves["layer"], strict=True))
-    frame = thinned(curves.assign(trial_id=number), columns)
+    frame: Frame = thinned(curves.assign(trial_id=number), columns)
     return frame.assign(layer=frame["trial_id"].map(layer))
 
 
-def layer_figure(titles: list[list[str]], frames: list[pd.DataFrame], remarks: dict[str, Any]) -> Picture:
+def layer_figure(titles: list[list[str]], frames: list[Frame], remarks: dict[str, Any]) -> Picture:
     """Return a column of panels per model, with a line per layer."""
     depth = max(int(frame["layer"].max()) for frame in frames)
     tables = [{name: layer_bands(frame, name) for group in ROWS for name in group} for frame in frames]
@@ -142,7 +142,7 @@ def layer_figure(titles: list[list[str]], frames: list[pd.DataFrame], remarks: d
     return Picture(figure, "Layers over the steps", sentences(parts), alt)
 
 
-def layer_bands(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def layer_bands(frame: Frame, name: str) -> Frame:
     """Return one row per layer and step: quartiles over the trials of a column."""
     values = frame[["step", "layer"]].assign(value=frame[name])
     if name in LOGARITHMIC:
@@ -150,7 +150,7 @@ def layer_bands(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return bands(values, "value", "layer", least=HALF)
 
 
-def draw_layers(ax: Axes, table: pd.DataFrame, name: str, line: Any) -> None:
+def draw_layers(ax: Axes, table: Frame, name: str, line: Any) -> None:
     """Draw median and quartiles of each layer; all layers together only of what the loss says."""
     depth = int(table["layer"].max())
     for layer, own in table.loc[table["q50"].notna()].groupby("layer"):

@@ -12,6 +12,7 @@ from ..pictures import counted, first_of, setting_text
 from ..scoring.layer_cells import DIRECTIONS, EVERY, SOME, layer_cells, models, telling_settings
 from ..scoring.layer_curves import ALL, WHOLE
 from ..scoring.layers import CUTS, LAYER_CLASSES, LEAVES_UNIFORM
+from ..trained_models import Frame
 
 COMPARED = (
     "layers",
@@ -47,7 +48,7 @@ WORDS = (
 )
 
 
-def findings(run: Run, scores: pd.DataFrame, state: Status) -> Iterator[str]:
+def findings(run: Run, scores: Frame, state: Status) -> Iterator[str]:
     """Give the sentences of the answer, the answer itself first."""
     table, cells = models(run, scores), layer_cells(run, scores)
     yield from answer(table)
@@ -59,7 +60,7 @@ def findings(run: Run, scores: pd.DataFrame, state: Status) -> Iterator[str]:
     yield from doubts(table, cells)
 
 
-def answer(table: pd.DataFrame) -> Iterator[str]:
+def answer(table: Frame) -> Iterator[str]:
     """Give how many cells have two stages in every layer, in some, in none."""
     deep = table.loc[table["depth"] > 1]
     judged = deep.loc[~deep["class"].isin(NOT_JUDGED)]
@@ -85,7 +86,7 @@ def answer(table: pd.DataFrame) -> Iterator[str]:
         yield f"Of {counted(len(single), 'cell')} with one layer {hits} {are(hits)} two-stage."
 
 
-def by_setting(run: Run, table: pd.DataFrame) -> Iterator[str]:
+def by_setting(run: Run, table: Frame) -> Iterator[str]:
     """Give, for each setting that varies, the share of cells with two stages in every layer (in some)."""
     deep = table.loc[(table["depth"] > 1) & ~table["class"].isin(NOT_JUDGED)]
     parts = []
@@ -103,7 +104,7 @@ def by_setting(run: Run, table: pd.DataFrame) -> Iterator[str]:
         yield f"Two stages in every layer (+ in some only), by setting: {'; '.join(parts)}."
 
 
-def by_layer(cells: pd.DataFrame) -> Iterator[str]:
+def by_layer(cells: Frame) -> Iterator[str]:
     """Give how often each layer of the deepest models is in each class."""
     depth = cells.groupby("cell")["layer"].transform("max")
     deepest = cells.loc[(depth == depth.max()) & (cells["layer"] != ALL)]
@@ -118,7 +119,7 @@ def by_layer(cells: pd.DataFrame) -> Iterator[str]:
     yield f"In models of {counted(int(depth.max()), 'layer')}, {first_of(texts, '; ')}."
 
 
-def order(table: pd.DataFrame) -> Iterator[str]:
+def order(table: Frame) -> Iterator[str]:
     """Give in which order attention and V start."""
     judged = table.loc[~table["class"].isin(NOT_JUDGED)]
     for column, what in (("direction", "Attention leaves its start"), ("direction_v", "V gets half way")):
@@ -128,7 +129,7 @@ def order(table: pd.DataFrame) -> Iterator[str]:
             yield f"{what}: {', '.join(texts)} of {counted(int(known.sum()), 'cell')}."
 
 
-def norms(cells: pd.DataFrame) -> Iterator[str]:
+def norms(cells: Frame) -> Iterator[str]:
     """Give where norms mislead."""
     judged = cells.loc[(cells["layer"] != ALL) & ~cells["class"].isin(NOT_JUDGED)]
     if judged.empty:
@@ -148,7 +149,7 @@ def norms(cells: pd.DataFrame) -> Iterator[str]:
     )
 
 
-def topics(cells: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
+def topics(cells: Frame, table: Frame) -> Iterator[str]:
     """Give how far attention and embeddings follow the topics in the end."""
     single = cells.loc[(cells["layer"] != ALL) & np.isfinite(cells["topic_ratio"])]
     if len(single):
@@ -168,7 +169,7 @@ def topics(cells: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def by_depth(single: pd.DataFrame) -> str:
+def by_depth(single: Frame) -> str:
     """Return the median ratio of each layer of the deepest models; empty if they have one layer."""
     depth = single.groupby("cell")["layer"].transform("max")
     medians = single.loc[depth == depth.max()].groupby("layer")["topic_ratio"].median()
@@ -176,7 +177,7 @@ def by_depth(single: pd.DataFrame) -> str:
     return f"; of the deepest models {first_of(texts)}" if len(texts) > 1 else ""
 
 
-def doubts(table: pd.DataFrame, cells: pd.DataFrame) -> Iterator[str]:
+def doubts(table: Frame, cells: Frame) -> Iterator[str]:
     """Give what was not judged, and whether seeds agree."""
     counts = table["class"].value_counts()
     left = [f"{counts[kind]} {kind}" for kind in NOT_JUDGED if kind in counts]

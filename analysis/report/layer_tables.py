@@ -9,6 +9,7 @@ from ..frames import HELD_OUT_LINES, limit_lines
 from ..pictures import setting_text
 from ..scoring.layer_cells import EVERY, NONE, SOME, cell_of_rows, layer_cells, models, telling_settings
 from ..scoring.layer_curves import ALL
+from ..trained_models import Frame
 from .tables import ERROR
 
 LOSSES = {  # column of the table: what it is of final values
@@ -32,7 +33,7 @@ LAYER_COLUMNS = {  # a column of the cells, and what the table calls it
 }
 
 
-def layer_answers(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def layer_answers(run: Run, scores: Frame) -> Frame:
     """Return for each value of each setting in how many cells every layer, some or none is two-stage."""
     names, table = telling_settings(run), models(run, scores)
     rows = []
@@ -46,17 +47,17 @@ def layer_answers(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def layer_losses(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def layer_losses(run: Run, scores: Frame) -> Frame:
     """Return one row per cell: losses at the end with their errors, limit lines, order of its layers.
 
     Errors are over seeds; of one seed they are over its held-out documents, where that is recorded.
     """
     names, table = telling_settings(run), models(run, scores)
-    trials = run.trials.reset_index(drop=True)
+    trials: Frame = run.trials.reset_index(drop=True)
     ok = (trials["status"] == "ok").to_numpy()
     cell = cell_of_rows(trials, names)
     lines = {name: values for name, values in limit_lines(trials, run.manifest).items() if has_values(values)}
-    known = pd.DataFrame(
+    known: Frame = pd.DataFrame(
         {text: lines[name] for name, text in (STAGE_LINES | HELD_OUT).items() if name in lines}
     )
     columns: dict[str, pd.Series] = {}
@@ -75,7 +76,7 @@ def layer_losses(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     return left[[*names, "trials", "diverged"]].join(found).assign(**told).reset_index(drop=True)
 
 
-def layer_stages(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def layer_stages(run: Run, scores: Frame) -> Frame:
     """Return one row per cell and layer: class in both views, Theta, onsets, what was added, attention."""
     names, cells = telling_settings(run), layer_cells(run, scores)
     return cells[[*names, *LAYER_COLUMNS]].rename(columns=LAYER_COLUMNS)
@@ -86,16 +87,16 @@ def has_values(values: np.ndarray) -> bool:
     return bool(np.isfinite(values).any())
 
 
-def has_cells(run: Run, scores: pd.DataFrame) -> bool:
+def has_cells(run: Run, scores: Frame) -> bool:
     """Return whether a setting tells cells apart."""
     return bool(telling_settings(run))
 
 
-def has_layers(run: Run, scores: pd.DataFrame) -> bool:
+def has_layers(run: Run, scores: Frame) -> bool:
     """Return whether some finite trial has records of its layers."""
     return bool(((scores["layer"] != ALL) & scores["is_finite"]).any())
 
 
-def has_several_layers(run: Run, scores: pd.DataFrame) -> bool:
+def has_several_layers(run: Run, scores: Frame) -> bool:
     """Return whether some finite trial has several layers."""
     return bool(((scores["layer"] > 1) & scores["is_finite"]).any())

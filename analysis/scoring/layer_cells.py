@@ -10,6 +10,7 @@ import pandas as pd
 from topicjax.store.reader import Run
 
 from ..frames import varying
+from ..trained_models import Frame
 from .cells import majority
 from .curves import Array
 from .layer_curves import ALL
@@ -39,14 +40,14 @@ def telling_settings(run: Run) -> list[str]:
     return names
 
 
-def cell_of_rows(scores: pd.DataFrame, names: Sequence[str]) -> Array:
+def cell_of_rows(scores: Frame, names: Sequence[str]) -> Array:
     """Return the number of the cell of each row, cells in the order of their settings."""
     if not names:
         return np.zeros(len(scores), int)
     return scores.groupby(list(names), dropna=False).ngroup().to_numpy()
 
 
-def layer_cells(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def layer_cells(run: Run, scores: Frame) -> Frame:
     """Return one row per cell and layer: majority classes, medians and quartiles over the seeds.
 
     Trials that diverged are in no median; *_reached counts the trials that have an onset.
@@ -72,7 +73,7 @@ def layer_cells(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**columns)
 
 
-def models(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def models(run: Run, scores: Frame) -> Frame:
     """Return one row per cell: which of its layers are two-stage, in which order they start.
 
     `holds` is of the majority class of each layer; `direction` of the median over seeds of `rank_order`, by
@@ -98,7 +99,7 @@ def models(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def rank_order(scores: pd.DataFrame, onset: str, interval: float) -> pd.Series:
+def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
     """Return for each trial of several layers, +1 if its layers start one after the other from the first on.
 
     -1: from the last on; the mean over pairs of layers, a pair counts 0 if both start within one record.  A
@@ -109,7 +110,7 @@ def rank_order(scores: pd.DataFrame, onset: str, interval: float) -> pd.Series:
         index="trial_id", columns="layer", values="start"
     )
     start = there.to_numpy(float)
-    pairs = [pair_signs(*start.T[list(pair)], interval) for pair in combinations(range(start.shape[1]), 2)]
+    pairs = [pair_signs(one, other, interval) for one, other in combinations(start.T, 2)]
     signs = np.column_stack(pairs) if pairs else np.full((len(start), 1), np.nan)
     known = np.isfinite(signs).sum(axis=1)
     mean = np.nansum(signs, axis=1) / np.where(known > 0, known, np.nan)
@@ -146,4 +147,4 @@ def order_text(onsets: Sequence[float], interval: float) -> str:
 
 def record_interval(run: Run) -> float:
     """Return the steps from one record to the next, the largest of the run."""
-    return float(run.trials["record_every"].max()) if "record_every" in run.trials else 0.0
+    return float(run.trials["record_every"].to_numpy().max()) if "record_every" in run.trials else 0.0

@@ -9,6 +9,7 @@ import pandas as pd
 from topicjax.store.reader import Run
 
 from ..frames import check_columns, check_records, sort_records
+from ..trained_models import Frame
 
 ALL = 0  # the layer that stands for all layers together
 WHOLE = "all layers"
@@ -19,7 +20,7 @@ NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent")
 KEYS = ["trial_id", "step"]
 
 
-def layer_curves(run: Run) -> pd.DataFrame:
+def layer_curves(run: Run) -> Frame:
     """Return one row per trial, layer and step; a trial that has no details has its layer 0 only.
 
     `trial` is the row of the trial; on, uniform and silent are the held-out losses with the attention of the
@@ -45,7 +46,7 @@ def layer_curves(run: Run) -> pd.DataFrame:
     return curves.assign(P=curves["silent"] - curves["uniform"], Q=curves["uniform"] - curves["on"])
 
 
-def whole_model(scalars: pd.DataFrame, details: pd.DataFrame) -> pd.DataFrame:
+def whole_model(scalars: Frame, details: Frame) -> Frame:
     """Return the curves of all layers together: norms of all weights, means over layers of the rest."""
     whole = scalars.assign(
         layer=ALL, uniform=scalars["eval_loss_uniform"], silent=scalars["eval_loss_silent"]

@@ -9,12 +9,11 @@ limit lines of their own.  Names and cuts are those of the one-layer model.
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from topicjax.store.reader import Run
-from topicjax.theory.progress import units
 
-from ..frames import HELD_OUT_LINES, LINES, column, limit_lines
+from ..frames import column
+from ..trained_models import Frame
 from .curves import (
     Array,
     Records,
@@ -25,11 +24,11 @@ from .curves import (
     recession,
     steady,
     steady_maximum,
-    sure_maximum,
     theta,
 )
 from .cuts import Cuts
 from .layer_curves import layer_curves, part_name
+from .layer_gains import maxima, scales
 from .rises import norm_rise
 from .stages import CUTS, join_flags
 
@@ -43,14 +42,6 @@ HAS_THETA = ("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads"
 ENDS = ("entropy_deficit", "attn_same_topic", "attn_diff_topic", "P", "Q")
 
 
-class Scales(NamedTuple):
-    """What losses of each curve are measured by."""
-
-    drop: Array  # L(0) - L1*; NaN without a stage-1 line below L(0)
-    gain: Array  # L1* - L2*, or a least share of what the model gained in all where there are no lines
-    has_gap: Array  # whether the gain is that of the lines
-
-
 class Progress(NamedTuple):
     """F_V and F_A of one view, on the records that it scores."""
 
@@ -59,7 +50,7 @@ class Progress(NamedTuple):
     attention: Array
 
 
-def score_layers(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
+def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
     """Return one row per trial and layer (0: all layers together): settings, scores, class, onsets, ends.
 
     Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where the class says
@@ -70,7 +61,7 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
     first = curves.iloc[records.start]
     trials: Any = run.trials.take(first["trial"].to_numpy()).reset_index(drop=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scale = scales(records, curves, trials, run)
+        scale = scales(records, curves, trials, run, cuts)
         columns = maxima(records, curves, scale, cuts) | ends(records, curves)
         columns["is_finite"] = ~is_broken(records, curves) & (trials["status"] == "ok").to_numpy()
         up = loss_progress(records, curves)
@@ -89,7 +80,7 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
     return with_blanks(scores)
 
 
-def with_blanks(scores: pd.DataFrame) -> pd.DataFrame:
+def with_blanks(scores: Frame) -> Frame:
     """Return the scores without those that mean nothing: of a class without a Theta, of a broken trial."""
     scored = ("theta", "theta_reversed", "log_lag")
     blank = {
@@ -104,53 +95,7 @@ def with_blanks(scores: pd.DataFrame) -> pd.DataFrame:
     return scores.assign(**blank, **{name: scores[name].where(known[name]) for name in onsets})
 
 
-def scales(records: Records, curves: pd.DataFrame, trials: pd.DataFrame, run: Run) -> Scales:
-    """Return the units of each curve's losses: those of its documents' limit lines where they are known."""
-    found = limit_lines(trials, run.manifest)
-    names = {**{name: f"line_{name}" for name in LINES}, **{name: name for name in HELD_OUT_LINES}}
-    names |= {f"{name}_se": f"line_{name}_se" for name in LINES}
-    initial = column(curves, "on")[records.start]
-    unit = units(initial, {name: found[place] for name, place in names.items()})
-    best = initial - column(curves, "on")[lowest_record(records, column(curves, "on"))]
-    has_gap = np.isfinite(unit.gain)
-    return Scales(unit.drop, np.where(has_gap, unit.gain, CUTS.least_gain * best), has_gap)
-
-
-def maxima(records: Records, curves: pd.DataFrame, scale: Scales, cuts: Cuts) -> dict[str, Array]:
-    """Return the largest of what was gained, in nats, and as far as noise cannot explain it (sure_*).
-
-    On the way up only.  Noise is both that of a record among its neighbours and that of the held-out
-    documents.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1 if the
-    gain is beyond its error and 0 if not.
-    """
-    loss = column(curves, "on")
-    gained = records.spread(loss[records.start]) - loss
-    error = cuts.line_errors * np.nan_to_num(column(curves, "eval_loss_se"))
-    shares = steady_maximum(records, gained / records.spread(scale.drop))
-    total = np.where(np.isfinite(scale.drop), shares, steady_maximum(records, gained - error) > 0)
-    kept, up = records.up_to(lowest_record(records, loss))
-    own = curves.loc[kept]
-    P, Q = column(own, "P"), column(own, "Q")
-    columns = dict(max_total=total, max_p=steady_maximum(up, P), max_q=steady_maximum(up, Q))
-    columns["max_q_all"] = steady_maximum(up, column(own, "Q_all"))
-    for name, gain in (("p", P), ("q", Q), ("added", P + Q)):
-        beyond = steady_maximum(up, gain - cuts.line_errors * gain_error(own, gain))
-        columns[f"sure_{name}"] = np.minimum(sure_maximum(up, gain, cuts.noise), beyond)
-    return columns
-
-
-def gain_error(curves: pd.DataFrame, gain: Array) -> Array:
-    """Return the standard error of a gain over documents: that of Q_all, in proportion, at most the whole.
-
-    Records have the error of the whole model's gain only; a layer that has a share of the gain has its share
-    of the error.
-    """
-    error, whole = np.nan_to_num(column(curves, "eval_gain_se")), np.abs(column(curves, "Q_all"))
-    share = np.where(whole > 0, np.abs(gain) / np.where(whole > 0, whole, 1), 1)
-    return error * np.minimum(1, share)
-
-
-def loss_progress(records: Records, curves: pd.DataFrame) -> Progress:
+def loss_progress(records: Records, curves: Frame) -> Progress:
     """Return F_V and F_A by the loss, on the way up."""
     kept, up = records.up_to(lowest_record(records, column(curves, "on")))
     return Progress(up, *(share_of_rise(up, column(curves, name)[kept]) for name in ("P", "Q")))
@@ -169,7 +114,7 @@ def share_of_rise(records: Records, values: Array) -> Array:
     return fit / records.spread(np.where(height > 0, height, np.nan))
 
 
-def norm_progress(records: Records, curves: pd.DataFrame) -> Progress:
+def norm_progress(records: Records, curves: Frame) -> Progress:
     """Return F_V and F_A by the norms, of the whole training; NaN where a norm only falls."""
     attention = (column(curves, "norm_k") + column(curves, "norm_q")) / 2
     parts = (norm_rise(records, norm) for norm in (column(curves, "norm_v"), attention))
@@ -190,7 +135,7 @@ def view_scores(view: Progress, cuts: Cuts) -> dict[str, Array]:
     }
 
 
-def leaves_uniform(records: Records, curves: pd.DataFrame) -> Array:
+def leaves_uniform(records: Records, curves: Frame) -> Array:
     """Return the step at which attention has left where it began: its entropy is LEAVES_UNIFORM lower.
 
     An absolute level, the same for every layer and cell: it depends neither on the number of steps nor on how
@@ -200,27 +145,27 @@ def leaves_uniform(records: Records, curves: pd.DataFrame) -> Array:
     return onset(records, deficit - records.spread(deficit[records.start]), LEAVES_UNIFORM)
 
 
-def ends(records: Records, curves: pd.DataFrame) -> dict[str, Array]:
+def ends(records: Records, curves: Frame) -> dict[str, Array]:
     """Return what attention does at the end, and what it and the values add there."""
     found = {f"end_{name.lower()}": last_finite(records, curves, name) for name in ENDS}
     ratio = found["end_attn_same_topic"] / found["end_attn_diff_topic"]
     return {**found, "topic_ratio": ratio, "last_step": records.step[records.end]}
 
 
-def last_finite(records: Records, curves: pd.DataFrame, name: str) -> Array:
+def last_finite(records: Records, curves: Frame, name: str) -> Array:
     """Return a column at the last record; NaN if it is not finite there."""
     values = column(curves, name)[records.end]
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def is_broken(records: Records, curves: pd.DataFrame) -> Array:
+def is_broken(records: Records, curves: Frame) -> Array:
     """Return whether a loss of the curve is not finite somewhere."""
     losses = column(curves, "on") + column(curves, "uniform") + column(curves, "silent")
     return np.logical_or.reduceat(~np.isfinite(losses), records.start)
 
 
 def flags(
-    records: Records, curves: pd.DataFrame, up: Progress, columns: dict[str, Array], cuts: Cuts
+    records: Records, curves: Frame, up: Progress, columns: dict[str, Array], cuts: Cuts
 ) -> dict[str, Array]:
     """Return doubts about each curve: gains at step 0, P that falls again, an onset in the last tenth."""
     P, Q = column(curves, "P"), column(curves, "Q")
@@ -234,7 +179,7 @@ def flags(
     }
 
 
-def classify(scores: pd.DataFrame, end: str = "", cuts: Cuts = CUTS) -> Array:
+def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
     """Return the class of each row in a view ("": loss, "_norm": norms): the first whose rule it meets.
 
     A gain counts if noise cannot explain it and it is a tenth of what topics can give a one-layer model.
