@@ -12,15 +12,16 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..pictures import PART_COLOURS, SMALL, Picture, counted, described, sentences, style, written
+from ..pictures import PART_COLOURS, SMALL, Picture, counted, sentences, style, written
 from ..scoring.layer_cells import layer_cells, models, telling_settings
 from ..scoring.layer_curves import ALL
 from ..scoring.layers import LEAVES_UNIFORM
 from ..trained_models import Frame
-from .layer_panels import example_cells
-from .step_panels import ACROSS, panel_grid, shared_legend, title_lines
+from .layer_panels import example_cells, example_titles
+from .step_panels import ACROSS, panel_grid, shared_legend
 
-MOST_PANELS = 12
+MOST_PANELS = 8
+MOST_RATIOS = 12  # layers of a panel that has room for its numbers
 SERIES = {  # onset: label, colour, marker
     "onset_v": ("values: half of what they add", PART_COLOURS["norm_v"], "o"),
     "onset_entropy": ("attention leaves its start", PART_COLOURS["norm_k"], "s"),
@@ -69,7 +70,7 @@ def layer_topics(run: Run, scores: Frame) -> Picture:
             draw_series(ax, own, column, colour, marker, np.zeros(len(own), bool))
         top = own[[f"{column}_q75" for column in TOPICS]].max(axis=1)
         for layer, height, ratio in zip(own["layer"], top, own["topic_ratio"], strict=True):
-            if np.isfinite(height) and len(own) <= MOST_PANELS:
+            if np.isfinite(height) and len(own) <= MOST_RATIOS:
                 look: dict[str, Any] = dict(ha="center", va="bottom", fontsize=SMALL, color="0.25")
                 ax.annotate(f"{ratio:.2g}", (layer, height), (0, 4), textcoords="offset points", **look)
         ax.set_yscale("log")
@@ -106,7 +107,8 @@ def panels(
     if not chosen:
         raise UserError("no model with records of its layers is left that did not diverge")
     rows = table.set_index("cell").loc[chosen].to_dict("records")
-    titles = [[*title_lines(described(row, names), ACROSS), *words(row)] for row in rows]
+    settings = example_titles(table, names, chosen)
+    titles = [[*lines, *words(row)] for lines, row in zip(settings, rows, strict=True)]
     with style():
         figure, columns = panel_grid(titles, ACROSS, {label: 1.25})
         for cell, (ax,) in zip(chosen, columns, strict=True):

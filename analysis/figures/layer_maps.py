@@ -94,7 +94,7 @@ def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
 def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
     """Draw a square per cell and layer, with its marks."""
     column = {layer: place + 0.4 * (place > 0) for place, layer in enumerate(kept)}
-    row = {cell: place for place, cell in enumerate(cells["cell"].unique())}
+    row = {cell: -place for place, cell in enumerate(cells["cell"].unique())}  # the first is on top
     centres = np.column_stack([cells["layer"].map(column), cells["cell"].map(row)]).astype(float)
     outlines = centres[:, None] + SQUARE
     blocks = Blocks(centres, np.ones(len(cells)), outlines, np.arange(len(cells)), ROW)
@@ -114,9 +114,9 @@ def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
     grounds = np.array([to_rgb(COLOURS[name]) for name in classes])
     blocks.write(ax, known, [f"{value:.2f}".lstrip("0") for value in theta[known]], grounds[known])
     ax.set_xlim(-0.5, max(column.values()) + 0.5)
-    ax.set_ylim(len(row) - 0.5, -0.5)
+    ax.set_ylim(0.5 - len(row), 0.5)
     ax.set_xticks(list(column.values()), ["all", *map(str, kept[1:])])
-    ax.set_yticks(range(len(texts)), texts, fontsize=SMALL)
+    ax.set_yticks(list(row.values()), texts, fontsize=SMALL)
     ax.xaxis.tick_top()
     ax.xaxis.set_label_position("top")
     ax.set_xlabel("layer")

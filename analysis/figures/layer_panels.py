@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import bands
+from ..frames import bands, varying
 from ..pictures import Picture, counted, described, evenly, sentences, style
 from ..scoring.layer_cells import cell_of_rows, layer_cells, models, telling_settings
 from ..scoring.layer_curves import ALL, layer_curves
@@ -31,7 +31,7 @@ from .step_panels import (
 )
 
 KIND = ("residual", "layer_norm", "mlp", "output_projection")  # what tells kinds of layers apart
-MOST_MODELS = 6
+MOST_MODELS = 8
 MOST_LAYERS = 6  # in a legend
 ROWS = {  # panels from top to bottom: columns, label
     ("norm_v",): r"$\|W^V\|_F$",
@@ -66,16 +66,22 @@ def example_cells(table: Frame, names: Sequence[str], most: int) -> list[int]:
     return order["cell"].to_numpy()[np.argsort(turn, kind="stable")][:most].tolist()
 
 
+def example_titles(table: Frame, names: Sequence[str], chosen: Sequence[int]) -> list[list[str]]:
+    """Return the settings that tell the deepest models apart, for each chosen cell, on lines."""
+    told = varying(table.loc[table["depth"] == table["depth"].max()], names) or list(names)
+    rows = table.set_index("cell").loc[list(chosen)].to_dict("records")
+    return [title_lines(described(row, told), ACROSS) for row in rows]
+
+
 def layers(run: Run, scores: Frame) -> list[Picture]:
     """Return the layers of some models over the steps, two models to a picture."""
     names, table, cells = telling_settings(run), models(run, scores), layer_cells(run, scores)
     chosen = example_cells(table, names, MOST_MODELS)
     if not chosen:
         raise UserError("no model with records of its layers is left that did not diverge")
-    rows = table.set_index("cell").loc[chosen]
     titles = [
-        [*title_lines(described(row, names), ACROSS), *title_lines(layer_words(cells, cell), ACROSS)]
-        for cell, row in zip(chosen, rows.to_dict("records"), strict=True)
+        [*lines, *title_lines(layer_words(cells, cell), ACROSS)]
+        for cell, lines in zip(chosen, example_titles(table, names, chosen), strict=True)
     ]
     frames = [curves_of(run, scores, names, cell) for cell in chosen]
     remarks = {
@@ -165,7 +171,8 @@ def draw_layers(ax: Axes, table: Frame, name: str, line: Any) -> None:
     if name in LOGARITHMIC and ax.lines:
         drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in ax.lines])
         ax.set_yscale("log")
-        ax.set_ylim(10 ** np.floor(np.log10(drawn.min())), 10 ** np.ceil(np.log10(drawn.max())))
+        low, high = np.floor(np.log10(drawn.min())), np.ceil(np.log10(drawn.max()))
+        ax.set_ylim(10**low, 10 ** max(high, low + 1))
         ax.yaxis.set_minor_locator(NullLocator())
     elif name in ("P", "Q"):
         ax.axhline(0, color="0.6", lw=0.5, zorder=0)

@@ -14,7 +14,7 @@ from ..trained_models import Frame
 from .cells import majority
 from .curves import Array
 from .layer_curves import ALL
-from .layers import LAYER_CLASSES
+from .layers import HAS_THETA, LAYER_CLASSES
 
 FIRST = (  # settings that tell models apart, in the order in which they are said
     *("layers", "heads", "residual", "layer_norm", "mlp", "output_projection"),
@@ -35,7 +35,7 @@ def telling_settings(run: Run) -> list[str]:
     known = [name for name in run.setting_names if name != "seed"]
     ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     names: list[str] = []
-    for name in ordered:
+    for name in varying(run.trials, ordered):
         names += varying(run.trials, [name], names)
     return names
 
@@ -50,7 +50,8 @@ def cell_of_rows(scores: Frame, names: Sequence[str]) -> Array:
 def layer_cells(run: Run, scores: Frame) -> Frame:
     """Return one row per cell and layer: majority classes, medians and quartiles over the seeds.
 
-    Trials that diverged are in no median; *_reached counts the trials that have an onset.
+    Trials that diverged are in no median, and a class without a Theta has none; *_reached counts the trials
+    that have an onset.
     """
     names = telling_settings(run)
     cell = cell_of_rows(scores, names)
@@ -69,6 +70,9 @@ def layer_cells(run: Run, scores: Frame) -> Frame:
     for share, end in ((0.25, "_q25"), (0.75, "_q75")):
         found = groups[list(QUARTILES)].quantile(share)
         columns |= {f"{name}{end}": found[name].to_numpy() for name in QUARTILES}
+    for name in (name for name in columns if name.startswith(("theta", "log_lag"))):
+        own = columns["class_norm" if name.endswith("_norm") else "class"]
+        columns[name] = np.where(np.isin(own, HAS_THETA), columns[name], np.nan)
     columns |= {f"{name}_reached": groups[name].count().to_numpy() for name in ONSETS}
     return table.assign(**columns)
 
