@@ -12,7 +12,7 @@ import pytest
 from synthetic_runs import make_run, records, trial, whole_id, write_run
 
 import topicjax
-from topicjax.analysis.figures import any_records
+from topicjax.analysis.figures import any_details, any_records
 from topicjax.analysis.report import any_experiment, report
 from topicjax.store.reader import Run
 from topicjax.store.status import Status
@@ -375,3 +375,45 @@ def test_another_experiment_needs_nothing_of_one_layer(tmp_path, monkeypatch):
     pieces = ["figure records (1 of 3) ...", "figure finals (2 of 3) ...", "table cells (3 of 3) ..."]
     assert [line for line in said if line.endswith("...")] == ["reading the run ...", *pieces]
     assert not (tmp_path / "run" / "stages.parquet").exists()
+
+
+def with_details(made: list[tuple[dict, pd.DataFrame]]) -> pd.DataFrame:
+    """Return details of these trials: as many layers as they are deep, and a column without a number."""
+    frames = []
+    for row, frame in made:
+        rng = np.random.default_rng(int(row["trial_id"], 16))
+        for layer in range(1, row["depth"] + 1):
+            norm = layer * np.exp(rng.normal(size=len(frame)))
+            frames.append(frame[["trial_id", "step"]].assign(layer=layer, norm=norm, none=np.nan))
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_details_are_drawn_a_line_per_layer_and_a_figure_per_depth():
+    made = grid()
+    table = with_details(made)
+    run = run_of(made).replace(details=table)
+    assert any_details.has_details(run, pd.DataFrame())
+    pictures = any_details.details(run, pd.DataFrame())
+    assert [picture.title for picture in pictures] == [
+        "norm over the steps, 1 layer",
+        "norm over the steps, 2 layers",
+    ]
+    assert "13 trials with 2 layers. Lines are medians and bands quartiles over" in pictures[1].caption
+    assert "Diverged, and left out: 2 of 30 trials." in pictures[1].caption
+    for picture, depth in zip(pictures, DEPTHS, strict=True):
+        ids = [row["trial_id"] for row, _ in made if row["status"] == "ok" and row["depth"] == depth]
+        ax, *scale = picture.figure.axes
+        assert len(ax.lines) == depth and [own.get_ylabel() for own in scale] == ["layer"] * (depth > 1)
+        for line, layer in zip(ax.lines, range(1, depth + 1), strict=True):
+            own = table[table["trial_id"].isin(ids) & (table["layer"] == layer)]
+            middle = [np.median(own.loc[own["step"] == step, "norm"]) for step in STEPS]
+            assert np.asarray(line.get_ydata()) == pytest.approx(middle)
+
+
+def test_runs_without_details_or_with_very_many_layers(tmp_path):
+    made = grid()
+    assert not any_details.has_details(run_of(made), pd.DataFrame())
+    deep_ones = [(row | dict(depth=40), frame) for row, frame in made[:3]]
+    run = run_of(deep_ones).replace(details=with_details(deep_ones))
+    (picture,) = any_details.details(run, pd.DataFrame())
+    assert "Drawn are 24 of 40 lines." in picture.caption and len(picture.figure.axes[0].lines) == 24

@@ -167,7 +167,9 @@ def test_torch_takes_the_first_adam_step():
     from topicjax.bench import torch_eager
 
     weights = small_weights()
-    eager = torch_eager.EagerTrial(weights, [torch_eager.batch(small_documents())], 0.01)
+    eager = torch_eager.EagerTrial(
+        torch_eager.Attention(**weights), [torch_eager.batch(small_documents())], 0.01
+    )
     eager.train(1)
     moved = eager.model.W_V.detach().numpy().T - weights["W_V"]
     gradient = eager.model.W_V.grad.numpy().T
@@ -302,3 +304,33 @@ def test_chunks_are_trained_by_the_engines_own_programs():
     assert method.memory_bytes > 0 and method.compile_seconds > 0
     chunks.advance_each([0, 1])
     assert [int(state.step) for state in chunks.states] == [2 * chunks.steps, chunks.steps]
+
+
+def test_torch_encoder_has_the_loss_and_gradients_of_the_encoder():
+    pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
+    from topicjax.bench import torch_eager, torch_encoder
+    from topicjax.experiments.encoder import layers, rows
+    from topicjax.experiments.encoder import model as encoder_model
+    from topicjax.experiments.encoder import settings as encoder
+
+    spec = encoder.Spec(topics=3, words_per_topic=4, layers=2, heads=2, width=8, shortest=20, longest=30)
+    hypers, stream = encoder.traced(encoder.Hypers(init="default", init_scale=1.0)), traced(Stream())
+    documents = small_documents()
+
+    @jax.jit
+    def both(key):
+        params = encoder_model.init(spec, hypers, key)
+        own = rows.from_documents(spec, stream, documents)
+        output = layers.outputs(spec, hypers, params, own)
+        loss = layers.loss_of_documents(hypers.objective, output, own.target_BxQxV).sum()
+        return params, loss, layers.loss_gradients(spec, hypers, params, {}, own)
+
+    params, expected, gradients = both(jax.random.key(0))
+    module = torch_encoder.Encoder(params, spec.heads)
+    found = torch_eager.loss(module, torch_eager.batch(documents), "cross_entropy")
+    found.backward()
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+    for name in ("W_E", "W_K", "W_Q", "W_V"):
+        own = getattr(module, name).grad.numpy()
+        assert np.abs(own).max() > 1e-5
+        np.testing.assert_allclose(own, gradients[name], rtol=1e-3, atol=1e-6, err_msg=name)

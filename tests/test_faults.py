@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_store import FIRST, SECOND, files, same, tables, weights
+from test_store import FIRST, SECOND, details_of, files, same, tables, weights
 
 from topicjax.store import checkpoints, lock
 from topicjax.store import files as files_module
@@ -179,9 +179,9 @@ def chunk_weights(chunk: str, step: int) -> dict[str, np.ndarray]:
 
 
 @functools.cache
-def chunk_tables(chunk: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def chunk_tables(chunk: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     ids = CHUNKS[chunk]
-    return tables(ids, chunk, snapshot_steps=[STEPS] * len(ids))
+    return *tables(ids, chunk, snapshot_steps=[STEPS] * len(ids)), details_of(ids)
 
 
 def file_names(folder: Path) -> set[str]:
@@ -191,13 +191,18 @@ def file_names(folder: Path) -> set[str]:
 
 def frames(folder: Path) -> list[pd.DataFrame]:
     run = load(folder)
-    return [run.trials.sort_values("trial_id"), run.trajectories.sort_values(["trial_id", "step"])]
+    keys = ["trial_id", "step", "layer"]
+    return [
+        run.trials.sort_values(keys[:1]),
+        run.trajectories.sort_values(keys[:2]),
+        run.details.sort_values(keys),
+    ]
 
 
 def check_readers(folder: Path, whole: list[pd.DataFrame]) -> int:
     """Check that readers see whole chunks with the right numbers only; return how many trials."""
     try:
-        trials, trajectories = frames(folder)
+        tables = frames(folder)
     except StoreError as error:
         allowed = (
             "is finished yet",
@@ -207,9 +212,9 @@ def check_readers(folder: Path, whole: list[pd.DataFrame]) -> int:
         )
         assert any(text in str(error) for text in allowed), error
         return 0
-    ids = set(trials["trial_id"])
+    ids = set(tables[0]["trial_id"])
     assert all(ids >= {*chunk} or not ids & {*chunk} for chunk in CHUNKS.values())
-    for mine, other in zip((trials, trajectories), whole, strict=True):
+    for mine, other in zip(tables, whole, strict=True):
         expected = other[other["trial_id"].isin(ids)]
         pd.testing.assert_frame_equal(mine.reset_index(drop=True), expected.reset_index(drop=True))
     for chunk, own in CHUNKS.items():

@@ -15,7 +15,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_store import EMPTY, FIRST, ONE, SECOND, TWO, files, ordinary_user, same, tables, weights, write_run
+from test_store import (
+    EMPTY,
+    FIRST,
+    ONE,
+    SECOND,
+    TWO,
+    details_of,
+    files,
+    ordinary_user,
+    same,
+    tables,
+    weights,
+    write_run,
+)
 
 from topicjax.store import aside, journal, lock
 from topicjax.store.files import StoreError
@@ -79,8 +92,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         plan = writer.write_plan([*FIRST, *SECOND])
         entry = {"sweep": "démo", "plan": plan, "planned": 5, "description": "1e-05 ½", "wall_seconds": 1e-5}
         writer.write_manifest({"format": 2, "sweep": "démo", "runs": [entry], "limit_lines": []})
-        writer.commit(ONE, *tables(FIRST, ONE))
-        writer.commit(TWO, *tables(SECOND, TWO))
+        writer.commit(ONE, *tables(FIRST, ONE), details_of(FIRST))
+        writer.commit(TWO, *tables(SECOND, TWO), details_of(SECOND))
     return folder
 
 
@@ -100,7 +113,8 @@ def read_tables(folder: Path) -> tuple[Any, ...]:
     found, state = load(folder), status(folder)
     if state.problems:
         raise StoreError(state.problems[0])
-    return found.trials.to_dict("list"), found.trajectories.to_dict("list"), found.manifest, state
+    tables = (found.trials, found.trajectories, found.details)
+    return *(table.to_dict("list") for table in tables), found.manifest, state
 
 
 def flips(paths: list[Path], number: int, seed: int) -> Iterator[tuple[Path, int, int]]:
@@ -130,7 +144,14 @@ def try_flips(
     return counts
 
 
-KINDS = {"trajectories": 400, "trials": 400, "manifest.json": 400, "journal.log": 400, "plans": 100}
+KINDS = {
+    "trajectories": 400,
+    "details": 200,
+    "trials": 400,
+    "manifest.json": 400,
+    "journal.log": 400,
+    "plans": 100,
+}
 
 
 @pytest.mark.parametrize("kind, number", KINDS.items())

@@ -54,7 +54,7 @@ def records(run: Run, cells: pd.DataFrame, x: str | None = None, y: str | None =
     cell, counts = cell_of(run, names), (cells[TRIALS] - cells[DIVERGED]).to_numpy()
     known = np.flatnonzero(counts)
     drawn = known[evenly(len(known), MOST_LINES)]
-    own = records_of(run, is_ok(run) & np.isin(cell, drawn))
+    own = rows_of(run, run.trajectories, is_ok(run) & np.isin(cell, drawn))
     columns = [name for name in own if name not in ("trial_id", "step") and is_numeric_dtype(own[name])]
     full = [str(name) for name in columns if np.isfinite(own[name].to_numpy(float)).any()]
     if not full:
@@ -82,11 +82,11 @@ def records(run: Run, cells: pd.DataFrame, x: str | None = None, y: str | None =
     return [step_figure(panels, lines, values, remarks) for panels in tables]
 
 
-def records_of(run: Run, is_drawn: np.ndarray) -> pd.DataFrame:
-    """Return the records of these trials, with the row of the trial as trial_id."""
-    owner = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(run.trajectories["trial_id"]))
+def rows_of(run: Run, table: pd.DataFrame, is_drawn: np.ndarray) -> pd.DataFrame:
+    """Return the records or details of these trials, with the row of the trial as trial_id."""
+    owner = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(table["trial_id"]))
     rows = np.flatnonzero(is_drawn[owner] & (owner >= 0))
-    return run.trajectories.take(rows).assign(trial_id=owner[rows])
+    return table.take(rows).assign(trial_id=owner[rows])
 
 
 def quartiles(own: pd.DataFrame, name: str, cell: np.ndarray) -> pd.DataFrame:

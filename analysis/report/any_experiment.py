@@ -15,6 +15,7 @@ from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run
 from topicjax.store.status import Status, status
 
+from ..figures.any_details import details, has_details
 from ..figures.any_records import (
     DIVERGED,
     TRIALS,
@@ -89,7 +90,8 @@ def scored_by(
 ) -> tuple[list[tuple[Catalogue, pd.DataFrame]], str]:
     """Return the catalogues with their scores, and paragraphs on those whose scores cannot be made."""
     scored, failed = [], ""
-    for own in catalogues:
+    for catalogue in catalogues:
+        own = catalogue.without({name for earlier, _ in scored for name in earlier.replaces})
         try:
             scores = own.score(run, chosen.x, chosen.y)
             if own.file:
@@ -165,6 +167,7 @@ CATALOGUE = Catalogue(
     findings=findings,
     figures={
         "Records": (Entry("records", any_run, records, axes=("x", "y")),),
+        "Details": (Entry("details", has_details, details),),
         "Final values": (Entry("finals", has_axis, finals, axes=("x", "y")),),
     },
     tables={

@@ -4,8 +4,8 @@ Everything here is a function of (run, scores), so a sweep of one's own has its 
 is one more entry.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,12 +56,21 @@ class Catalogue:
     words: tuple[str, ...] = ()  # what the sentences and figures mean
     file: str = ""  # of the run folder that keeps the scores
     live: bool = True  # whether its figures are drawn on a page that is made again and again
+    replaces: tuple[str, ...] = ()  # figures of catalogues after it that have no place beside its own
 
     @property
     def entries(self) -> list[Entry]:
         """Every figure and table."""
         sections = (*self.figures.values(), *self.tables.values())
         return [*self.lead, *(entry for section in sections for entry in section)]
+
+    def without(self, names: Collection[str]) -> "Catalogue":
+        """Return the catalogue without the figures of these names."""
+        kept = {
+            head: tuple(entry for entry in entries if entry.name not in names)
+            for head, entries in self.figures.items()
+        }
+        return replace(self, figures=kept)
 
 
 def any_run(run: Run, scores: pd.DataFrame) -> bool:

@@ -61,5 +61,6 @@ CATALOGUE = Catalogue(
     },
     words=WORDS,
     live=False,
+    replaces=("details",),  # over trials of all settings
     file=LAYERS_FILE,
 )

@@ -117,10 +117,10 @@ def torch_methods() -> list[Method]:
     draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
     drawn = [draw(threefry.fold_in(threefry.raw(keys.documents), number)) for number in range(TORCH_STEPS)]
     weights = model.init(spec, stream, hypers, keys.weights)
-    methods = []
+    methods, attention = [], lambda own: torch_eager.Attention(own["W_K"], own["W_Q"], own["W_V"])
     for name, only_masked in (("torch-eager", False), ("torch-masked", True)):
         batches = [torch_eager.batch(documents, only_masked) for documents in drawn]
-        trial = torch_eager.EagerTrial(weights, batches, Hypers().learning_rate)
+        trial = torch_eager.EagerTrial(attention(weights), batches, Hypers().learning_rate)
         trial.use_best_threads(sorted({1, os.cpu_count() or 1}))
         flop = token_flops(spec, Stream().p_mask if only_masked else 1.0)
         methods.append(Method(name, functools.partial(trial.train, TORCH_STEPS), TORCH_STEPS, flop))

@@ -10,8 +10,9 @@ from topicjax.bench.timing import Method, memory_bytes
 from topicjax.engine import costs
 from topicjax.engine.plan import make_groups
 from topicjax.engine.programs import Programs, device_mesh
+from topicjax.experiments import Experiment
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
-from topicjax.experiments.one_layer.settings import Spec, trial_id
+from topicjax.experiments.one_layer.settings import Spec
 from topicjax.trial import Trial
 
 
@@ -24,10 +25,15 @@ class EngineChunks:
     """Chunks of trials that share one Spec, compiled and trained for one segment."""
 
     def __init__(
-        self, trials: Sequence[Trial], devices: Sequence[Any], lanes_per_device: int, order: str = ""
+        self,
+        trials: Sequence[Trial],
+        devices: Sequence[Any],
+        lanes_per_device: int,
+        order: str = "",
+        experiment: Experiment = EXPERIMENT,
     ) -> None:
-        by_id = {trial_id(trial): trial for trial in trials}
-        (self.group,) = make_groups(EXPERIMENT, by_id, len(devices), lanes_per_device)
+        by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
+        (self.group,) = make_groups(experiment, by_id, len(devices), lanes_per_device)
         compiling: list[float] = []
         self.programs = Programs(self.group, device_mesh(devices), compiling.append, order)
         self.arguments = [self.programs.arguments(rows) for rows in self.group.chunks]
@@ -53,6 +59,6 @@ class EngineChunks:
     def method(self, name: str) -> Method:
         """Return a segment of the first chunk as a method to time."""
         trial_steps = self.steps * self.group.trials_per_chunk
-        flop = costs.step_flops(EXPERIMENT, self.group.spec)
+        flop = costs.step_flops(self.group.experiment, self.group.spec)
         memory = memory_bytes(self.programs.compiled["advance"], self.programs.mesh.size)
         return Method(name, self.advance, trial_steps, flop, self.compile_seconds, memory)

@@ -71,7 +71,7 @@ class Attention(torch.nn.Module):
         return torch.bmm(torch.softmax(score_BxMxN, dim=2), lookup(batch.shown_BxN, self.W_V))
 
 
-def loss(model: Attention, batch: Batch, objective: str) -> Any:
+def loss(model: Any, batch: Batch, objective: str) -> Any:
     """Return eq. (1) with the loss (4) or (3): every document has the same weight."""
     output_RxV, target_R = model(batch).flatten(0, 1), batch.target_BxM.flatten()
     if objective == "cross_entropy":
@@ -83,10 +83,10 @@ def loss(model: Attention, batch: Batch, objective: str) -> Any:
 
 
 class EagerTrial:
-    """One trial, trained by Adam."""
+    """One trial of a model, trained by Adam."""
 
-    def __init__(self, weights: dict[str, Any], batches: Sequence[Batch], learning_rate: float) -> None:
-        self.model = Attention(weights["W_K"], weights["W_Q"], weights["W_V"])
+    def __init__(self, model: Any, batches: Sequence[Batch], learning_rate: float) -> None:
+        self.model = model
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate)
         self.batches = batches
 

@@ -214,6 +214,11 @@ def run_bench(options: argparse.Namespace) -> int:
         raise UserError(f"--repeats is {options.repeats}; allowed: 1 or more")
     if options.scaling:
         return run_scaling(options)
+    if options.layers:
+        from topicjax.bench import depths
+
+        depths.main(options.repeats or 5, options.json)
+        return 0
     from topicjax.bench import compare
 
     compare.main(options.repeats or 5, options.json)

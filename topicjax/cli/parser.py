@@ -224,7 +224,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--repeats", type=int, help="default: 5; with --scaling 3")
     add("--json", action="store_true", help="print the numbers for machines")
-    add("--scaling", action="store_true", help="how the rate scales: a table and a figure")
+    what = parser.add_mutually_exclusive_group().add_argument
+    what("--scaling", action="store_true", help="how the rate scales: a table and a figure")
+    what("--layers", action="store_true", help="encoders of 1, 2 and 4 layers against eager PyTorch")
     add(
         "--out",
         type=path,

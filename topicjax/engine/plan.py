@@ -16,7 +16,6 @@ from topicjax.experiments import Experiment
 from topicjax.trial import Trial
 
 MAX_SNAPSHOTS = 1000  # of a trial
-ROW_COST = 2  # drawing the data of a stream row takes about as long as training so many trials
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def make_groups(
     for spec, members in by_spec.items():
         streams = tuple(StreamRow(stream, tuple(own.values()), tuple(own)) for stream, own in members.items())
         sizes = [len(stream.trial_ids) for stream in streams]
-        lanes, rows = chunk_shape(sizes, num_devices, lanes_per_device)
+        lanes, rows = chunk_shape(sizes, num_devices, lanes_per_device, experiment.draw_cost)
         fitted, steps = experiment.fit(spec, list(members)), parse_snapshots(snapshots, spec)
         groups.append(Group(experiment, fitted, labels[spec], steps, streams, lanes, rows * num_devices))
     return groups
@@ -143,16 +142,18 @@ def fitted_specs(experiment: Experiment, trials: Iterable[Trial]) -> list[Any]:
     return [experiment.fit(spec, list(own)) for spec, own in streams.items()]
 
 
-def chunk_shape(sizes: Sequence[int], num_devices: int, lanes_per_device: int) -> tuple[int, int]:
+def chunk_shape(
+    sizes: Sequence[int], num_devices: int, lanes_per_device: int, draw_cost: float
+) -> tuple[int, int]:
     """Return lanes per stream row and stream rows per device for streams with so many trials each.
 
-    The shape that leaves the fewest places empty, counting the data of a stream row as a few trials; of
+    The shape that leaves the fewest places empty, counting the data of a stream row as `draw_cost` trials; of
     equally good ones, the largest.
     """
 
-    def cost(lanes: int) -> int:
+    def cost(lanes: int) -> float:
         rows = sum(math.ceil(size / lanes) for size in sizes)
-        return math.ceil(rows / num_devices) * (lanes + ROW_COST)
+        return math.ceil(rows / num_devices) * (lanes + draw_cost)
 
     lanes = min(range(min(max(sizes), lanes_per_device), 0, -1), key=cost)
     needed = math.ceil(sum(math.ceil(size / lanes) for size in sizes) / num_devices)

@@ -73,6 +73,7 @@ class Experiment:
     missing: Callable[..., Any] | None = None  # (source, batch) -> above 0: the program has no room for them
     trial_bytes: Callable[..., float] | None = None  # (spec) -> about the least memory of a trial, at once
     step_flops: Callable[..., float] | None = None  # (spec) -> useful work; None: counted in the program
+    draw_cost: float = 2.0  # drawing a step's data takes about as long as training so many trials one step
     lines: Callable[..., list[Line]] = no_lines  # (trials, known entries) -> limit lines yet to be computed
     decider: Callable[[Sequence[dict[str, Any]]], Decide] = (
         no_decider  # (limit lines) -> when a trial may end

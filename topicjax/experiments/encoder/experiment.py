@@ -34,5 +34,6 @@ EXPERIMENT = Experiment(
     fit=fit_queries,
     missing=train.rows_missing,
     step_flops=costs.step_flops,
+    draw_cost=0.25,
     lines=wanted_lines,
 )

@@ -124,13 +124,27 @@ def in_heads(spec: Spec, X_BxRxD: jax.Array) -> jax.Array:
     return X_BxRxD.reshape(*X_BxRxD.shape[:2], spec.heads, spec.head_size)
 
 
+@jax.custom_vjp
 def counted_softmax(score: jax.Array, count: jax.Array) -> jax.Array:
     """Return count exp(score) / sum of the same over the last axis; zeros where nothing counts."""
     logit = jnp.where(count > 0, score, -jnp.inf)
-    largest = jax.lax.stop_gradient(logit.max(axis=-1, keepdims=True))
+    largest = logit.max(axis=-1, keepdims=True)
     weight = count * jnp.exp(logit - jnp.where(largest == -jnp.inf, 0.0, largest))
     total = weight.sum(axis=-1, keepdims=True)
     return weight / jnp.where(total == 0, 1.0, total)
+
+
+def _softmax_forward(score: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    attention = jax.lax.optimization_barrier(counted_softmax(score, count))  # else it is computed anew
+    return attention, attention
+
+
+def _softmax_backward(attention: jax.Array, d_attention: jax.Array) -> tuple[jax.Array, None]:
+    mean = (attention * d_attention).sum(axis=-1, keepdims=True)
+    return attention * (d_attention - mean), None
+
+
+counted_softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQxV: jax.Array) -> jax.Array:
