@@ -73,6 +73,16 @@ def test_a_gain_within_two_standard_errors_of_its_documents_is_none(error, kind)
     assert classes(model([half, half], eval_gain_se=error)) == [kind] * 3
 
 
+def test_attention_that_follows_the_topics_needs_no_certainty_over_documents():
+    """The ratio same / different grows by e^0.2, beyond 0.1: attention moved, whatever the documents."""
+    half = (0.6 * EARLY, 0.05 * LATE)
+    for shift, kind in ((0.2, "two-stage"), (-0.2, "two-stage"), (0.05, "V-only")):
+        own = 0.01 * np.exp(shift * LATE)
+        scores = scores_of(model([half, half], eval_gain_se=0.06, attn_same_topic=[own, own]))
+        assert scores["class"].tolist()[1:] == [kind] * 2
+        assert scores["topic_shift"].tolist()[1:] == pytest.approx([shift] * 2)
+
+
 def test_a_layer_that_never_acts_is_silent():
     scores = scores_of(model([(1.2 * EARLY, 0.1 * LATE), (0.0, 0.0), (0.004 * EARLY, 0.003 * LATE)]))
     assert scores["class"].tolist() == ["two-stage", "two-stage", "silent", "silent"]

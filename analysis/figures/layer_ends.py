@@ -83,10 +83,13 @@ def layer_topics(run: Run, scores: Frame) -> Picture:
     figure, columns, remarks = panels(run, scores, "mean attention", draw, words)
     with style():
         shared_legend(figure, columns, more=[*line_handles(TOPICS), *seed_handles(scores, [BARS])])
+    start = float(np.nanmedian(scores["topic_ratio"] * np.exp(-scores["topic_shift"])))
     parts = {
         "Mean attention between two positions at the end, by whether their words are of one topic, medians "
         "over seeds; the number is the ratio same / different (where 'different' is near 0 it says "
         "little).": True,
+        f"At step 0 the ratio was {start:.2f} (median): uniform attention need not have 1, since documents of "
+        "different lengths differ in their topics.": np.isfinite(start),
         "E: mean inner product of embeddings of one topic minus that of different topics.": True,
         **remarks,
     }

@@ -62,7 +62,8 @@ def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
     told = [name for name in names if len(cells[name].unique()) > 1]
     shared = described(cells.iloc[0], [name for name in names if name not in told])
     depth = int(cells["layer"].max())
-    kept = [ALL, *(1 + evenly(depth, MOST_COLUMNS)).tolist()]
+    single = [] if depth < 2 else (1 + evenly(depth, MOST_COLUMNS)).tolist()
+    kept = [ALL, *single]  # one layer is all of them
     rows = cells.groupby("cell", sort=False).first()
     texts = [title_lines(described(row, told) or ["all trials"], 2) for row in rows.to_dict("records")]
     height = ROW + LINE * max(0, max(map(len, texts)) - 2)
@@ -70,20 +71,19 @@ def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
         figure = Figure(figsize=(WIDTH, height * len(rows) + 1.9))
         ax = figure.subplots()
         draw_map(ax, cells.loc[cells["layer"].isin(kept)], kept, ["\n".join(lines) for lines in texts])
-        add_legend(figure, cells)
-    single = cells.loc[cells["layer"] != ALL]
-    judged = single if len(single) else cells
+        add_legend(figure, cells.loc[cells["layer"].isin(kept)])
+    judged = cells.loc[cells["layer"] != ALL] if single else cells.loc[cells["layer"] == ALL]
     hits, apart = (judged["class"] == "two-stage").sum(), (judged["class"] != judged["class_norm"]).sum()
     parts = {
         f"Of {counted(len(judged), 'layer')} in {counted(len(rows), 'cell')} {hits} are two-stage.": len(
             single
         ),
-        f"Of {counted(len(judged), 'cell')} {hits} are two-stage.": not len(single),
+        f"Of {counted(len(judged), 'cell')} {hits} are two-stage.": not single,
         f"The norms give another class in {apart}.": True,
         f"All have {', '.join(shared)}.": shared,
         "Colour is the class by the loss split of most seeds, the number Θ, the median over seeds "
         f"(two-stage from {CUTS.two_stage:g} on).": True,
-        f"Drawn are {len(kept) - 1} of {depth} layers.": len(kept) - 1 < depth,
+        f"Drawn are {len(single)} of {depth} layers.": 0 < len(single) < depth,
         words: words,
     }
     alt = f"Classes of {counted(len(rows), 'cell')} by layer: {hits} of {len(judged)} are two-stage."
@@ -115,7 +115,7 @@ def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
     blocks.write(ax, known, [f"{value:.2f}".lstrip("0") for value in theta[known]], grounds[known])
     ax.set_xlim(-0.5, max(column.values()) + 0.5)
     ax.set_ylim(0.5 - len(row), 0.5)
-    ax.set_xticks(list(column.values()), ["all", *map(str, kept[1:])])
+    ax.set_xticks(list(column.values()), ["all" if len(kept) > 1 else "1", *map(str, kept[1:])])
     ax.set_yticks(list(row.values()), texts, fontsize=SMALL)
     ax.xaxis.tick_top()
     ax.xaxis.set_label_position("top")

@@ -38,8 +38,11 @@ WORDS = (
     f"first; simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: all "
     "between",
     "V-only, attention-only: the other adds nothing; silent: the layer adds nothing at all. Nothing means "
-    f"less than {CUTS.attention:.0%} of what topics give a one-layer model, or what the noise of records or "
-    "of the held-out documents explains",
+    f"less than {CUTS.attention:.0%} of what topics give a one-layer model, or what the noise of records "
+    "explains, or, for attention that neither follows the topics nor avoids them, the error over held-out "
+    "documents",
+    "unscored: what the values or the attention add only falls from where it began, as it may after the "
+    "default start",
     f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the best loss of uniform "
     f"attention in one layer; no-learning: less than {CUTS.no_learning:.0%}",
     "by the norms: the same score of the rises of |W^V| and of (|W^K| + |W^Q|) / 2, as one reads the paper's "
@@ -151,15 +154,15 @@ def norms(cells: Frame) -> Iterator[str]:
 
 def topics(cells: Frame, table: Frame) -> Iterator[str]:
     """Give how far attention and embeddings follow the topics in the end."""
-    single = cells.loc[(cells["layer"] != ALL) & np.isfinite(cells["topic_ratio"])]
+    single = cells.loc[(cells["layer"] != ALL) & np.isfinite(cells["topic_shift"])]
     if len(single):
-        ratio = single["topic_ratio"]
-        low, middle, high = np.percentile(ratio, [25, 50, 75])
+        shift, cut = single["topic_shift"], CUTS.attention
+        low, middle, high = np.percentile(single["topic_ratio"], [25, 50, 75])
         yield (
-            "In the end attention to words of the same topic is above that to other topics in "
-            f"{count_of(ratio > 1)} of {counted(len(single), 'layer')}, below in {count_of(ratio < 1)} "
-            f"(ratio: median {middle:.2f}, quartiles {low:.2f} and {high:.2f}"
-            f"{by_depth(single)})."
+            f"In the end {count_of(shift >= cut)} of {counted(len(single), 'layer')} attend to words of the "
+            f"same topic more than at step 0, relative to other topics, {count_of(shift <= -cut)} less, and in "
+            f"{count_of(shift.abs() < cut)} the ratio has changed by less than {cut:.0%} (same / different: "
+            f"median {middle:.2f}, quartiles {low:.2f} and {high:.2f}{by_depth(single)})."
         )
     block = table["e_block"].dropna() if "e_block" in table else pd.Series(dtype=float)
     if len(block):

@@ -23,7 +23,8 @@ FIRST = (  # settings that tell models apart, in the order in which they are sai
 ONSETS = ("onset_v", "onset_attention", "onset_entropy")
 MEDIANS = (
     *("theta", "theta_reversed", "log_lag", "theta_norm", "max_p", "max_q", *ONSETS),
-    *("end_entropy_deficit", "end_attn_same_topic", "end_attn_diff_topic", "topic_ratio", "e_block"),
+    *("end_entropy_deficit", "end_attn_same_topic", "end_attn_diff_topic", "topic_ratio", "topic_shift"),
+    "e_block",
 )
 QUARTILES = ("theta", *ONSETS, "end_attn_same_topic", "end_attn_diff_topic")
 EVERY, SOME, NONE = "every layer", "some layers", "no layer"  # of a model is two-stage

@@ -34,11 +34,11 @@ def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts)
 
 
 def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[str, Array]:
-    """Return the largest of what was gained, in nats, and as far as noise cannot explain it (sure_*).
+    """Return the largest of what was gained, in nats, on the way up, and as far as it is no noise.
 
-    On the way up only.  Noise is both that of a record among its neighbours and that of the held-out
-    documents.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1 if the
-    gain is beyond its error and 0 if not.
+    sure_* is what the noise of records among their neighbours cannot explain, beyond_* what the held-out
+    documents cannot.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1
+    if the gain is beyond its error and 0 if not.
     """
     loss = column(curves, "on")
     gained = records.spread(loss[records.start]) - loss
@@ -51,9 +51,19 @@ def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[s
     columns = dict(max_total=total, max_p=steady_maximum(up, P), max_q=steady_maximum(up, Q))
     columns["max_q_all"] = steady_maximum(up, column(own, "Q_all"))
     for name, gain in (("p", P), ("q", Q), ("added", P + Q)):
-        beyond = steady_maximum(up, gain - cuts.line_errors * gain_error(own, gain))
-        columns[f"sure_{name}"] = np.minimum(sure_maximum(up, gain, cuts.noise), beyond)
+        columns[f"sure_{name}"] = sure_maximum(up, gain, cuts.noise)
+        columns[f"beyond_{name}"] = steady_maximum(up, gain - cuts.line_errors * gain_error(own, gain))
+    columns["topic_shift_max"] = steady_maximum(up, np.abs(topic_shift(records, curves)[kept]))
     return columns
+
+
+def topic_shift(records: Records, curves: Frame) -> Array:
+    """Return by how much ln(attention to the same topic / to other topics) differs from step 0.
+
+    Uniform attention has a ratio other than 1: documents of different lengths differ in their topics.
+    """
+    ratio = np.log(column(curves, "attn_same_topic") / column(curves, "attn_diff_topic"))
+    return ratio - records.spread(ratio[records.start])
 
 
 def gain_error(curves: Frame, gain: Array) -> Array:

@@ -28,7 +28,7 @@ from .curves import (
 )
 from .cuts import Cuts
 from .layer_curves import layer_curves, part_name
-from .layer_gains import maxima, scales
+from .layer_gains import maxima, scales, topic_shift
 from .rises import norm_rise
 from .stages import CUTS, join_flags
 
@@ -149,7 +149,8 @@ def ends(records: Records, curves: Frame) -> dict[str, Array]:
     """Return what attention does at the end, and what it and the values add there."""
     found = {f"end_{name.lower()}": last_finite(records, curves, name) for name in ENDS}
     ratio = found["end_attn_same_topic"] / found["end_attn_diff_topic"]
-    return {**found, "topic_ratio": ratio, "last_step": records.step[records.end]}
+    shift = topic_shift(records, curves)[records.end]
+    return {**found, "topic_ratio": ratio, "topic_shift": shift, "last_step": records.step[records.end]}
 
 
 def last_finite(records: Records, curves: Frame, name: str) -> Array:
@@ -182,7 +183,8 @@ def flags(
 def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
     """Return the class of each row in a view ("": loss, "_norm": norms): the first whose rule it meets.
 
-    A gain counts if noise cannot explain it and it is a tenth of what topics can give a one-layer model.
+    A gain counts if noise cannot explain it and it is a tenth of what topics can give a one-layer model; that
+    of attention which follows the topics, or avoids them, also if it is within the error of the documents.
     """
     theta_, swapped, lag = (scores[name + end] for name in ("theta", "theta_reversed", "log_lag"))
     least = cuts.attention * scores["gain_unit"]
@@ -191,8 +193,10 @@ def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
         V_moved, A_moved = (scores[f"rise_{part}{end}"] > 0 for part in ("v", "attention"))
         begun, unscored = silent, scores[f"rise_v{end}"].isna() | scores[f"rise_attention{end}"].isna()
     else:
-        silent = ~(scores["sure_added"] >= least)
-        V_moved, A_moved = (scores[f"sure_{part}"] >= least for part in ("p", "q"))
+        sure = {part: scores[f"sure_{part}"] >= least for part in ("p", "q", "added")}
+        beyond = {part: scores[f"beyond_{part}"] >= least for part in sure}
+        silent, V_moved = ~(sure["added"] & beyond["added"]), sure["p"] & beyond["p"]
+        A_moved = sure["q"] & (beyond["q"] | (scores["topic_shift_max"] >= cuts.attention))
         begun = scores["has_gap"] & (scores["max_q_all"] < cuts.stage2 * scores["gain_unit"])
         unscored = V_moved & A_moved & theta_.isna()
     rules = [
