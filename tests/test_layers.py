@@ -90,8 +90,8 @@ def test_a_layer_that_never_acts_is_silent():
 
 
 def test_what_others_take_over_later_is_no_lack_of_progress():
-    """P of a layer falls to half of what it was: V was first all the same, and a flag says so."""
-    falls = 0.8 * EARLY - 0.4 * ramp(300, 900)
+    """P of a layer falls to a quarter of what it was: V was first all the same, and a flag says so."""
+    falls = 0.8 * EARLY - 0.6 * ramp(100, 500)
     layer = scores_of(model([(falls, 0.1 * LATE), (0.6 * EARLY, 0.0)], (1.2 * EARLY, 0.1 * LATE))).iloc[1]
     assert layer["class"] == "two-stage" and "v_recedes" in layer["flags"]
 
@@ -111,11 +111,14 @@ def test_models_that_do_not_learn_or_do_not_finish_have_no_layers_to_judge():
 
 
 def test_only_the_way_up_is_scored():
-    """After step 600 the loss rises again, and P with Q of the layer collapse."""
-    lost = np.where(STEP > 600, 0.2, 1.0)
-    made = model([(1.2 * EARLY * lost, 0.2 * LATE * lost)])
-    assert classes(made) == ["two-stage"] * 2
-    assert scores_of(made)["theta"].to_numpy() == pytest.approx(1.0)
+    """Both rise together to step 500; then the loss rises again while Q, of a broken model, grows tenfold."""
+    rise = ramp(0, 500)
+    late = 0.2 * rise + 2 * ramp(600, 900)
+    loss = 4.6 - 1.4 * rise + ramp(600, 900)
+    scores = scores_of(model([(1.2 * rise, late)], eval_loss=loss))
+    assert scores["class"].tolist() == ["simultaneous"] * 2
+    assert scores["theta"].to_numpy() == pytest.approx(0.5)
+    assert scores["max_q"].to_numpy() == pytest.approx(0.2)
 
 
 def test_one_record_is_no_learning_and_nan_is_diverged():

@@ -88,8 +88,8 @@ def layer_topics(run: Run, scores: Frame) -> Picture:
         "Mean attention between two positions at the end, by whether their words are of one topic, medians "
         "over seeds; the number is the ratio same / different (where 'different' is near 0 it says "
         "little).": True,
-        f"At step 0 the ratio was {start:.2f} (median): uniform attention need not have 1, since documents of "
-        "different lengths differ in their topics.": np.isfinite(start),
+        f"At step 0 the ratio was {start:.2f} (median): uniform attention need not have 1, since documents "
+        "of different lengths differ in their topics.": np.isfinite(start),
         "E: mean inner product of embeddings of one topic minus that of different topics.": True,
         **remarks,
     }

@@ -104,10 +104,9 @@ def loss_progress(records: Records, curves: Frame) -> Progress:
 def share_of_rise(records: Records, values: Array) -> Array:
     """Return the isotonic fit of each curve from 0 at its start to 1 at its end; NaN where it does not rise.
 
-    Below 0 counts 0.  The fit is clipped at the largest median of three records, and its own end is the unit:
+    Below 0 counts 0, and the fit is clipped at the largest median of three records, and its own end is the unit:
     what a layer adds may fall again when other layers take it over, and that is no lack of progress.
     """
-    values = np.maximum(values, 0)
     unit = steady_maximum(records, values)
     fit = monotone(records, values / records.spread(np.where(unit > 0, unit, np.inf)))
     height = fit[records.end]
