@@ -94,7 +94,7 @@ def scored_by(
         own = catalogue.without({name for earlier, _ in scored for name in earlier.replaces})
         try:
             scores = own.score(run, chosen.x, chosen.y)
-            if own.file:
+            if own.file and not chosen.filters:  # the file is of all trials
                 progress(f"scored {counted(len(run.trials), 'trial')} ...")
                 write_whole(run.folder / own.file, functools.partial(scores.to_parquet, index=False))
             scored.append((own, scores))

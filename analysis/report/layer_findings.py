@@ -161,8 +161,8 @@ def topics(cells: Frame, table: Frame) -> Iterator[str]:
         yield (
             f"In the end {count_of(shift >= cut)} of {counted(len(single), 'layer')} attend to words of the "
             f"same topic more than at step 0, relative to other topics, {count_of(shift <= -cut)} less, and "
-            f"in {count_of(shift.abs() < cut)} the ratio has changed by less than {cut:.0%} (same / different: "
-            f"median {middle:.2f}, quartiles {low:.2f} and {high:.2f}{by_depth(single)})."
+            f"in {count_of(shift.abs() < cut)} the ratio has changed by less than {cut:.0%} (same / "
+            f"different: median {middle:.2f}, quartiles {low:.2f} and {high:.2f}{by_depth(single)})."
         )
     block = table["e_block"].dropna() if "e_block" in table else pd.Series(dtype=float)
     if len(block):

@@ -104,8 +104,8 @@ def loss_progress(records: Records, curves: Frame) -> Progress:
 def share_of_rise(records: Records, values: Array) -> Array:
     """Return the isotonic fit of each curve from 0 at its start to 1 at its end; NaN where it does not rise.
 
-    Below 0 counts 0, and the fit is clipped at the largest median of three records, and its own end is the unit:
-    what a layer adds may fall again when other layers take it over, and that is no lack of progress.
+    Below 0 counts 0; what is above the largest median of three records counts as that.  The end of the fit is
+    the unit: what a layer adds may fall when other layers take it over, and that is no lack of progress.
     """
     unit = steady_maximum(records, values)
     fit = monotone(records, values / records.spread(np.where(unit > 0, unit, np.inf)))
