@@ -79,6 +79,14 @@ LABELS = {  # a column as a reader says it
     "log_lag": "log lag",
 }
 VALUES = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
+PHRASES = {  # settings that are said in a word or two: by value, or for any other value with it
+    "residual": {False: "no residual", True: "residual"},
+    "layer_norm": {"none": "no LN", "pre": "pre-LN", "post": "post-LN"},
+    "mlp": {0: "no MLP", ...: "MLP {}"},
+    "output_projection": {False: "no W^O", True: "W^O"},
+    "layers": {1: "1 layer", ...: "{} layers"},
+    "heads": {1: "1 head", ...: "{} heads"},
+}
 OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
 
 
@@ -144,6 +152,8 @@ def setting_text(name: str, value: Any) -> str:
     """Return a setting with its value, short for titles: the value of a main setting needs no name."""
     if name == "value":
         return VALUES[value]
+    if name in PHRASES:
+        return PHRASES[name].get(value, PHRASES[name].get(..., f"{label(name)} {{}}")).format(written(value))
     short = "η" if name == "learning_rate" else label(name)
     return written(value) if name in MAIN_SETTINGS else f"{short} {written(value)}"
 

@@ -213,9 +213,9 @@ def test_the_first_sentence_knows_what_is_planned():
         state(None): "3 trials finished, of an unknown number: 3 ok, 0 diverged.",
         state(2, 1): "2 of 2 planned trials finished, and 1 trial that no plan names: 3 ok, 0 diverged.",
     }
-    assert [next(any_experiment.findings(run, each)) for each in said] == list(said.values())
+    assert [next(any_experiment.findings(run, run.trials, each)) for each in said] == list(said.values())
     assert "Not complete: a file is lost." in [
-        *any_experiment.findings(run, state(3, 0, ("a file is lost",)))
+        *any_experiment.findings(run, run.trials, state(3, 0, ("a file is lost",)))
     ]
 
 

@@ -3,12 +3,14 @@
 A cell is a combination of the settings that vary, except the seed.
 """
 
+import functools
 import html
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
+from topicjax.store.files import write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run
 from topicjax.store.status import Status, status
@@ -30,17 +32,18 @@ from ..figures.seed_bands import cell_of
 from ..frames import varying
 from ..pictures import MOST_VALUES, counted, first_of
 from . import page
-from .catalogue import Entry, any_run
+from .catalogue import Catalogue, Entry, any_run
 from .live import Live
 from .progress import Progress
 from .provenance import files, plans_sentence, provenance
-from .safely import part
+from .safely import absent, part
 from .selection import Selection
 from .tables import ERROR, HEADERS
 
 
 def render(
     run: Run,
+    catalogues: Sequence[Catalogue],
     draw: Callable[..., str],
     tabulate: Callable[..., str],
     progress: Progress,
@@ -48,29 +51,72 @@ def render(
     filtered: str = "",
     live: Live | None = None,
 ) -> str:
-    """Return the page; `draw` and `tabulate` make an entry of it and write its files on the way."""
-    cells, state = cell_table(run, chosen.x, chosen.y), status(run.folder)
-    shown = {head: chosen.applied(entry, filtered) for head, entry in FIGURES.items()}
-    table = chosen.applied(CELLS, filtered)
-    progress.total = 1 + sum(entry.fits(run, cells) for entry in shown.values())
+    """Return the page of one catalogue after the other.
+
+    `draw` and `tabulate` make an entry of the page and write its files on the way.
+    """
+    state = status(run.folder)
     plans = [sentence for sentence in (plans_sentence(state), filtered) if sentence]
     lead = (live.sentence(run) if live else "") + "".join(f"<p>{html.escape(text)}</p>\n" for text in plans)
-    lead += part("answer", lambda: page.items([*findings(run, state)], "answer"))
-    sections = [
-        *((head, draw(entry, run, cells, progress)) for head, entry in shown.items()),
-        ("Cells", tabulate(table, run, cells, progress)),
+    scored, failed = scored_by(run, catalogues, progress, chosen)
+    progress.total = sum(fits(entry, run, scores) for own, scores in scored for entry in own.entries)
+    lead += part("answer", answer, run, scored, state) + failed
+    sections: list[tuple[str, str]] = []
+    for own, scores in scored:
+
+        def made(make: Callable[..., str], entries: Iterable[Entry], scores: pd.DataFrame = scores) -> str:
+            return "".join(make(chosen.applied(each, filtered), run, scores, progress) for each in entries)
+
+        lead += made(draw, own.lead)
+        drawn = own.figures if own.live or live is None else {}
+        sections += [(head, made(draw, entries)) for head, entries in drawn.items()]
+        sections += [(head, made(tabulate, entries)) for head, entries in own.tables.items()]
+        sections += [("Words", page.items(own.words))] if own.words else []
+    sections += [
         ("Settings", part("settings", settings_tables, run)),
         ("Provenance", part("provenance", provenance, run)),
         ("Files", part("files", files, run.folder)),
     ]
     question = str(last_run(run.manifest).get("description", "")).split("\n")[0]
-    counts = f"{counted(len(run.trials), 'trial')} in {counted(len(cells), 'cell')}."
+    cells = len(np.unique(cell_of(run, swept(run)[0])))
+    counts = f"{counted(len(run.trials), 'trial')} in {counted(cells, 'cell')}."
     subtitle = f"{question} Experiment {run.experiment}: {counts}".strip()
     head = live.head if live else ""
     return page.page(f"topicjax: {run.name}", subtitle, lead, [each for each in sections if each[1]], head)
 
 
-def findings(run: Run, state: Status) -> Iterator[str]:
+def scored_by(
+    run: Run, catalogues: Sequence[Catalogue], progress: Progress, chosen: Selection
+) -> tuple[list[tuple[Catalogue, pd.DataFrame]], str]:
+    """Return the catalogues with their scores, and paragraphs on those whose scores cannot be made."""
+    scored, failed = [], ""
+    for catalogue in catalogues:
+        own = catalogue.without({name for earlier, _ in scored for name in earlier.replaces})
+        try:
+            scores = own.score(run, chosen.x, chosen.y)
+            if own.file and not chosen.filters:  # the file is of all trials
+                progress(f"scored {counted(len(run.trials), 'trial')} ...")
+                write_whole(run.folder / own.file, functools.partial(scores.to_parquet, index=False))
+            scored.append((own, scores))
+        except Exception as error:
+            failed += absent("Not scored", own.file, error)
+    return scored, failed
+
+
+def answer(run: Run, scored: Sequence[tuple[Catalogue, pd.DataFrame]], state: Status) -> str:
+    """Return the sentences of all catalogues."""
+    return page.items([text for own, scores in scored for text in own.findings(run, scores, state)], "answer")
+
+
+def fits(entry: Entry, run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether an entry will be tried."""
+    try:
+        return entry.fits(run, scores)
+    except Exception:  # whoever makes it says why
+        return False
+
+
+def findings(run: Run, cells: pd.DataFrame, state: Status) -> Iterator[str]:
     """Give sentences on how many trials are finished and how they ended, what is missing, what varies."""
     finished, several = len(run.trials), varying(run.trials, run.setting_names)
     diverged = int((~is_ok(run)).sum())
@@ -116,11 +162,22 @@ def readable(run: Run, cells: pd.DataFrame) -> pd.DataFrame:
     return cells.rename(columns=lambda n: f"{n} (setting)" if n in HEADERS or n.endswith(ERROR) else n)
 
 
-FIGURES = {
-    "Records": Entry("records", any_run, records, axes=("x", "y")),
-    "Details": Entry("details", has_details, details),
-    "Final values": Entry("finals", has_axis, finals, axes=("x", "y")),
-}
-CELLS = Entry(
-    "cells", any_run, readable, "Cells: trials, and medians of those that did not diverge, at the end"
+CATALOGUE = Catalogue(
+    score=cell_table,
+    findings=findings,
+    figures={
+        "Records": (Entry("records", any_run, records, axes=("x", "y")),),
+        "Details": (Entry("details", has_details, details),),
+        "Final values": (Entry("finals", has_axis, finals, axes=("x", "y")),),
+    },
+    tables={
+        "Cells": (
+            Entry(
+                "cells",
+                any_run,
+                readable,
+                "Cells: trials, and medians of those that did not diverge, at the end",
+            ),
+        )
+    },
 )

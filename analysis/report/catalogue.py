@@ -4,14 +4,15 @@ Everything here is a function of (run, scores), so a sweep of one's own has its 
 is one more entry.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from topicjax.store.reader import Run
+from topicjax.store.status import Status
 
 from ..attention_weights import has_uniform_blocks, with_exact_loss
 from ..embedding_family import embeddings_alone, trains_all
@@ -48,6 +49,35 @@ class Entry:
     title: str = ""
     can_pool: bool = False
     axes: tuple[str, ...] = ()  # what a reader may choose: names of arguments of `make`
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What a page says and shows of a run: scores, and sentences, figures and tables of (run, scores)."""
+
+    score: Callable[..., pd.DataFrame]  # of (run, x, y): axes that a reader may choose
+    findings: Callable[[Run, pd.DataFrame, Status], Iterable[str]]
+    lead: tuple[Entry, ...] = ()  # figures above the list of contents
+    figures: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)  # by the section they are in
+    tables: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    words: tuple[str, ...] = ()  # what the sentences and figures mean
+    file: str = ""  # of the run folder that keeps the scores
+    live: bool = True  # whether its figures are drawn on a page that is made again and again
+    replaces: tuple[str, ...] = ()  # figures of catalogues after it that have no place beside its own
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Every figure and table."""
+        sections = (*self.figures.values(), *self.tables.values())
+        return [*self.lead, *(entry for section in sections for entry in section)]
+
+    def without(self, names: Collection[str]) -> "Catalogue":
+        """Return the catalogue without the figures of these names."""
+        kept = {
+            head: tuple(entry for entry in entries if entry.name not in names)
+            for head, entries in self.figures.items()
+        }
+        return replace(self, figures=kept)
 
 
 def any_run(run: Run, scores: pd.DataFrame) -> bool:

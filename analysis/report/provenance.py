@@ -14,6 +14,7 @@ from topicjax.store.status import Status
 
 from ..frames import settings_in
 from ..pictures import MOST_VALUES, counted, first_of
+from ..scoring.layers import LAYERS_FILE
 from ..scoring.stages import STAGES_FILE
 from . import page
 
@@ -24,6 +25,7 @@ CONTENTS = {  # of a run folder that has its report
     "trajectories": "one row per record (parquet parts)",
     "details": "one row per record and place of an index, as the layer (parquet parts)",
     STAGES_FILE: "one row per trial: scores, classes, flags in three views",
+    LAYERS_FILE: "one row per trial and layer: scores and classes by the loss and by the norms, onsets",
     CELLS: "one row per cell: medians and quartiles over seeds, majority class, agreement",
     FIGURES_FOLDER: "every figure as PNG and SVG",
     TABLES_FOLDER: "every table as CSV and Markdown",

@@ -20,7 +20,7 @@ from ..outputs import subfolder, write_file
 from ..pictures import Picture, counted, label
 from ..scoring.cells import score_cells
 from ..scoring.stages import CUTS, score_trials, write_stages
-from . import any_experiment, page, tables
+from . import any_experiment, encoder, page, tables
 from .catalogue import EXPLORER, FIGURES, LEAD, TABLES, Entry, has_few_cells
 from .definitions import definitions
 from .end_tables import convergence
@@ -59,6 +59,7 @@ CLASS_WORDS = (
     "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
     f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
 )
+CATALOGUES = {"encoder": (encoder.CATALOGUE,)}  # of experiments that have more than any has
 LIVE_FIGURES = ("Maps",)  # sections of a page that is made again and again
 EVERYTHING = Selection()
 ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No map to explore"}
@@ -87,11 +88,15 @@ def write(
 
 
 def any_page(run: Run, progress: Progress, chosen: Selection, live: Live | None) -> str:
-    """Return the page of a run of another experiment; figures and tables are written on the way."""
+    """Return the page of a run of another experiment; figures and tables are written on the way.
+
+    What is known of an experiment comes first, what holds for any after it.
+    """
     kept = chosen.kept(run)
     filtered = chosen.sentence(kept.sum(), len(kept))
     run, _ = only(run, kept)
-    return any_experiment.render(run, draw, tabulate, progress, chosen, filtered, live)
+    known = [*CATALOGUES.get(run.experiment, ()), any_experiment.CATALOGUE]
+    return any_experiment.render(run, known, draw, tabulate, progress, chosen, filtered, live)
 
 
 def first_page(run: Run, progress: Progress, chosen: Selection, live: Live | None) -> str:
@@ -124,7 +129,7 @@ def render(
     groups = {head: FIGURES[head] for head in (LIVE_FIGURES if live else FIGURES) if head in FIGURES}
     groups = {head: [chosen.applied(entry, filtered) for entry in own] for head, own in groups.items()}
     every = [first, *(entry for own in groups.values() for entry in own), *others]
-    progress.total = sum(fits(entry, run, scores) for entry in every)
+    progress.total = sum(any_experiment.fits(entry, run, scores) for entry in every)
     lead = live.sentence(run) if live else ""
     lead += part("plans", plans_paragraph, run)
     lead += f"<p>{html.escape(filtered)}</p>\n" if filtered else ""
@@ -143,14 +148,6 @@ def render(
     counts = f"{counted(len(run.trials), 'trial')} in {counted(len(cells), 'cell')}."
     subtitle, head = f"{question} {counts}".strip(), live.head if live else ""
     return page.page(f"topicjax: {run.name}", subtitle, lead, [each for each in sections if each[1]], head)
-
-
-def fits(entry: Entry, run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether an entry will be tried."""
-    try:
-        return entry.fits(run, scores)
-    except Exception:  # `attempt` says why
-        return False
 
 
 def answer(scores: pd.DataFrame, cells: pd.DataFrame, run: Run) -> str:

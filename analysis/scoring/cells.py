@@ -77,13 +77,11 @@ def count_cells(scores: pd.DataFrame) -> int:
     return len(np.unique(cell_numbers(scores)[1]))
 
 
-def majority(cell: Array, classes: Array) -> tuple[Array, Array]:
-    """Return the most frequent class of each cell, in a tie the first of CLASSES, and its share."""
-    place, kinds = pd.Index(CLASSES).get_indexer(pd.Index(classes)), len(CLASSES)
-    counts = np.bincount(kinds * cell + place, minlength=kinds * (cell.max(initial=-1) + 1)).reshape(
-        -1, kinds
-    )
-    return np.array(CLASSES)[counts.argmax(axis=1)], counts.max(axis=1) / counts.sum(axis=1)
+def majority(cell: Array, classes: Array, kinds: Sequence[str] = CLASSES) -> tuple[Array, Array]:
+    """Return the most frequent class of each cell, in a tie the first of `kinds`, and its share."""
+    place, size = pd.Index(kinds).get_indexer(pd.Index(classes)), len(kinds)
+    counts = np.bincount(size * cell + place, minlength=size * (cell.max(initial=-1) + 1)).reshape(-1, size)
+    return np.array(kinds)[counts.argmax(axis=1)], counts.max(axis=1) / counts.sum(axis=1)
 
 
 def sensitivity(

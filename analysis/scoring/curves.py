@@ -112,10 +112,14 @@ def way_up(records: Records, loss: Array, value: Array, attention: Array, cuts: 
     place, none = np.arange(len(loss)), len(loss)
     gained = np.minimum.reduceat(np.where(steady(records, attention) >= 1, place, none), records.start)
     is_done = (gained < none) & (steady(records, value)[np.minimum(gained, none - 1)] >= cuts.finished)
-    finite = np.where(np.isfinite(loss), loss, np.inf)
+    return np.where(is_done, gained, lowest_record(records, loss))
+
+
+def lowest_record(records: Records, loss: Array) -> Array:
+    """Return the first record of each trial at which its loss is lowest; what is not finite is none."""
+    place, finite = np.arange(len(loss)), np.where(np.isfinite(loss), loss, np.inf)
     is_lowest = finite == records.spread(np.minimum.reduceat(finite, records.start))
-    lowest = np.minimum.reduceat(np.where(is_lowest, place, none), records.start)
-    return np.where(is_done, gained, lowest)
+    return np.minimum.reduceat(np.where(is_lowest, place, len(loss)), records.start)
 
 
 def monotone(records: Records, progress: Array) -> Array:
