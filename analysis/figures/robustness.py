@@ -86,9 +86,7 @@ def survival(axes: list[Axis], y: str) -> list[str]:
             found = sorted(axis.cells[y][own & holds].tolist())
             rates = ", ".join(map(written, found))
             if value == axis.usual:
-                usual = (
-                    f"With the usual values (bold) most seeds are two-stage at {label(y)} {rates or 'none'}."
-                )
+                usual = f"With the usual values most seeds are two-stage at {label(y)} {rates or 'none'}."
                 continue
             name = f"{', '.join(map(label, axis.settings))} {text.replace(chr(10), ', ')}"
             kind = "all" if len(found) == own.sum() else "some" if found else "none"

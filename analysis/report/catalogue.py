@@ -32,6 +32,7 @@ from . import end_tables, tables
 from .explorer import explorer
 
 FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
+FEW_ROWS = 40  # up to so many cells a table with a row for each is shown whole
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def has_pairs(run: Run, scores: pd.DataFrame) -> bool:
 
 def has_few_cells(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether a table can have a row per cell."""
-    return count_cells(scores) <= FEW_CELLS
+    return count_cells(scores) <= FEW_ROWS
 
 
 AXES = ("x", "y", "panel")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from ..figures.robustness import axes_of, survival
 from ..frames import SETTINGS, distinct, varying
 from ..pictures import counted, described
 from ..scoring.cells import sensitivity
@@ -55,7 +56,8 @@ def where_it_holds(scores: pd.DataFrame) -> Iterable[str]:
         + (f"; of these {' and '.join(later)}." if later else ".")
         + (f" In {counted(flat, 'more trial')} the second stage is not topical." if flat else "")
     )
-    yield from places(scores, is_two_stage)
+    y, axes = axes_of(scores)
+    yield from survival(axes, y) if len(axes) > 1 else places(scores, is_two_stage)
 
 
 def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
