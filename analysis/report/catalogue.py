@@ -22,7 +22,7 @@ from ..figures.robustness import axes_of, robustness
 from ..figures.seed_bands import norm_bands, rotation, turning
 from ..figures.trajectories import figure4
 from ..figures.weight_matrices import figure1, figure2
-from ..scoring.cells import count_cells
+from ..scoring.cells import count_cells, score_cells
 from ..scoring.endings import joint_gains
 from ..scoring.onset_times import LEVEL
 from ..scoring.stability import longest_steps
@@ -124,7 +124,7 @@ def can_be_cut(run: Run, scores: pd.DataFrame) -> bool:
 
 def varies_alone(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether several settings are varied alone, around one point, in trials that train both parts."""
-    return some_train_both(run, scores) and len(axes_of(scores)[1]) > 1
+    return some_train_both(run, scores) and len(axes_of(score_cells(scores))[1]) > 1
 
 
 def has_pairs(run: Run, scores: pd.DataFrame) -> bool:
