@@ -199,7 +199,7 @@ def test_a_trial_is_inspected_with_its_folder_opened_once(smoke, tmp_path, monke
     read, whole = reader.read_columns, []
 
     def counting(parts, columns=None, *more):
-        whole.extend([parts[0].parent.name] * (columns is None))
+        whole.extend([part.parent.name for part in parts[:1]] * (columns is None))
         return read(parts, columns, *more)
 
     monkeypatch.setattr(reader, "read_columns", counting)

@@ -14,7 +14,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
     "init_law": (100, 2, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
     "joint": (40, 2, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
-    "joint_loss": (120, 8, "f311d941da3a", "92bb1e78c2be", "0ec63e2b1e26"),
+    "joint_loss": (150, 8, "f311d941da3a", "92bb1e78c2be", "0ec63e2b1e26"),
     "key_visibility": (80, 2, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
     "onset": (250, 4, "0950140337c3", "6bc0a2773be2", "e43223061437"),
     "paper_rates": (100, 6, "0030b1d98859", "0885539b78b5", "f4e2e80ef52e"),

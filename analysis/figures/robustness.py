@@ -22,16 +22,16 @@ PLACE = "place"  # column of the cells of a panel: the text of the value along x
 TWO_STAGE = "two-stage"
 
 
-def axes_of(scores: pd.DataFrame) -> tuple[str, list[Axis]]:
+def axes_of(cells: pd.DataFrame) -> tuple[str, list[Axis]]:
     """Return the setting along y, the learning rate if it varies, and the axes that were varied alone."""
-    cells = of_both_parts(score_cells(scores))
+    cells = of_both_parts(cells)
     y = [*varying(cells, AXES), AXES[0]][0]
     return y, single_axes(cells, y)
 
 
 def robustness(run: Run, scores: pd.DataFrame) -> Picture:
     """Return a map per setting that is varied alone: its values along x, learning rates along y, classes."""
-    y, axes = axes_of(scores)
+    y, axes = axes_of(score_cells(scores))
     if not axes:
         raise UserError("no setting is varied alone; allowed: sweeps around one point")
     cells = pd.concat([axis.cells for axis in axes]).drop_duplicates([*axes[0].cells])
@@ -86,9 +86,7 @@ def survival(axes: list[Axis], y: str) -> list[str]:
             found = sorted(axis.cells[y][own & holds].tolist())
             rates = ", ".join(map(written, found))
             if value == axis.usual:
-                usual = (
-                    f"With the usual values (bold) most seeds are two-stage at {label(y)} {rates or 'none'}."
-                )
+                usual = f"With the usual values most seeds are two-stage at {label(y)} {rates or 'none'}."
                 continue
             name = f"{', '.join(map(label, axis.settings))} {text.replace(chr(10), ', ')}"
             kind = "all" if len(found) == own.sum() else "some" if found else "none"

@@ -27,7 +27,7 @@ from ..figures.robustness import axes_of, robustness
 from ..figures.seed_bands import norm_bands, rotation, turning
 from ..figures.trajectories import figure4
 from ..figures.weight_matrices import figure1, figure2
-from ..scoring.cells import count_cells
+from ..scoring.cells import count_cells, score_cells
 from ..scoring.endings import joint_gains
 from ..scoring.onset_times import LEVEL
 from ..scoring.stability import longest_steps
@@ -37,6 +37,7 @@ from . import end_tables, tables
 from .explorer import explorer
 
 FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
+FEW_ROWS = 40  # up to so many cells a table with a row for each is shown whole
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def has_both_cases(run: Run, scores: pd.DataFrame) -> bool:
 
 def varies_alone(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether several settings are varied alone, around one point, in trials that train both parts."""
-    return some_train_both(run, scores) and len(axes_of(scores)[1]) > 1
+    return some_train_both(run, scores) and len(axes_of(score_cells(scores))[1]) > 1
 
 
 def has_pairs(run: Run, scores: pd.DataFrame) -> bool:
@@ -187,7 +188,7 @@ def has_pairs(run: Run, scores: pd.DataFrame) -> bool:
 
 def has_few_cells(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether a table can have a row per cell."""
-    return count_cells(scores) <= FEW_CELLS
+    return count_cells(scores) <= FEW_ROWS
 
 
 AXES = ("x", "y", "panel")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from ..figures.robustness import axes_of, survival
 from ..frames import SETTINGS, distinct, varying
 from ..pictures import counted, described
 from ..scoring.cells import sensitivity
@@ -18,23 +19,23 @@ LISTED = 3  # so many combinations are named in a sentence
 
 def findings(scores: pd.DataFrame, cells: pd.DataFrame, missing: Sequence[str] = ()) -> list[str]:
     """Return the sentences of a run's answer, the answer itself first."""
-    sentences = [*answer(scores), *views(scores), *budget(scores), *divergence(scores)]
+    sentences = [*answer(scores, cells), *views(scores), *budget(scores), *divergence(scores)]
     sentences += [*seeds(cells), *cuts(scores)]
     return sentences + [f"Not complete: {sentence}." for sentence in missing]
 
 
-def answer(scores: pd.DataFrame) -> Iterable[str]:
+def answer(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
     """Return sentences on how many trials are two-stage in the loss view, and where."""
     frozen = len(scores) - len(competing(scores))
     if frozen == len(scores):
         yield f"{frozen_parts(scores)} in every trial, so none can be two-stage: classes are by construction."
         return
-    yield from where_it_holds(competing(scores))
+    yield from where_it_holds(competing(scores), cells)
     if frozen:
         yield f"{counted(frozen, 'further trial')} with a frozen part: classed by construction."
 
 
-def where_it_holds(scores: pd.DataFrame) -> Iterable[str]:
+def where_it_holds(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
     """Return sentences on how many of the trials that train both parts are two-stage, and where."""
     is_two_stage, theta = array(scores, "class") == "two-stage", array(scores, "theta")
     if not is_two_stage.any():
@@ -55,7 +56,8 @@ def where_it_holds(scores: pd.DataFrame) -> Iterable[str]:
         + (f"; of these {' and '.join(later)}." if later else ".")
         + (f" In {counted(flat, 'more trial')} the second stage is not topical." if flat else "")
     )
-    yield from places(scores, is_two_stage)
+    y, axes = axes_of(cells)
+    yield from survival(axes, y) if len(axes) > 1 else places(scores, is_two_stage)
 
 
 def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:

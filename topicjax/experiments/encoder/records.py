@@ -6,6 +6,7 @@ uniform - trained what its attention adds to that.  A column that has no meaning
 Dimension letters: B documents, U rows, H heads, L layers, G settings of the gates.
 """
 
+import collections
 from typing import Any, NamedTuple
 
 import jax
@@ -48,7 +49,7 @@ BY_LAYER = (
     *HEADS,  # norms of the rows of one head; NaN where there is no such head
 )
 HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
-Record: Any = NamedTuple("Record", [(name, jax.Array) for name in (*SCALARS, *BY_LAYER)])
+Record: Any = collections.namedtuple("Record", (*SCALARS, *BY_LAYER))
 
 
 class PairMeans(NamedTuple):
@@ -197,7 +198,7 @@ def pair_means(spec: Spec, rows: Rows, attention_BxHxUxU: jax.Array) -> PairMean
     same_topic = is_words & (topic_BxU[:, :, None] == topic_BxU[:, None, :])
     kinds = (same_word, same_topic & ~same_word, is_words & ~same_topic)
     means = [jnp.where(kind, weight_BxUxU, 0).sum() / jnp.where(kind, pairs_BxUxU, 0).sum() for kind in kinds]
-    return PairMeans(*means, entropy_deficit(rows, attention_BxHxUxU))
+    return PairMeans(means[0], means[1], means[2], entropy_deficit(rows, attention_BxHxUxU))
 
 
 def entropy_deficit(rows: Rows, attention_BxHxUxU: jax.Array) -> jax.Array:

@@ -71,8 +71,8 @@ def masked_softmax(score_NxN: jax.Array, is_key_Nx1: jax.Array) -> jax.Array:
 Initializer = Callable[..., jax.Array]
 
 
-def initializer(hypers: Hypers) -> Initializer:
-    """Return the distribution of the initial weight matrices; init and init_scale may be traced.
+def initializer(hypers: Any) -> Initializer:
+    """Return the distribution of the initial weight matrices; hypers' init and init_scale may be traced.
 
     It is normal(0, s), uniform on [0, s), or s times the usual default of linear layers, which is uniform
     between -1/sqrt(fan_in) and 1/sqrt(fan_in).
