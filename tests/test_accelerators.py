@@ -12,8 +12,9 @@ from one_trial import expand
 from topicjax.engine import orders, target
 from topicjax.engine.plan import fitted_specs, make_groups
 from topicjax.errors import UserError
+from topicjax.experiments import load_experiment
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
-from topicjax.experiments.one_layer.settings import Hypers, Stream, traced
+from topicjax.sweep import expand as expand_any
 from topicjax.sweep_files import load_sweep, sweep_names
 
 STREAMS, LANES = 2, 3
@@ -21,20 +22,22 @@ STREAMS, LANES = 2, 3
 
 def shapes(part, *lengths: int):
     """Return traced settings with leading axes, as shapes alone."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(lengths, np.asarray(leaf).dtype), traced(part))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(lengths, np.asarray(leaf).dtype), part)
 
 
 @functools.cache
-def lowered_for(spec) -> tuple[str, ...]:
+def lowered_for(experiment, spec) -> tuple[str, ...]:
     """Return the platforms that a window of this program, from its start, can be lowered for."""
 
     def window(stream, hypers):
-        state = orders.init_row(EXPERIMENT, spec, stream, hypers)
-        state, records = orders.lanes_together(EXPERIMENT, spec, stream, hypers, state, num_windows=1)
-        return EXPERIMENT.weights(spec, jax.tree.map(lambda leaf: leaf[0], state.trial_L)), records
+        state = orders.init_row(experiment, spec, stream, hypers)
+        state, records = orders.lanes_together(experiment, spec, stream, hypers, state, num_windows=1)
+        return experiment.weights(spec, jax.tree.map(lambda leaf: leaf[0], state.trial_L)), records
 
     export = jax.export.export(jax.jit(jax.vmap(window)), platforms=("cuda", "tpu"))
-    return export(shapes(Stream(), STREAMS), shapes(Hypers(), STREAMS, LANES)).platforms
+    _, Stream, Hypers = experiment.settings.classes
+    traced = experiment.settings.traced
+    return export(shapes(traced(Stream()), STREAMS), shapes(traced(Hypers()), STREAMS, LANES)).platforms
 
 
 QUICK = ("two_stage",)
@@ -44,8 +47,9 @@ NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_programs_can_be_lowered_for_gpu_and_tpu(name):
     named = load_sweep(name)
-    for spec in fitted_specs(EXPERIMENT, expand(named.base, named.sweep)):
-        assert lowered_for(spec) == ("cuda", "tpu")
+    experiment = load_experiment(named.experiment)
+    for spec in fitted_specs(experiment, expand_any(named.settings, named.base, named.sweep)):
+        assert lowered_for(experiment, spec) == ("cuda", "tpu")
 
 
 def test_a_target_needs_the_compiler_of_tpus(monkeypatch):

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import topicjax
 from topicjax.errors import UserError
+from topicjax.experiments import no_lines
 from topicjax.experiments.encoder import layers, model, records, rows, train
 from topicjax.experiments.encoder.experiment import EXPERIMENT
 from topicjax.experiments.encoder.settings import Hypers, Spec, Stream, code, make_trial, traced
@@ -20,6 +22,7 @@ from topicjax.experiments.one_layer import model as one_layer_model
 from topicjax.experiments.one_layer.lda import Documents, key_positions
 from topicjax.experiments.one_layer.settings import Spec as OneLayerSpec
 from topicjax.experiments.one_layer.state import split
+from topicjax.sweep import product
 
 TINY = Spec(
     topics=2, words_per_topic=3, shortest=3, longest=7, word_query_probability=1.0, width=4, heads=2, layers=2
@@ -371,3 +374,25 @@ def test_settings_that_do_not_go_together_are_refused():
     with pytest.raises(UserError, match="positions is 200; allowed: 0 for infinite documents"):
         make_trial(dict(positions=200, infinite_documents=True))
     assert code("layer_norm", "post") == 2
+
+
+def test_a_sweep_of_encoders_has_its_layers_in_a_table_and_both_orders_agree(tmp_path):
+    base = SMALL | dict(optimizer="sgd", learning_rate=0.1, init="default", init_scale=1.0)
+    own = replace(EXPERIMENT, lines=no_lines)
+    axes = product(seed=(0, 1), residual=(True, False), layer_norm=("none", "pre"))
+    one = topicjax.sweep(own, axes, tmp_path / "lane", base, devices=jax.devices()[:2])
+    other = topicjax.sweep(
+        own, axes, tmp_path / "together", base, devices=jax.devices()[:1], order="together"
+    )
+    assert one.details.groupby("layer").size().tolist() == [24, 24]  # 8 trials, 3 records
+    keys = ["trial_id", "step", "layer"]
+    mine, others = (run.details.set_index(keys).sort_index() for run in (one, other))
+    for name in ("norm_v", "attn_same_topic", "loss_uniform", "loss_silent", "norm_k_head2"):
+        np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=1e-3, err_msg=name)
+    rows = one.trajectories.set_index(["trial_id", "step"]).sort_index()
+    assert (
+        rows["eval_loss"].groupby("trial_id").last() < rows["eval_loss"].groupby("trial_id").first()
+    ).all()
+    weights = one.restore(one.trials["trial_id"][0])
+    norms = np.linalg.norm(weights["W_V"], axis=(1, 2))
+    np.testing.assert_allclose(mine.loc[(one.trials["trial_id"][0], 20), "norm_v"], norms, rtol=1e-5)

@@ -20,7 +20,7 @@ from topicjax.engine.plan import make_groups, parse_snapshots
 from topicjax.engine.progress import Progress
 from topicjax.engine.stopping import StopRequests
 from topicjax.errors import UserError
-from topicjax.experiments import no_lines
+from topicjax.experiments import load_experiment, no_lines
 from topicjax.experiments.one_layer import lda, model
 from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
 from topicjax.experiments.one_layer.settings import (
@@ -36,6 +36,7 @@ from topicjax.overrides import override
 from topicjax.store.files import StoreError
 from topicjax.store.writer import Writer
 from topicjax.sweep import Sweep, chain, logspace, product
+from topicjax.sweep import expand as expand_any
 from topicjax.sweep_files import NamedSweep, load_sweep, sweep_names
 
 BASE = dict(
@@ -57,9 +58,10 @@ def train_sweep(
     folder: Path, sweep=SWEEP, base=BASE, lanes=0, devices=4, snapshots="last", experiment=None, **options
 ):
     """Run a sweep as the command line does, without limit lines; return the run and its outcome."""
-    named = NamedSweep("test", "A sweep of the tests.", WITHOUT_LINES, base, sweep)
+    own = experiment or WITHOUT_LINES
+    named = NamedSweep("test", "A sweep of the tests.", own, base, sweep)
     chosen = run.Options(lanes, snapshots=snapshots, devices=jax.devices()[:devices], **options)
-    outcome = run.run_sweep(named, expand(base, sweep), folder, chosen)
+    outcome = run.run_sweep(named, expand_any(own.settings, base, sweep), folder, chosen)
     return topicjax.load(folder), outcome
 
 
@@ -347,11 +349,11 @@ def test_one_compilation_per_group_whatever_the_chunks(tmp_path, monkeypatch):
     assert len(compiled) == 3  # init, advance, weights: five chunks
 
 
-SMALL = "steps=2 record_every=1 topics=3 words_per_topic=2 length_min=8 length_max=12".split()
+SMALL = "steps=2 record_every=1 topics=4 words_per_topic=2 length_min=8 length_max=12".split()
 SMALL += ["batch_size=4", "eval_documents=4"]
 
 
-MANY_PROGRAMS = ("joint_loss", "paper_rates")  # that differ little from those of other sweeps
+MANY_PROGRAMS = ("depth", "joint_loss", "paper_rates", "robustness", "theorem1")  # most are in other tests
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in MANY_PROGRAMS)) for name in sweep_names()]
 
 
@@ -359,10 +361,11 @@ NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in MANY_PROGRAMS)) 
 def test_shipped_sweeps_run(name, tmp_path):
     named = load_sweep(name)
     small, _ = override(named, [], SMALL)
-    pairs = zip(small.sweep, expand(small.base, small.sweep), strict=False)
-    first = {trial.spec: row for row, trial in pairs}
-    found, outcome = train_sweep(tmp_path / "run", Sweep(tuple(first.values())), small.base, devices=1)
-    assert outcome.programs == len(first)
+    own = replace(load_experiment(named.experiment), lines=no_lines)
+    pairs = zip(small.sweep, expand_any(own.settings, small.base, small.sweep), strict=False)
+    sweep = Sweep(tuple({trial.spec: row for row, trial in pairs}.values()))
+    found, outcome = train_sweep(tmp_path / "run", sweep, small.base, devices=1, experiment=own)
+    assert outcome.programs == len(sweep)
     assert np.isfinite(found.trials["final_eval_loss"]).all()
 
 
