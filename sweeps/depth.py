@@ -1,9 +1,15 @@
 """Do all layers of a deeper model learn in two stages, like the one?
 
 Command:  make sweep SWEEP=depth
-Size:     540 trials, 15 programs, about 12 minutes on 2 cores
-Expect:   see the page: which layers have a first and a second stage, in which order they start, and which of
-          residual connections, layer norms, MLP and W^O removes the stages.
+Size:     540 trials, 15 programs, about 15 minutes on 2 cores
+Expect:   with residual connections, without layer norm and with Adam the model as a whole is two-stage in
+          every trial of 4 layers x 4 heads, with W^O or without; an MLP delays the second stage, and layer
+          norms remove it: V only leads.  Layer by layer it holds rarely: V moves in all layers at once, then
+          the attention of the first ones adds what there is to add, that of the last ones next to nothing
+          within these steps.  Attention leaves uniform from the last layer on without layer norms, from the
+          first on with them.  Embeddings of one topic are nearer to each other everywhere; attention favours
+          the own topic in one layer without residual connections (about 2 to 1), and in deeper residual
+          models it turns against it (0.4 to 1).
 """
 
 from topicjax.sweep import chain, product
