@@ -18,7 +18,8 @@ from topicjax.store.reader import Run
 
 FIRST = (  # settings that titles and tables name before all others
     *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
-    *("attention", "value", "embedding", "embedding_dim", "embedding_scale", "attention_dim"),
+    *("attention", "value", *trial.MEMBER_SETTINGS),
+    *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
     *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
     *("batch_size", "steps", "until", "record_every", "eval_documents"),
 )

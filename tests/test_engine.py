@@ -353,8 +353,8 @@ SMALL = "steps=2 record_every=1 topics=4 words_per_topic=2 length_min=8 length_m
 SMALL += ["batch_size=4", "eval_documents=4"]
 
 
-MANY_PROGRAMS = ("depth", "joint_loss", "paper_rates", "robustness", "theorem1")  # most are in other tests
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in MANY_PROGRAMS)) for name in sweep_names()]
+QUICK = ("embeddings", "onset", "remark6", "smoke", "two_stage")  # other programs differ little from these
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in sweep_names()]
 
 
 @pytest.mark.parametrize("name", NAMES)
