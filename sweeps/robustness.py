@@ -1,7 +1,7 @@
 """Does the two-stage phenomenon survive other documents?  One property at a time around the textbook case.
 
 Command:  make sweep SWEEP=robustness
-Size:     285 trials, 7 programs, about 5 minutes on 2 cores; a trial ends once its class can no longer change
+Size:     285 trials, 7 programs, 5 minutes on 2 cores by estimate; trials end once decided
 Expect:   it survives other masking rates, shorter documents, alpha, numbers of topics and of words, where a
           learning rate of 50 may be too small for 3,000 steps (15 topics, 15 words, alpha 0.03).  With p_keep
           0.03 attention does not get far in these steps at any of the rates.  If topics share words it is
