@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,6 +61,7 @@ class Programs:
             "weights": self._wrap(weights, (SHARDED,), SHARDED),
         }
         self.compiled: dict[str, Any] = {}
+        self._compiling = threading.Lock()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,14 +90,45 @@ class Programs:
         return jax.jit(mapped, donate_argnums=donate)
 
     def _call(self, name: str, *args: Any) -> Any:
-        """Run a program, compiling it at its first call; compile time is counted apart."""
+        """Run a program, compiling it at its first call; time spent waiting for that is counted apart."""
         if name not in self.compiled:
             start = time.monotonic()
-            lowered = self.functions[name].lower(*args)
-            refuse_what_hangs(lowered, self.mesh)
-            self.compiled[name] = lowered.compile(compiler_options(self.mesh))
+            self._compile(name, *args)
             self.on_compile(time.monotonic() - start)
         return self.compiled[name](*args)
+
+    def _compile(self, name: str, *args: Any) -> None:
+        """Compile a program for such arguments, unless it is; another thread may be compiling it."""
+        with self._compiling:
+            if name not in self.compiled:
+                lowered = self.functions[name].lower(*args)
+                refuse_what_hangs(lowered, self.mesh)
+                self.compiled[name] = lowered.compile(compiler_options(self.mesh))
+
+    def compile(self) -> None:
+        """Compile what every chunk needs, from shapes alone: other programs may run meanwhile."""
+        for name, args in self.shapes().items():
+            self._compile(name, *args)
+
+    def shapes(self) -> dict[str, tuple[Any, ...]]:
+        """Return what init and advance take: shapes, and their places on the devices."""
+
+        def with_axes(tree: Any, axes: tuple[int, ...]) -> Any:
+            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(axes, np.asarray(leaf).dtype), tree)
+
+        def placed(tree: Any, shards: Any) -> Any:
+            sharding = NamedSharding(self.mesh, shards)
+            return jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+            )
+
+        stream, hypers = costs.example(self.group.experiment)
+        streams, hypers = with_axes(stream, self.shape[:1]), with_axes(hypers, self.shape)
+        row = placed(streams, SHARDED), placed(hypers, SHARDED)
+        state = jax.eval_shape(self.functions["init"], *row)
+        state = RowState(*(placed(leaf, how) for leaf, how in zip(state, STATE_SHARDS, strict=True)))
+        steps = placed(jax.ShapeDtypeStruct(self.shape, np.int32), SHARDED)
+        return {"init": row, "advance": (*row, state, steps)}
 
     def arguments(self, rows: Sequence[StreamRow]) -> tuple[Any, Any]:
         """Return the Streams and Hypers of a chunk on the devices, padded to the group's shape."""

@@ -11,11 +11,10 @@ from typing import Any
 
 import jax
 from jax.experimental import topologies
-from jax.sharding import NamedSharding
 
 from topicjax.engine import costs
 from topicjax.engine.plan import Group, make_groups
-from topicjax.engine.programs import SHARDED, STATE_SHARDS, Programs, device_mesh
+from topicjax.engine.programs import Programs, device_mesh
 from topicjax.engine.progress import duration, size
 from topicjax.errors import UserError, shown
 from topicjax.experiments import Experiment, load_experiment
@@ -88,27 +87,5 @@ def verdict(group: Group, devices: Sequence[Any]) -> str:
 
 def compile_advance(group: Group, devices: Sequence[Any]) -> Any:
     """Return the compiled training program of a group, from shapes alone."""
-    mesh = device_mesh(devices)
-    programs = Programs(group, mesh)
-    streams, hypers = (placed(tree, mesh, SHARDED) for tree in argument_shapes(group))
-    state = jax.eval_shape(programs.functions["init"], streams, hypers)
-    state = type(state)(*(placed(leaf, mesh, how) for leaf, how in zip(state, STATE_SHARDS, strict=True)))
-    steps = placed(jax.ShapeDtypeStruct(programs.shape, "int32"), mesh, SHARDED)
-    return programs.functions["advance"].lower(streams, hypers, state, steps).compile()
-
-
-def argument_shapes(group: Group) -> tuple[Any, Any]:
-    """Return the shapes of a chunk's Streams and Hypers."""
-    stream, hypers = costs.example(group.experiment)
-    rows = (group.rows_per_chunk,)
-
-    def with_axes(tree: Any, axes: tuple[int, ...]) -> Any:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(axes, jax.numpy.asarray(leaf).dtype), tree)
-
-    return with_axes(stream, rows), with_axes(hypers, (*rows, group.lanes))
-
-
-def placed(tree: Any, mesh: Any, how: Any) -> Any:
-    """Return shapes with their place on the devices."""
-    sharding = NamedSharding(mesh, how)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
+    programs = Programs(group, device_mesh(devices))
+    return programs.functions["advance"].lower(*programs.shapes()["advance"]).compile()
