@@ -1,5 +1,6 @@
 """Any experiment: a user's own in one file, a one-shot training function, additions to the topic model."""
 
+import contextlib
 import runpy
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from test_engine import BASE, WITHOUT_LINES, columns, stopped_at_every_segment
 
 import topicjax
 from topicjax.engine import costs
+from topicjax.engine.plan import make_groups
+from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.errors import UserError
 from topicjax.experiments import Experiment, load_experiment, trial_settings
 from topicjax.experiments.one_shot import one_shot
 from topicjax.settings import Real
 from topicjax.store.files import StoreError
-from topicjax.sweep import product
+from topicjax.sweep import expand, product
 from topicjax.sweep_files import load_sweep
 from topicjax.trial import TrialSettings
 
@@ -257,6 +260,22 @@ def with_column(name, of_params):
         return Wider(*record, of_params(state.params))
 
     return Experiment(**vars(WITHOUT_LINES) | dict(Record=Wider, measure=measure))
+
+
+def test_programs_compiled_ahead_are_those_that_run():
+    settings = DEEP["EXPERIMENT"].settings
+    trials = {settings.trial_id(trial): trial for trial in expand(settings, SMALL, SWEEP)}
+    groups = make_groups(DEEP["EXPERIMENT"], trials, 2, 2)
+    waited: list[float] = []
+    every = [Programs(group, device_mesh(jax.devices()[:2]), waited.append) for group in groups]
+    with contextlib.closing(compiled_ahead(every)) as ahead:
+        first = next(ahead)
+        assert first is every[0] and not first.compiled  # its first call compiles it
+        second = next(ahead)
+    assert second is every[1] and set(second.compiled) == {"init", "advance"}
+    streams, hypers = second.arguments(second.group.chunks[0])
+    second.advance(streams, hypers, second.init(streams, hypers))
+    assert not waited and second.compile_seconds > 0
 
 
 def test_shipped_experiments_are_found_by_name():

@@ -5,7 +5,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -61,6 +62,7 @@ class Programs:
             "weights": self._wrap(weights, (SHARDED,), SHARDED),
         }
         self.compiled: dict[str, Any] = {}
+        self.compile_seconds = 0.0
         self._compiling = threading.Lock()
 
     @property
@@ -101,9 +103,11 @@ class Programs:
         """Compile a program for such arguments, unless it is; another thread may be compiling it."""
         with self._compiling:
             if name not in self.compiled:
+                start = time.monotonic()
                 lowered = self.functions[name].lower(*args)
                 refuse_what_hangs(lowered, self.mesh)
                 self.compiled[name] = lowered.compile(compiler_options(self.mesh))
+                self.compile_seconds += time.monotonic() - start
 
     def compile(self) -> None:
         """Compile what every chunk needs, from shapes alone: other programs may run meanwhile."""
@@ -168,6 +172,22 @@ class Programs:
         """Return what a snapshot keeps of the first trial."""
         first = jax.tree.map(lambda leaf: leaf[0, 0], trial_RxL)
         return self.group.experiment.weights(self.spec, first)
+
+
+def compiled_ahead(every: Iterable[Programs]) -> Iterator[Programs]:
+    """Give programs one after another; while one is used, a second thread compiles the next.
+
+    Compiling keeps one core busy, and the others would wait for it.
+    """
+    following = iter(every)
+    current = next(following, None)
+    with ThreadPoolExecutor(1) as thread:
+        while current is not None:
+            upcoming = next(following, None)
+            if upcoming is not None:
+                thread.submit(upcoming.compile)  # if it cannot be, its first call says why
+            yield current
+            current = upcoming
 
 
 def default_order(devices: Any) -> str:

@@ -21,7 +21,7 @@ from topicjax.engine.chunk import Chunk, write_chunk
 from topicjax.engine.earlier import with_earlier
 from topicjax.engine.layout import requested_cpu_devices
 from topicjax.engine.plan import Group, fitted_specs, make_groups
-from topicjax.engine.programs import Programs, default_order, device_mesh
+from topicjax.engine.programs import Programs, compiled_ahead, default_order, device_mesh
 from topicjax.engine.progress import Progress
 from topicjax.engine.provenance import provenance
 from topicjax.engine.run_manifest import RunManifest
@@ -234,19 +234,22 @@ class Training:
     def _train_groups(self, pool: ThreadPoolExecutor, is_stopping: Callable[[], bool]) -> None:
         mesh = device_mesh(self.options.devices)
         self.progress.programs = len(self.groups)
-        for group in self.groups:
-            self.progress.begin_program(group.label)
-            before = self.progress.compile_seconds
-            programs = Programs(group, mesh, self.progress.add_compile_time, self.options.order)
-            for rows in group.chunks:
-                if is_stopping():
-                    raise Interrupted
-                chunk = Chunk(rows)
-                train_chunk(programs, chunk, self._surroundings(group, chunk, is_stopping))
-                self._settle()
-                args = (self.writer, chunk, group, self.trials, self.manifest.run)
-                self._written.append(pool.submit(write_chunk, *args))
-            compile_times.remember(group.experiment.name, self.progress.compile_seconds - before)
+        every = (
+            Programs(group, mesh, self.progress.add_compile_time, self.options.order) for group in self.groups
+        )
+        with contextlib.closing(compiled_ahead(every)) as ahead:
+            for programs in ahead:
+                group = programs.group
+                self.progress.begin_program(group.label)
+                for rows in group.chunks:
+                    if is_stopping():
+                        raise Interrupted
+                    chunk = Chunk(rows)
+                    train_chunk(programs, chunk, self._surroundings(group, chunk, is_stopping))
+                    self._settle()
+                    args = (self.writer, chunk, group, self.trials, self.manifest.run)
+                    self._written.append(pool.submit(write_chunk, *args))
+                compile_times.remember(group.experiment.name, programs.compile_seconds)
 
     def _surroundings(self, group: Group, chunk: Chunk, is_stopping: Callable[[], bool]) -> Surroundings:
         """Return what the training of a chunk needs from this run."""
