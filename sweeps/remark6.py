@@ -1,7 +1,7 @@
 """Remark 6: attention trained with W^V frozen to other optima of stage 1 than Theorem 2's.
 
 Command:  make sweep SWEEP=remark6
-Size:     40 trials, 1 program, 2 minutes on 2 cores by estimate
+Size:     40 trials, 1 program, about 1 minute on 2 cores
 Expect:   all are optimal under uniform attention, yet attention depends on which it is.  Uniform blocks
           with another u: alpha' 7.9, 7.2, 6.5 for u = 0, Theorem 2's, and minus that.  As soon as the word
           itself has a share of its own, words attend to themselves (beta 66 to 840) and less to other words

@@ -1,7 +1,7 @@
 """Theorem 1: embeddings trained alone, W^V = I and uniform attention, beside models in which all is trained.
 
 Command:  make sweep SWEEP=theorem1
-Size:     120 trials, 5 programs, 2 minutes on 2 cores by estimate
+Size:     120 trials, 5 programs, about 2 minutes on 2 cores
 Expect:   on infinite documents W_E^T W_E satisfies the equations of Theorem 1 to a relative residual of 5e-6
           (1: as far as a matrix of zeros), with its bias or without any (then Lemma 1's), at the best loss of
           uniform attention.  From small embeddings topics are uniform blocks (e_block 0.115); from large

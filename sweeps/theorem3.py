@@ -1,7 +1,7 @@
 """Theorem 3: attention trained on infinite documents of 2, 3, 4 topics; W^V at Theorem 2, or trained as well.
 
 Command:  make sweep SWEEP=theorem3
-Size:     30 trials, 2 programs, 2 minutes on 2 cores by estimate
+Size:     30 trials, 2 programs, about 1 minute on 2 cores
 Expect:   with W^V frozen alpha' is 5.86, 7.25, 8.11, the best attention to within 0.2 %; all are far inside
           of Theorem 3's interval, whose ends are 0.6 to 1.7 and 59,000.  The best of Assumption 2's kind has
           5.76, 7.01, 7.72 and a higher loss: words weigh [MASK] by 1.34, 1.42, 1.50, not by 1.  With W^V

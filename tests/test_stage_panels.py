@@ -65,5 +65,7 @@ def test_steps_are_logarithmic_for_many_records_only():
     axes = Figure().subplots(3)
     assert step_axis(axes[0], np.arange(0, 1001, 10)).get_xscale() == "symlog"
     assert list(axes[0].get_xticks()) == [0, 100, 1000]
+    assert list(step_axis(axes[0], np.arange(0, 601, 25)).get_xticks()) == [0, 100, 600]
+    assert list(step_axis(axes[0], np.arange(0, 1201, 10)).get_xticks()) == [0, 100, 1000]  # 1,200 is near
     assert step_axis(axes[1], np.arange(0, 101, 10)).get_xscale() == "linear"
     assert step_axis(axes[2], np.array([0])).get_xlim() == (0, 1)

@@ -14,6 +14,7 @@ from ..frames import column
 from ..pictures import SMALL, WIDTH
 
 MOST_POINTS = 250  # of a line; more records are drawn as medians over bins of steps
+LABEL_RATIO = 2.5  # of two steps whose labels do not touch on a logarithmic axis
 INTERVALS = 15  # more record intervals than this: steps on a logarithmic axis
 TITLE_SIZE, TITLE_LINE = SMALL, 0.125  # points, and inches per line
 LEGEND_LINE = 0.16  # inches
@@ -67,7 +68,8 @@ def step_axis(ax: Axes, step: Any) -> Axes:
         ax.set_xscale("symlog", linthresh=first, linscale=0.4)
         ax.set_xlim(0, last)
         decades = 10.0 ** np.arange(np.ceil(np.log10(1.5 * first)), np.log10(last) + 1e-9)
-        ax.set_xticks([0, *decades])
+        is_apart = last > LABEL_RATIO * decades.max(initial=first)
+        ax.set_xticks([0, *decades, *([last] if is_apart else [])])
         ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     return ax
