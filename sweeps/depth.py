@@ -3,13 +3,14 @@
 Command:  make sweep SWEEP=depth
 Size:     540 trials, 15 programs, 15 minutes on 2 cores by estimate
 Expect:   with residual connections, without layer norm and with Adam the model as a whole is two-stage in
-          every trial of 4 layers x 4 heads, with W^O or without; an MLP delays the second stage (half of the
-          trials get there), and with layer norms V mostly just leads (7 of 40 trials are two-stage).  Layer
-          by layer it holds rarely: V moves in all layers at once, then the attention of the first ones adds
-          what there is to add, that of the last ones next to nothing within these steps.  Attention leaves uniform from the last layer on without layer norms, from the
-          first on with them.  Embeddings of one topic are nearer to each other everywhere; attention favours
-          the own topic in one layer without residual connections (median 1.7 to 1), and in deeper models it
-          turns against it (medians of 0.65 in layer 1 to 0.9 in layer 4; uniform attention has 0.96).
+          every trial of 4 layers x 4 heads, with W^O or without; an MLP delays the second stage (half of
+          the trials get there), and with layer norms V mostly just leads (7 of 40 trials are two-stage).
+          Layer by layer it holds rarely: V moves in all layers at once, then the attention of the first
+          ones adds what there is to add, that of the last ones next to nothing within these steps.
+          Attention leaves uniform from the last layer on without layer norms, from the first on with them.
+          Embeddings of one topic are nearer to each other everywhere; attention favours the own topic in
+          one layer without residual connections (median 1.7 to 1), and in deeper models it turns against it
+          (medians of 0.65 in layer 1 to 0.9 in layer 4; uniform attention has 0.96).
 """
 
 from topicjax.sweep import chain, product

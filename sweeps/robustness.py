@@ -1,7 +1,7 @@
 """Does the two-stage phenomenon survive other documents?  One property at a time around the textbook case.
 
 Command:  make sweep SWEEP=robustness
-Size:     285 trials, 7 programs, 5 minutes on 2 cores by estimate; trials end once decided
+Size:     170 trials, 7 programs, under 5 minutes on 2 cores; trials end once decided
 Expect:   it survives other masking rates, shorter documents, alpha, numbers of topics and of words, where a
           learning rate of 50 may be too small for 3,000 steps (15 topics, 15 words, alpha 0.03).  With p_keep
           0.03 attention does not get far in these steps at any of the rates.  If topics share words it is
@@ -10,7 +10,7 @@ Expect:   it survives other masking rates, shorter documents, alpha, numbers of 
           topic, and at a learning rate of 160 training no longer settles.
 """
 
-from topicjax.sweep import chain, product, zipped
+from topicjax.sweep import chain, product
 
 BASE = dict(
     optimizer="sgd",
@@ -24,12 +24,12 @@ BASE = dict(
 ONE_AT_A_TIME = chain(
     product(overlap=(0.0, 0.2, 0.5)),
     product(alpha=(0.03, 0.5)),
-    zipped(length_min=(25, 50), length_max=(38, 75)),
+    product(length_min=25, length_max=38),
     product(p_mask=(0.05, 0.25)),
     product(p_keep=(0.03, 0.25)),
-    product(p_random=(0.0, 0.25)),
+    product(p_random=0.25),
     product(topics=(5, 15)),
     product(words_per_topic=(5, 15)),
     product(word_distribution=("zipf", "dirichlet")),
 )
-SWEEP = product(seed=range(5)) * ONE_AT_A_TIME * product(learning_rate=(50.0, 90.0, 160.0))
+SWEEP = product(seed=range(5)) * ONE_AT_A_TIME * product(learning_rate=(50.0, 160.0))

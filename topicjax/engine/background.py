@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from topicjax.experiments import Line
 
 POLL_SECONDS = 0.1
@@ -52,6 +54,10 @@ class Background:
         with contextlib.suppress(OSError, AttributeError):  # training comes first
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         self._begin.wait()
+        with threadpool_limits(1):  # threads of NumPy's own would wait for work in busy loops
+            self._compute_lines()
+
+    def _compute_lines(self) -> None:
         for line in self._wanted:
             if self._stopped.is_set():
                 return
