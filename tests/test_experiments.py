@@ -272,6 +272,7 @@ def test_programs_compiled_ahead_are_those_that_run():
         first = next(ahead)
         assert first is every[0] and not first.compiled  # its first call compiles it
         second = next(ahead)
+    second.compile()  # waits for the thread
     assert second is every[1] and set(second.compiled) == {"init", "advance"}
     streams, hypers = second.arguments(second.group.chunks[0])
     second.advance(streams, hypers, second.init(streams, hypers))

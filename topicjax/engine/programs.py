@@ -177,17 +177,19 @@ class Programs:
 def compiled_ahead(every: Iterable[Programs]) -> Iterator[Programs]:
     """Give programs one after another; while one is used, a second thread compiles the next.
 
-    Compiling keeps one core busy, and the others would wait for it.
+    Compiling keeps one core busy, and the others would wait for it.  Who stops does not wait for the thread.
     """
-    following = iter(every)
+    following, thread = iter(every), ThreadPoolExecutor(1)
     current = next(following, None)
-    with ThreadPoolExecutor(1) as thread:
+    try:
         while current is not None:
             upcoming = next(following, None)
             if upcoming is not None:
                 thread.submit(upcoming.compile)  # if it cannot be, its first call says why
             yield current
             current = upcoming
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)
 
 
 def default_order(devices: Any) -> str:
