@@ -4,6 +4,7 @@ import contextlib
 import runpy
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -262,17 +263,20 @@ def with_column(name, of_params):
     return Experiment(**vars(WITHOUT_LINES) | dict(Record=Wider, measure=measure))
 
 
-def test_programs_compiled_ahead_are_those_that_run():
+def test_programs_compiled_ahead_are_those_that_run(monkeypatch):
     settings = DEEP["EXPERIMENT"].settings
     trials = {settings.trial_id(trial): trial for trial in expand(settings, SMALL, SWEEP)}
     groups = make_groups(DEEP["EXPERIMENT"], trials, 2, 2)
     waited: list[float] = []
     every = [Programs(group, device_mesh(jax.devices()[:2]), waited.append) for group in groups]
+    begun, compile_second = threading.Event(), every[1].compile
+    monkeypatch.setattr(every[1], "compile", lambda: (begun.set(), compile_second()))
     with contextlib.closing(compiled_ahead(every)) as ahead:
         first = next(ahead)
         assert first is every[0] and not first.compiled  # its first call compiles it
         second = next(ahead)
-    second.compile()  # waits for the thread
+        assert begun.wait(60)  # in the other thread
+    compile_second()  # waits for it
     assert second is every[1] and set(second.compiled) == {"init", "advance"}
     streams, hypers = second.arguments(second.group.chunks[0])
     second.advance(streams, hypers, second.init(streams, hypers))
