@@ -107,6 +107,12 @@ def use_all_cores(count: int = 0) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
+def use_one_core() -> None:
+    """Leave accelerators and other cores to workers; call it before jax starts."""
+    jax.config.update("jax_platforms", "cpu")
+    use_all_cores(1)
+
+
 def available_devices() -> Sequence[Any]:
     """Return the devices that jax has here, or raise a UserError if it cannot have those it is asked for."""
     try:
