@@ -49,14 +49,13 @@ def sweep(
         raise UserError("devices are given with a cluster; allowed: either, its workers have their own")
     with contextlib.ExitStack() as stack:
         joined = None if cluster is None else stack.enter_context(join(cluster))
-        here = available_devices() if devices is None and joined is None else devices
         options = Options(
             lanes=lanes,
             order=order,
             snapshots=snapshots,
             save_seconds=save_seconds,
             extend=extend,
-            devices=here if joined is None else joined.devices,
+            devices=devices or (available_devices() if joined is None else joined.devices),
             cluster=joined,
         )
         outcome = run_sweep(own, expand(settings, own.base, own.sweep), folder, options)

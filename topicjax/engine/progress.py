@@ -122,6 +122,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def counted(count: int, what: str) -> str:
+    """Return a number of things as people say it."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
 def size(num_bytes: float) -> str:
     """Return bytes as people say them."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -16,11 +16,12 @@ import jax
 
 from topicjax.engine import admission, compile_times, costs
 from topicjax.engine.chunk_loop import Failure, IsStopping, Source, Trained, Training, train_here
+from topicjax.engine.cluster.address import Address
 from topicjax.engine.earlier import with_earlier
 from topicjax.engine.layout import requested_cpu_devices
 from topicjax.engine.plan import Group, fitted_specs, make_groups
 from topicjax.engine.programs import default_order
-from topicjax.engine.progress import Progress
+from topicjax.engine.progress import Progress, counted
 from topicjax.engine.provenance import provenance
 from topicjax.engine.run_manifest import RunManifest
 from topicjax.engine.stopping import stop_requests
@@ -40,7 +41,12 @@ WAITING = 4  # chunks of a cluster that may wait to be written
 class Cluster(Protocol):
     """Workers that train chunks elsewhere (engine/cluster)."""
 
-    num_workers: int
+    address: Address
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are now."""
+        ...
 
     def train(self, training: Training, is_stopping: IsStopping, order: str) -> Trained:
         """Give the chunks of all groups as they are trained, in any order."""
@@ -216,7 +222,7 @@ def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options:
 
 def opening(entry: Mapping[str, Any], folder: Path, options: Options, groups: Sequence[Group]) -> str:
     """Return the first lines of a run."""
-    workers = f"{options.cluster.num_workers} workers of " if options.cluster else ""
+    workers = f"{counted(options.cluster.num_workers, 'worker')} of " if options.cluster else ""
     done, further = entry["planned"] - entry["left"], sum(len(group.earlier) for group in groups)
     resumed = f" ({done:,} already finished)" if done else ""
     lines = [

@@ -17,7 +17,7 @@ class Planned:
 
     def __init__(self, address: Address, devices: int | None = None) -> None:
         """Name how many workers it would have, and how many devices each."""
-        self.num_workers, self.num_devices = address.local, devices or 1
+        self.address, self.num_devices = address, devices or 1
 
     def __enter__(self) -> Self:
         """Do nothing."""
@@ -25,6 +25,11 @@ class Planned:
 
     def __exit__(self, *_: object) -> None:
         """Do nothing."""
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers it would have."""
+        return self.address.local
 
     @property
     def devices(self) -> list[WorkerDevice]:

@@ -10,6 +10,7 @@ from topicjax.engine.chunk_state import prepare
 from topicjax.engine.cluster.jobs import MOST_LOSSES, SMALLER_FROM, Job, Jobs
 from topicjax.engine.cluster.members import Member, Members
 from topicjax.engine.cluster.messages import Event, Lost, Report, Task
+from topicjax.engine.progress import counted
 from topicjax.engine.training import Interrupted
 from topicjax.errors import UserError
 
@@ -27,9 +28,9 @@ class Dispatch:
         self.jobs = Jobs(training.groups)
         self.running: dict[int, Job] = {}
         self.begun: Counter[str] = Counter()  # chunks by name
+        self.done: Counter[str] = Counter()  # chunks by node
         self.lost: list[str] = []  # the names of chunks whose worker was lost
         self.announced: set[int] = set()  # programs
-        training.progress.programs = len(training.groups)
         members.say = training.progress.say
 
     def run(self, is_stopping: IsStopping) -> Trained:
@@ -90,6 +91,7 @@ class Dispatch:
         self.running[job.number] = job
         if job.program not in self.announced:
             self.announced.add(job.program)
+            training.progress.programs = len(self.jobs.programs)
             training.progress.begin_program(group.label)
 
     def _send_lines(self) -> None:
@@ -128,6 +130,8 @@ class Dispatch:
         group, training = self.jobs.group(job), self.training
         if event.kind == "begun":
             self.begun[job.name] += 1
+        elif event.kind == "waits":
+            training.manifest.lines.begin()
         elif event.kind == "said":
             training.progress.say(event.content)
         elif event.kind == "saved":
@@ -139,11 +143,11 @@ class Dispatch:
             self._end(member, job)
             if event.kind == "trained":
                 event.content.rows = job.rows
+                self.done[member.node] += 1
                 yield group, event.content
             elif event.kind == "memory":
                 self._make_smaller(job, member, event.content)
             elif event.kind == "failed":
-                member.programs.discard(job.program)
                 self._fail(job, f"{event.content} (on {member.host})")
 
     def _end(self, member: Member, job: Job) -> None:
@@ -175,7 +179,6 @@ class Dispatch:
     def _make_smaller(self, job: Job, member: Member, why: str) -> None:
         """Try a chunk that may need too much memory in halves; give it up where there are none."""
         group = self.jobs.group(job)
-        member.programs.discard(job.program)
         if self.jobs.halve(job, self.members.share.devices):
             self.training.progress.say(
                 f"{group.trials_per_chunk} trials at once were too much for the worker on {member.host}: "
@@ -200,13 +203,18 @@ class Dispatch:
                 self.members.order(member)
             yield from self._listen()
 
+    @property
+    def programs(self) -> list[set[int]]:
+        """The programs of this run that each worker has compiled."""
+        return [member.programs & self.jobs.programs.keys() for member in self.members.ready]
+
     def described(self) -> str:
         """Return who trains, how fast, and what was lost, for the line of progress."""
         rates = sorted(member.rate for member in self.members.ready)
-        parts = [f"{len(rates)} workers"]
+        parts = [counted(len(rates), "worker")]
         if rates and rates[-1]:
             span = f"{rates[0]:,.0f}" if rates[0] == rates[-1] else f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
             parts.append(f"{span} each")
         if self.lost:
-            parts.append(f"{len(self.lost)} chunks lost and repeated")
+            parts.append(f"{counted(len(self.lost), 'chunk')} lost and repeated")
         return ", ".join(parts)

@@ -170,6 +170,7 @@ class Members:
             if (
                 member.stage == "ready"
             ):  # what was sent cannot be read there: a module of the user's is missing
+                member.programs = set()  # to be sent again
                 return Report([Event(task, "failed", why) for task in member.sent])
             self._refuse(member, f"cannot start ({why})")
         except self.ray.exceptions.RayError as error:

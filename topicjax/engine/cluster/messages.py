@@ -10,7 +10,7 @@ from topicjax.engine.plan import Group
 from topicjax.trial import Trial
 
 Lines = Sequence[dict[str, Any]]
-Kind = Literal["begun", "trained", "saved", "said", "stopped", "failed", "memory", "refused"]
+Kind = Literal["begun", "waits", "trained", "saved", "said", "stopped", "failed", "memory", "refused"]
 
 
 class WorkerDevice(NamedTuple):

@@ -16,6 +16,7 @@ import jax
 from topicjax.engine import costs
 from topicjax.engine.cluster.messages import Event, Kind, Lines, Orders, Report, Task
 from topicjax.engine.layout import DEVICES_FLAG, DEVICES_VARIABLE
+from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, device_mesh
 from topicjax.engine.run import use_all_cores
 from topicjax.engine.training import Interrupted, Surroundings, decider, train_chunk
@@ -36,6 +37,7 @@ class Worker:
         memory = costs.device_memory(own)
         self.devices = [(device.platform, device.device_kind, memory) for device in own]
         self._mesh = device_mesh(own)
+        self._groups: dict[int, Group] = {}
         self._programs: dict[int, Programs] = {}
         self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -50,6 +52,8 @@ class Worker:
             self._lines |= orders.lines
             self._changed.notify_all()
         for task in orders.tasks:
+            if task.group is not None:
+                self._groups[task.program] = task.group
             self._tasks.put(task)
         with self._changed:
             self._changed.wait_for(self._has_news, REPORT_SECONDS)
@@ -86,10 +90,9 @@ class Worker:
 
     def _train(self, task: Task) -> None:
         self._programs = {key: own for key, own in self._programs.items() if key >= task.first_program}
-        if task.group is not None:
-            self._programs[task.program] = Programs(
-                task.group, self._mesh, self._add_compile_time, task.order
-            )
+        if task.program not in self._programs:
+            group = self._groups[task.program]
+            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, task.order)
         programs, chunk = self._programs[task.program], task.chunk
         chunk.stopped = chunk.stopped.copy()  # what Ray delivers cannot be changed
         self._tell(task, "begun")
@@ -99,6 +102,8 @@ class Worker:
 
     def _surroundings(self, task: Task, programs: Programs) -> Surroundings:
         def lines() -> Lines:
+            if self._known(task) is None:
+                self._tell(task, "waits")
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopping or self._known(task) is not None)
                 known = self._known(task)
