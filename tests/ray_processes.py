@@ -3,7 +3,9 @@
 import time
 from pathlib import Path
 
-GONE_SECONDS = 40.0
+GONE_SECONDS = 20.0
+AGENT_SECONDS = 120.0  # helpers of Ray that compute nothing wait a minute for a driver that was killed
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -34,9 +36,14 @@ def of_session(session: str) -> set[int]:
     return {pid for pid, (_, command) in processes().items() if session in command}
 
 
-def all_gone(which) -> bool:
+def agents(which: set[int]) -> set[int]:
+    """Return those of the processes that are Ray's helpers."""
+    return {pid for pid, (_, command) in processes().items() if pid in which and command.startswith(AGENTS)}
+
+
+def all_gone(which, seconds: float = GONE_SECONDS) -> bool:
     """Return whether the processes that `which` returns, or the given ones, are gone before long."""
-    until = time.monotonic() + GONE_SECONDS
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         left = which() if callable(which) else which & processes().keys()
         if not left:

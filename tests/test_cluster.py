@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import slow_trials
 from command_line import ROOT, start
-from ray_processes import all_gone, descendants, of_session
+from ray_processes import AGENT_SECONDS, agents, all_gone, descendants, of_session
 
 import topicjax
 from topicjax import cli
@@ -153,13 +153,16 @@ def test_workers_keep_their_programs(joined, tmp_path, control):
 
 
 def test_a_killed_node_costs_its_chunk_and_a_late_one_gets_work(joined, machines, local, control, tmp_path):
-    control(pause="0.1")
+    control(pause="0.05")
     folder = tmp_path / "run"
     with ThreadPoolExecutor(1) as pool:  # nodes are started by the main thread
         running = pool.submit(train, folder, joined)
         wait_for(lambda: (folder / "trials").is_dir() and len(committed(folder)) >= 4)
+        control(pause="1")
         machines.kill()
         machines.join()
+        wait_for(lambda: machines.second.node_id in [member.node for member in joined.members.ready])
+        control(pause="0.05")
         found, outcome = running.result()
     assert outcome.ok == TRIALS
     assert_equal(found, local)
@@ -209,17 +212,18 @@ def start_local(folder: Path, cache: Path, workers: int = 1):
 
 
 def test_ctrl_c_and_a_killed_driver_leave_no_process_and_lose_nothing(local, control, cache, tmp_path):
-    folder = tmp_path / "run"
+    folder, helpers = tmp_path / "run", set()
     for ending, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         control(pause="0.2")
-        before = len(committed(folder)) if folder.exists() else 0
+        enough = (len(committed(folder)) if folder.exists() else 0) + 2
         process = start_local(folder, cache)
-        wait_for(lambda: (folder / "trials").is_dir() and len(committed(folder)) >= before + 2)  # noqa: B023
+        wait_for(lambda: (folder / "trials").is_dir() and len(committed(folder)) >= enough)  # noqa: B023
         started = descendants(process.pid)
+        helpers = agents(started) if ending == signal.SIGKILL else set()
         process.send_signal(ending)
         out, err = process.communicate(timeout=60)
         assert process.returncode == code, out + err
-        assert len(started) > 3 and all_gone(started)
+        assert len(started) > 3 and all_gone(started - helpers)
     control()
     process = start_local(folder, cache, workers=2)
     out, err = process.communicate(timeout=300)
@@ -227,6 +231,7 @@ def test_ctrl_c_and_a_killed_driver_leave_no_process_and_lose_nothing(local, con
     found = topicjax.load(folder)
     assert_equal(found, local)
     assert set(found.trials["run"]) == {1, 2, 3}  # what was finished is kept
+    assert all_gone(helpers, AGENT_SECONDS)
 
 
 @pytest.mark.slow

@@ -19,9 +19,6 @@ SETTINGS = {  # of Ray, unless the user has set them
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
 }
-OF_OUR_OWN = {  # of a cluster that is started here
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",  # so soon the last processes of a killed driver end
-}
 CONNECT_SECONDS = 5.0
 NAMESPACE = "topicjax"
 NONE_HERE = "no Ray cluster runs on this machine; start one (docs/cluster.md), or use local:N"
@@ -30,7 +27,7 @@ NONE_HERE = "no Ray cluster runs on this machine; start one (docs/cluster.md), o
 def connect(address: Address, num_cpus: int) -> None:
     """Join the cluster at an address, or start one with so many CPUs here, or raise a UserError."""
     check_installed()
-    for name, value in (SETTINGS | (OF_OUR_OWN if address.local else {})).items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if address.host:
         check_reachable(address)
