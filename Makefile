@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep report plan list bench gpu tpu test test-all lint clean
+.PHONY: help sweep report plan list bench gpu ray tpu test test-all lint clean
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 
@@ -47,6 +47,10 @@ bench: $(RUN_READY)  ## how fast this machine is, as ratios
 gpu: $(RUN_READY)  ## install JAX for NVIDIA GPUs (CUDA 12) too
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[cuda12]'
+
+ray: $(RUN_READY)  ## install Ray too, for sweeps on a cluster (--cluster)
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[ray]'
 
 tpu: $(RUN_READY)  ## install JAX for TPUs too
 	@$(SAY_INSTALLING)

@@ -49,6 +49,7 @@ class TrialSettings:
         stand there only if they are not at their defaults: settings that came later leave older ids alone.
         """
         check_classes(experiment, Spec, Stream, Hypers)
+        self._given = (experiment, Spec, Stream, Hypers, check, id_prefix, id_in_spec, id_unless_default)
         self.experiment, self.classes, self._check = experiment, (Spec, Stream, Hypers), check
         self._prefix = f"{experiment}\n" if id_prefix is None else id_prefix
         every = {name: setting for part in self.classes for name, setting in declared(part).items()}
@@ -66,6 +67,9 @@ class TrialSettings:
         self._part_text = functools.lru_cache(maxsize=4096)(part_text)
         self._checked_spec = functools.lru_cache(maxsize=4096)(self._check_spec)
         self._only = [setting for setting in self.settings.values() if setting.only is not None]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TrialSettings, self._given  # what it caches stays here
 
     def convert(self, name: Any, value: Any) -> Any:
         """Return the value in the type of the setting, or raise a UserError that says what is allowed."""

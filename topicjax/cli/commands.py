@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topicjax.cli import advice
+from topicjax.cli.engine_options import engine_options
 from topicjax.cli.folder_commands import analysis, say
 from topicjax.errors import UserError
 from topicjax.experiments import trial_settings
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from topicjax.engine.run import Options, Outcome
 
 RESULTS = Path("results")
+MOST_IDS = 4  # of failed trials
 
 
 def list_sweeps(options: argparse.Namespace) -> int:
@@ -54,10 +56,10 @@ def plan_sweep(options: argparse.Namespace) -> int:
 
         compile_for(named.experiment, trials, options.target, options.lanes, options.snapshots, print)
         return 0
-    engine_options = make_engine_options(options)
-    from topicjax.engine.plan_text import plan_text
+    with engine_options(options, plans_only=True) as how:
+        from topicjax.engine.plan_text import plan_text
 
-    print(plan_text(named, trials, folder, engine_options))
+        print(plan_text(named, trials, folder, how))
     if named.refinement is not None:
         panels = make_panels(named.settings, trials, named.refinement)
         print(
@@ -71,14 +73,20 @@ def run_sweep(options: argparse.Namespace) -> int:
     """Train what is not in the folder yet."""
     named, trials, folder = expand(options)
     panels = make_panels(named.settings, trials, named.refinement) if named.refinement else []
-    engine_options = make_engine_options(options)
-    from topicjax.engine import run
+    with engine_options(options) as how:
+        from topicjax.engine import run
 
-    outcome = run.run_sweep(named, trials, folder, engine_options)
-    if panels and outcome.is_whole:
-        outcome = refine(named, trials, folder, engine_options, panels, outcome)
-    print(closing(folder, outcome, options) if outcome.is_whole else interrupted(folder, outcome, options))
-    return 0 if outcome.is_whole else 128 + (outcome.stopped_by or signal.SIGINT)
+        outcome = run.run_sweep(named, trials, folder, how)
+        if panels and outcome.is_whole:
+            outcome = refine(named, trials, folder, how, panels, outcome)
+    if outcome.is_whole:
+        print(closing(folder, outcome, options))
+        return 0
+    if outcome.failures and not outcome.stopped_by:
+        print(failed(folder, outcome, options))
+        return 1
+    print(interrupted(folder, outcome, options))
+    return 128 + (outcome.stopped_by or signal.SIGINT)
 
 
 def expand(options: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
@@ -115,7 +123,7 @@ def refine(
     named: NamedSweep,
     trials: list[Trial],
     folder: Path,
-    engine_options: "Options",
+    how: "Options",
     panels: list[Panel],
     outcome: "Outcome",
 ) -> "Outcome":
@@ -131,30 +139,8 @@ def refine(
             return outcome
         trials = [*trials, *map(named.settings.make_trial, found)]
         print(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
-        outcome = outcome.followed_by(run.run_sweep(named, trials, folder, engine_options))
+        outcome = outcome.followed_by(run.run_sweep(named, trials, folder, how))
     return outcome
-
-
-def make_engine_options(options: argparse.Namespace) -> "Options":
-    """Return how to run; from here on jax has its devices."""
-    from topicjax.engine.layout import choose_devices, layout_of, requested_cpu_devices
-
-    if options.layout is not None and (options.lanes or options.devices is not None or options.order):
-        raise UserError("--layout is given with --lanes, --devices or --order; allowed: either, not both")
-    layout = layout_of(options.layout) if options.layout is not None else None
-    requested_cpu_devices()  # a mistake in the environment is found before jax stumbles over it
-    from topicjax.engine.run import Options, available_devices, use_all_cores
-
-    use_all_cores()
-    return Options(
-        lanes=layout.lanes if layout is not None else options.lanes,
-        order=layout.order if layout is not None else options.order,
-        snapshots=options.snapshots,
-        save_seconds=options.save_every,
-        extend=options.extend,
-        overrides=[f"--set {text}" for text in options.sets] + [f"--axis {text}" for text in options.axes],
-        devices=choose_devices(available_devices(), options.devices, layout),
-    )
 
 
 def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str:
@@ -191,6 +177,17 @@ def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> st
             f"  in Python: topicjax.load({str(folder)!r}).trials",
         ]
     )
+
+
+def failed(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str:
+    """Return which trials a cluster could not train, why, and how to try them again."""
+    trained = outcome.ok + outcome.diverged
+    lines = [f"\nFailed: {outcome.left:,} trials; {trained:,} of this run are finished and kept in {folder}."]
+    for failure in outcome.failures:
+        some = ", ".join(failure.trial_ids[:MOST_IDS])
+        more = f" and {len(failure.trial_ids) - MOST_IDS:,} more" if len(failure.trial_ids) > MOST_IDS else ""
+        lines.append(f"  {failure.reason}: {some}{more}")
+    return "\n".join([*lines, f"The same command tries them again: {advice.same_again(options.arguments)}"])
 
 
 def interrupted(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str:

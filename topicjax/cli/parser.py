@@ -150,6 +150,12 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--lanes", type=int, default=0, help="trials that a device trains together (default: chosen)")
     add("--devices", type=int, metavar="N", help="use N of the devices (default: all)")
     add(
+        "--cluster",
+        metavar="auto|HOST:PORT|local:N",
+        help="train on the workers of a Ray cluster, or on N workers of this machine (needs make ray); "
+        "--devices are then those of each worker",
+    )
+    add(
         "--order",
         choices=("lane", "together"),
         default="",

@@ -110,7 +110,7 @@ def check_groups(groups: Sequence[Group], devices: Sequence[Any]) -> None:
                 f"lower --lanes, or {largest_setting(group.experiment, group.spec)}"
             )
         parts = host_bytes(group)
-        if devices[0].platform == "cpu":
+        if devices[0].memory_stats() is None:  # a core of this machine
             parts["training"] = needed * len(devices)
         if sum(parts.values()) > host:
             raise UserError(

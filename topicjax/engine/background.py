@@ -39,9 +39,13 @@ class Background:
         """How many lines are still to be computed."""
         return len(self._wanted) - len(self.entries)
 
+    def begin(self) -> None:
+        """Begin now, if not before: somebody waits for lines."""
+        self._begin.set()
+
     def wait(self, is_stopping: Callable[[], bool], is_enough: Callable[[], bool] = lambda: False) -> None:
         """Wait until all lines are there, or those that are enough, or the user asks to stop."""
-        self._begin.set()
+        self.begin()
         while self.is_busy and not is_stopping() and not is_enough():
             self._thread.join(POLL_SECONDS)
 

@@ -1,6 +1,10 @@
-"""Where the training of a chunk begins: at step 0, or where an interrupted run or a shorter one left it."""
+"""Where the training of a chunk begins: at step 0, or where an interrupted run or a shorter one left it.
+
+`prepare` reads the folder; `begin` goes on from what it found, maybe on another machine.
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -11,48 +15,66 @@ from topicjax.engine import costs
 from topicjax.engine.chunk import Chunk, Snapshot
 from topicjax.engine.earlier import take_over
 from topicjax.engine.orders import RowState
+from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 from topicjax.store.writer import Writer
 
 Say = Callable[[str], None]
+Saved = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]  # (payload, meta) of a state inside a chunk
+
+
+@dataclass
+class Start:
+    """What a folder has of a chunk that is not finished."""
+
+    folder: str = ""
+    saved: Saved | None = None  # by a run that was interrupted
+    states: list[np.ndarray] = field(default_factory=list)  # that shorter trainings ended in, trials x ...
+
+
+def prepare(chunk: Chunk, group: Group, writer: Writer) -> Start:
+    """Return what the folder has of a chunk, which gets what shorter trainings of its trials left.
+
+    If they were decided already, nothing goes on in the chunk.
+    """
+    states = take_over(chunk, group, Run(writer.folder)) if group.start(chunk.trial_ids[0]) else []
+    return Start(str(writer.folder), writer.load_partial(chunk.name) if chunk.goes_on.any() else None, states)
 
 
 def begin(
-    programs: Programs, chunk: Chunk, streams: Any, hypers: Any, writer: Writer, say: Say
+    programs: Programs, chunk: Chunk, start: Start, streams: Any, hypers: Any, say: Say
 ) -> tuple[int, RowState]:
     """Return the step and state to begin with; the chunk gets the records and snapshots up to there."""
     state = programs.init(streams, hypers)
-    found = writer.load_partial(chunk.name)
-    if found is not None:
-        why = misfit(*found, chunk, state, programs)
+    if start.saved is not None:
+        why = misfit(*start.saved, chunk, state, programs)
         if not why:
-            return resume(chunk, *found, state, programs)
+            return resume(chunk, *start.saved, state, programs)
         say(f"the saved state of chunk {chunk.name} {why}: its trials start again")
-    start = programs.group.start(chunk.trial_ids[0])
-    if start == 0:
+    step = programs.group.start(chunk.trial_ids[0])
+    if step == 0:
         return 0, state
-    own = take_over(chunk, programs.group, Run(writer.folder))
     trained = jax.tree.leaves(state.trial_L)
-    if [leaf.shape[1:] for leaf in own] != [to_host(leaf).shape[2:] for leaf in trained]:
+    if [leaf.shape[1:] for leaf in start.states] != [to_host(leaf).shape[2:] for leaf in trained]:
         raise StoreError(
-            f"the states in {writer.folder} are not those of such trials; allowed: another folder"
+            f"the states in {start.folder} are not those of such trials; allowed: another folder"
         )
-    packed = [chunk.packed(leaf, programs.shape, empty=leaf[0]) for leaf in own]
-    step = np.asarray(start, state.step.dtype)
-    return start, replaced(state, [step, to_host(state.missing), *packed])
+    packed = [chunk.packed(leaf, programs.shape, empty=leaf[0]) for leaf in start.states]
+    number = np.asarray(step, state.step.dtype)
+    return step, replaced(state, [number, to_host(state.missing), *packed])
 
 
-def suspend(chunk: Chunk, writer: Writer, state: RowState, meta: dict[str, Any]) -> None:
-    """Save the state inside a chunk, with its step and the layout it fits."""
+def suspended(chunk: Chunk, state: RowState, meta: dict[str, Any]) -> Saved:
+    """Return what must be saved of a chunk to go on with it later: meta has its step and layout."""
     payload = {f"state/{i}": to_host(leaf) for i, leaf in enumerate(state_leaves(state))}
     payload |= {f"record/{name}": values for name, values in chunk.columns().items()}
     payload["stopped"] = chunk.stopped
     for at, snapshot in chunk.snapshots.items():
         payload[f"has/{at}"] = snapshot.has
         payload |= {f"snapshot/{at}/{name}": leaf for name, leaf in snapshot.weights.items()}
-    writer.save_partial(chunk.name, payload, meta | {"reasons": chunk.reasons})
+    return payload, meta | {"reasons": list(chunk.reasons)}
 
 
 def resume(
@@ -65,7 +87,8 @@ def resume(
     """Return the step and state that an interrupted run saved for this chunk."""
     names = programs.layout["records"]
     chunk.records = [{name: payload[f"record/{name}"] for name in names}]
-    chunk.stopped, chunk.reasons = payload["stopped"], list(meta["reasons"])
+    chunk.stopped, chunk.reasons = np.array(payload["stopped"]), list(meta["reasons"])
+    chunk.snapshots = {}
     for step in snapshot_steps(payload):
         begins = f"snapshot/{step}/"
         own = {key.removeprefix(begins): leaf for key, leaf in payload.items() if key.startswith(begins)}

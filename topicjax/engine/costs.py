@@ -114,7 +114,7 @@ def lanes_that_fit(experiment: Experiment, specs: Iterable[Any], devices: Sequen
 
 def device_memory(devices: Sequence[Any]) -> int:
     """Return the memory of one device: its own, or its share of the host's."""
-    stats = devices[0].memory_stats() if devices[0].platform != "cpu" else None
+    stats = devices[0].memory_stats()  # None: a core of this machine
     return stats["bytes_limit"] if stats else host_memory() // len(devices)
 
 

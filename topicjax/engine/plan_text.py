@@ -1,11 +1,11 @@
 """A plan in words: what a run of a sweep would do and cost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from topicjax.engine import compile_times, costs
 from topicjax.engine.plan import Group
-from topicjax.engine.progress import duration, size
+from topicjax.engine.progress import counted, duration, size
 from topicjax.engine.run import Options, plan_groups
 from topicjax.experiments import load_experiment
 from topicjax.store.manifest import read_manifest
@@ -27,7 +27,9 @@ def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:MOST_VALUES]]
         more = ", ..." if len(values) > MOST_VALUES else ""
         lines.append(f"  {name:16} {len(values):4} values: {', '.join(shown)}{more}")
-    lines.append(f"{len(groups)} programs on {len(options.devices)} x {options.devices[0].device_kind}")
+    workers = f"{counted(options.cluster.num_workers, 'worker')} of " if options.cluster else ""
+    kind = options.devices[0].device_kind
+    lines.append(f"{len(groups)} programs on {workers}{len(options.devices)} x {kind}")
     for group in groups:
         lines.append(
             f"  {group.label}: {group.num_trials:,} trials in {len(group.chunks):,} chunks "
@@ -44,25 +46,55 @@ def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
 
 def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[str]:
     """Return the lines on memory, disk and time."""
-    memory = disk = flops = steps = 0.0
+    memory = disk = 0.0
     for group in groups:
-        spec, count = group.spec, group.num_trials
         memory = max(memory, costs.device_bytes(group, len(options.devices)))
-        disk += count * sum(costs.disk_bytes(group).values())
-        steps += group.trial_steps
-        flops += group.trial_steps * costs.step_flops(group.experiment, spec)
-    runs = read_manifest(folder).get("runs", [])
-    rates = [run["trial_steps_per_second"] for run in runs if "trial_steps_per_second" in run]
-    if rates:
-        seconds, basis = steps / rates[-1], f"the {rates[-1]:,.0f} trial-steps/s of its last run"
-    else:
-        rate = costs.flop_rate(options.devices[0].platform)
-        seconds = flops / rate / len(options.devices)
-        basis = f"an assumed {rate / 1e9:,.0f} GFLOP/s per device; a real run tells better"
+        disk += group.num_trials * sum(costs.disk_bytes(group).values())
+    rate, basis = step_rate(options, folder)
+    steps = sum(group.trial_steps for group in groups)
+    what = f"for {steps:,.0f} trial-steps (from {basis})"
+    first = f"memory: about {size(memory)} per device    disk: about {size(disk)}"
+    if options.cluster is not None and groups:
+        return [first, *cluster_lines(groups, options, rate, what)]
+    seconds = sum(rate(group, group.trial_steps) for group in groups)
+    return [first, f"time: about {duration(seconds)} {what}", *compile_lines(groups)]
+
+
+def step_rate(options: Options, folder: Path) -> tuple[Callable[[Group, float], float], str]:
+    """Return the seconds of a group's trial-steps on the devices of one process, and what they are from."""
+    runs = [run for run in read_manifest(folder).get("runs", []) if "trial_steps_per_second" in run]
+    devices = len(options.devices)
+    if runs:
+        rate = runs[-1]["trial_steps_per_second"]
+        of_device = rate / (runs[-1].get("workers", 1) * len(runs[-1].get("devices", [1])))
+        rate_here = of_device * devices if options.cluster else rate
+        return lambda group, steps: steps / rate_here, f"the {rate:,.0f} trial-steps/s of its last run"
+    rate = costs.flop_rate(options.devices[0].platform)
+
+    def seconds(group: Group, steps: float) -> float:
+        return steps * costs.step_flops(group.experiment, group.spec) / rate / devices
+
+    return seconds, f"an assumed {rate / 1e9:,.0f} GFLOP/s per device; a real run tells better"
+
+
+def cluster_lines(
+    groups: Sequence[Group], options: Options, rate: Callable[[Group, float], float], what: str
+) -> list[str]:
+    """Return the lines on how long the workers of a cluster take, and what limits them."""
+    from topicjax.engine.cluster.estimate import estimate, slowed
+
+    assert options.cluster is not None
+    workers = options.cluster.num_workers
+    slower = slowed(workers, len(options.devices), options.cluster.address.local > 0)
+    each = compile_times.expected(groups[0].experiment.name) or 0.0
+    found = estimate(groups, workers, lambda group, steps: slower * rate(group, steps), slower * each)
+    compiling = f"{duration(found.compiling)} compiling" if each else "compiling, never measured here"
     return [
-        f"memory: about {size(memory)} per device    disk: about {size(disk)}",
-        f"time: about {duration(seconds)} for {steps:,.0f} trial-steps (from {basis})",
-        *compile_lines(groups),
+        f"time: about {duration(found.seconds)} {what}",
+        f"  a worker: {duration(found.training)} training, {compiling}; the driver beside it: "
+        f"{duration(found.dispatch)} dispatch, {duration(found.writing)} writing",
+        f"  limited by {found.limit}",
+        *([f"  {workers} workers share the cores of this machine"] if slower > 1 else []),
     ]
 
 

@@ -24,7 +24,7 @@ class Progress:
         self.trials = self.ok = self.diverged = 0
         self.steps = 0.0
         self.training = threading.Event()  # compiling is over for now
-        self.group = ""
+        self.group = self.workers = ""  # the program, and who trains on a cluster
         self.started = time.monotonic()
         self.compile_seconds = 0.0
         self.programs = self.compiled = 0  # all programs of the run, and those that are compiled
@@ -91,7 +91,7 @@ class Progress:
         parts += [
             f"{duration(self.seconds_left)} left",
             f"{self.ok} ok, {self.diverged} diverged",
-            self.group,
+            *filter(None, (self.workers, self.group)),
         ]
         return (" · " if can_print("·", self.out) else " | ").join(parts)
 
@@ -120,6 +120,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things as people say it."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def size(num_bytes: float) -> str:

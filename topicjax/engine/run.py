@@ -1,40 +1,56 @@
 """Train a table of trials: groups -> chunks -> devices -> segments, and hand the results to the store.
 
 One program per group trains every chunk of it; trials never meet inside it, so a diverged one leaves its
-neighbours untouched.  Results are written by a second thread while the next chunk computes.
+neighbours untouched.
 """
 
 import contextlib
 import functools
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
 from topicjax.engine import admission, compile_times, costs
-from topicjax.engine.chunk import Chunk, write_chunk
+from topicjax.engine.chunk_loop import Failure, IsStopping, Source, Trained, Training, train_here
+from topicjax.engine.cluster.address import Address
 from topicjax.engine.earlier import with_earlier
 from topicjax.engine.layout import requested_cpu_devices
 from topicjax.engine.plan import Group, fitted_specs, make_groups
-from topicjax.engine.programs import Programs, compiled_ahead, default_order, device_mesh
-from topicjax.engine.progress import Progress
+from topicjax.engine.programs import default_order
+from topicjax.engine.progress import Progress, counted
 from topicjax.engine.provenance import provenance
 from topicjax.engine.run_manifest import RunManifest
 from topicjax.engine.stopping import stop_requests
-from topicjax.engine.training import Interrupted, Surroundings, train_chunk
+from topicjax.engine.training import Interrupted
 from topicjax.errors import UserError
-from topicjax.experiments import Decide, Experiment, Records, load_experiment
+from topicjax.experiments import Experiment, load_experiment
 from topicjax.store.files import first_line
 from topicjax.store.reader import committed
 from topicjax.store.writer import Writer
 from topicjax.sweep import axes_of
 from topicjax.sweep_files import NamedSweep
 from topicjax.trial import Trial
+
+WAITING = 4  # chunks of a cluster that may wait to be written
+
+
+class Cluster(Protocol):
+    """Workers that train chunks elsewhere (engine/cluster)."""
+
+    address: Address
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are now."""
+        ...
+
+    def train(self, training: Training, is_stopping: IsStopping, order: str) -> Trained:
+        """Give the chunks of all groups as they are trained, in any order."""
+        ...
 
 
 @dataclass
@@ -50,7 +66,8 @@ class Options:
     save_seconds: float = 60.0  # how often the state inside a chunk is saved
     extend: bool = False  # add to a folder of another sweep
     overrides: Sequence[str] = ()  # the changes to the sweep as they were typed, for the manifest
-    devices: Sequence[Any] = field(default_factory=jax.local_devices)
+    devices: Sequence[Any] = field(default_factory=jax.local_devices)  # of each worker, on a cluster
+    cluster: Cluster | None = None  # None: train in this process
 
 
 @dataclass
@@ -68,6 +85,7 @@ class Outcome:
     experiment: str
     detail: str = ""  # what details are counted by, if there are any
     stopped_by: int = 0  # the signal that asked to stop
+    failures: Sequence[Failure] = ()  # what a cluster could not train
 
     @property
     def is_whole(self) -> bool:
@@ -80,19 +98,25 @@ class Outcome:
         return replace(other, **{name: getattr(self, name) + getattr(other, name) for name in summed})
 
 
-def use_all_cores() -> None:
-    """Make every CPU core a device, unless the environment says how many; keep programs between runs.
+def use_all_cores(count: int = 0) -> None:
+    """Make every CPU core a device, or so many, or as the environment says; keep programs between runs.
 
     Call it before jax starts.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    devices = requested_cpu_devices() or allowed or 1
+    devices = count or requested_cpu_devices() or allowed or 1
     jax.config.update("jax_num_cpu_devices", devices)
     if "NPROC" not in os.environ:  # XLA reads PJRT_NPROC, else NPROC, when it starts its thread pool
         # A thread beyond the devices takes parts of their work, out of the cache of the core that has it.
         os.environ.setdefault("PJRT_NPROC", str(devices))
     jax.config.update("jax_compilation_cache_dir", str(compile_times.cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def use_one_core() -> None:
+    """Leave accelerators and other cores to workers; call it before jax starts."""
+    jax.config.update("jax_platforms", "cpu")
+    use_all_cores(1)
 
 
 def available_devices() -> Sequence[Any]:
@@ -139,12 +163,12 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         total_steps = float(sum(group.trial_steps for group in groups))
         entry = describe_run(named, writer.write_plan(list(by_id)), len(by_id), left, options)
         with Progress(left, total_steps) as progress, stop_requests() as is_stopping:
-            progress.say(opening(entry, folder, len(options.devices), groups))
+            progress.say(opening(entry, folder, options, groups))
             lines = experiment.lines(trials, writer.manifest["limit_lines"])
             manifest = RunManifest(writer, entry, lines, progress.training)
-            train = Training(groups, by_id, manifest, writer, progress, options)
+            train = Training(groups, by_id, manifest, writer, progress, options.save_seconds)
             with contextlib.suppress(Interrupted, KeyboardInterrupt):
-                train.run(is_stopping)
+                train.run(source_of(options), is_stopping, WAITING if options.cluster else 0)
                 if manifest.lines.is_busy:
                     progress.say("computing limit lines ...")
                 manifest.lines.wait(is_stopping)
@@ -162,7 +186,15 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         experiment=experiment.name,
         detail=experiment.detail,
         stopped_by=is_stopping.first,
+        failures=train.failures,
     )
+
+
+def source_of(options: Options) -> Source:
+    """Return what trains chunks: the workers of a cluster, or the devices of this process."""
+    if options.cluster is not None:
+        return functools.partial(options.cluster.train, order=options.order)
+    return functools.partial(train_here, devices=options.devices, order=options.order)
 
 
 def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options: Options) -> dict[str, Any]:
@@ -183,100 +215,20 @@ def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options:
         "snapshots": options.snapshots,
         "lanes": options.lanes,
         "order": options.order,
+        **({"workers": options.cluster.num_workers} if options.cluster else {}),  # each has the devices below
         **provenance(options.devices),
     }
 
 
-def opening(entry: Mapping[str, Any], folder: Path, num_devices: int, groups: Sequence[Group]) -> str:
+def opening(entry: Mapping[str, Any], folder: Path, options: Options, groups: Sequence[Group]) -> str:
     """Return the first lines of a run."""
+    workers = f"{counted(options.cluster.num_workers, 'worker')} of " if options.cluster else ""
     done, further = entry["planned"] - entry["left"], sum(len(group.earlier) for group in groups)
     resumed = f" ({done:,} already finished)" if done else ""
     lines = [
         f"{entry['sweep']}: {entry['left']:,} trials to train{resumed} on "
-        f"{num_devices} x {entry['devices'][0]}",
+        f"{workers}{len(options.devices)} x {entry['devices'][0]}",
         *([f"{further:,} of them go on from where shorter trainings ended"] if further else []),
         f"results go to {folder}; Ctrl-C stops, the same command continues",
     ]
     return "\n".join(lines)
-
-
-class Training:
-    """The loop over groups and chunks; finished chunks are written while the next one trains."""
-
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        trials: Mapping[str, Trial],
-        manifest: RunManifest,
-        writer: Writer,
-        progress: Progress,
-        options: Options,
-    ) -> None:
-        self.groups, self.trials, self.manifest = groups, trials, manifest
-        self.writer, self.progress, self.options = writer, progress, options
-        self.seconds = 0.0
-        self._written: list[Future] = []  # the chunk that is being written: at most one
-
-    def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Train every group, or raise Interrupted if the user asks to stop before the last chunk is done."""
-        chunks = [Chunk(rows) for group in self.groups for rows in group.chunks]
-        self.writer.keep_partials([chunk.name for chunk in chunks])
-        started = time.monotonic()
-        try:
-            with ThreadPoolExecutor(1) as pool:
-                try:
-                    self._train_groups(pool, is_stopping)
-                finally:
-                    self._settle()
-        finally:
-            self.seconds = time.monotonic() - started
-
-    def _train_groups(self, pool: ThreadPoolExecutor, is_stopping: Callable[[], bool]) -> None:
-        mesh = device_mesh(self.options.devices)
-        self.progress.programs = len(self.groups)
-        every = (
-            Programs(group, mesh, self.progress.add_compile_time, self.options.order) for group in self.groups
-        )
-        with contextlib.closing(compiled_ahead(every)) as ahead:
-            for programs in ahead:
-                group = programs.group
-                self.progress.begin_program(group.label)
-                for rows in group.chunks:
-                    if is_stopping():
-                        raise Interrupted
-                    chunk = Chunk(rows)
-                    train_chunk(programs, chunk, self._surroundings(group, chunk, is_stopping))
-                    self._settle()
-                    args = (self.writer, chunk, group, self.trials, self.manifest.run)
-                    self._written.append(pool.submit(write_chunk, *args))
-                compile_times.remember(group.experiment.name, programs.compile_seconds)
-
-    def _surroundings(self, group: Group, chunk: Chunk, is_stopping: Callable[[], bool]) -> Surroundings:
-        """Return what the training of a chunk needs from this run."""
-        own = [self.trials[trial_id] for trial_id in chunk.trial_ids]
-
-        def has_lines() -> bool:
-            return not group.experiment.lines(own, self.manifest.known_lines)
-
-        def on_segment(steps: float, spared: float) -> bool:
-            self.progress.update(steps=steps, spared=spared)
-            return is_stopping()
-
-        @functools.cache
-        def rule() -> Decide:
-            self.manifest.lines.wait(is_stopping, has_lines)
-            if not has_lines():  # without them nothing can be decided, and later is too late
-                raise Interrupted
-            return group.experiment.decider(self.manifest.known_lines)
-
-        def decide(trial_id: str, records: Records) -> str:
-            return rule()(self.trials[trial_id], records)
-
-        every, say = self.options.save_seconds, self.progress.say
-        return Surroundings(self.writer, every, decide, on_segment, say)
-
-    def _settle(self) -> None:
-        """Wait for the chunk that is being written."""
-        while self._written:
-            ok, diverged = self._written.pop().result()
-            self.progress.update(ok=ok, diverged=diverged)

@@ -44,6 +44,10 @@ class RunManifest:
                 {"format": FORMAT, "sweep": self._sweep, "runs": runs, "limit_lines": self.known_lines}
             )
 
+    def add(self, **values: Any) -> None:
+        """Add to the entry of this run what is neither empty nor 0."""
+        self._entry |= {name: value for name, value in values.items() if value}
+
     def finish(self, progress: Progress) -> None:
         """Write what the run did."""
         if progress.trials:

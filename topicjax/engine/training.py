@@ -1,19 +1,19 @@
 """The training of one chunk, segment by segment until its trials have ended; saved inside if it is long."""
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from topicjax.engine.chunk import ALL_STEPS, Chunk
-from topicjax.engine.chunk_state import begin, state_leaves, suspend, to_host
-from topicjax.engine.earlier import take_over
+from topicjax.engine.chunk_state import Saved, Start, begin, state_leaves, suspended, to_host
 from topicjax.engine.orders import RowState
 from topicjax.engine.programs import Programs
-from topicjax.experiments import DECIDE_RECORDS
-from topicjax.store.reader import Run
-from topicjax.store.writer import Writer
+from topicjax.experiments import DECIDE_RECORDS, Decide, Experiment, Records
+from topicjax.trial import Trial
 
 
 class Interrupted(Exception):
@@ -22,25 +22,36 @@ class Interrupted(Exception):
 
 @dataclass
 class Surroundings:
-    """What the training of a chunk needs from the run around it."""
+    """What the training of a chunk needs from the run around it, which may be on another machine."""
 
-    writer: Writer
     save_seconds: float
-    decide: Callable[[str, dict[str, np.ndarray]], str]  # (trial id, its records) -> why it ends, or nothing
+    decide: Callable[[str, Records], str]  # (trial id, its records) -> why it ends, or nothing
     on_segment: Callable[[float, float], bool]  # (trial-steps done, trial-steps spared) -> asked to stop?
+    save: Callable[[Saved], None]  # keeps a state to go on from
     say: Callable[[str], None] = lambda text: None
 
 
-def train_chunk(programs: Programs, chunk: Chunk, around: Surroundings) -> None:
+def decider(
+    experiment: Experiment, trials: Mapping[str, Trial], lines: Callable[[], Sequence[dict[str, Any]]]
+) -> Callable[[str, Records], str]:
+    """Return why a trial ends, given its id and records; `lines` is called once, when it is first asked."""
+
+    @functools.cache
+    def rule() -> Decide:
+        return experiment.decider(lines())
+
+    return lambda trial_id, records: rule()(trials[trial_id], records)
+
+
+def train_chunk(programs: Programs, chunk: Chunk, start: Start, around: Surroundings) -> None:
     """Train one chunk to its end, from where an interrupted run or a shorter training left it.
 
     If `on_segment` returns True, the state is saved and Interrupted raised, unless the training is over.
     """
-    if programs.group.start(chunk.trial_ids[0]) == programs.spec.steps:  # decided by a shorter training
-        take_over(chunk, programs.group, Run(around.writer.folder))
+    if not chunk.goes_on.any():  # decided by shorter trainings
         return
     streams, hypers = programs.arguments(chunk.rows)
-    step, state = begin(programs, chunk, streams, hypers, around.writer, around.say)
+    step, state = begin(programs, chunk, start, streams, hypers, around.say)
     if step == 0 and 0 in programs.group.snapshots and not chunk.snapshots:
         chunk.add_snapshot(0, programs.weights(state), chunk.goes_on)
     saved = time.monotonic()
@@ -55,7 +66,7 @@ def train_chunk(programs: Programs, chunk: Chunk, around: Surroundings) -> None:
         is_over = not chunk.goes_on.any()
         if not is_over and (stop or time.monotonic() - saved > around.save_seconds):
             check_room(state)
-            suspend(chunk, around.writer, state, programs.layout | dict(step=step))
+            around.save(suspended(chunk, state, programs.layout | dict(step=step)))
             saved = time.monotonic()
         if stop and not is_over:
             raise Interrupted

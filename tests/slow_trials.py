@@ -1,0 +1,97 @@
+"""A sweep file of trials that are as slow, broken or hungry as files in the folder SLOW_TRIALS say.
+
+What they say is read wherever a chunk is trained, when its trials are asked whether they are decided.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from topicjax import Experiment, Real, TrialSettings, Whole
+from topicjax.experiments import Line
+from topicjax.sweep import product
+
+CONTROL = "SLOW_TRIALS"
+BROKEN_RATE = 0.25
+LINE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Spec:
+    size: Annotated[int, Whole(1), "of the vector that is trained"] = 3
+    steps: Annotated[int, Whole(1), "training steps"] = 20
+    record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 1
+    until: Annotated[Literal["steps", "decided"], "when a trial ends"] = "decided"
+
+
+class Stream(NamedTuple):
+    seed: Annotated[Any, Whole(0), "of the data"] = 0
+
+
+class Hypers(NamedTuple):
+    learning_rate: Annotated[Any, Real(low=0), "of gradient descent"] = 0.1
+
+
+class Record(NamedTuple):
+    loss: jax.Array
+
+
+def batch(spec, stream, source, step):
+    return jax.random.normal(jax.random.fold_in(jax.random.key(stream.seed), step), (spec.size,))
+
+
+def loss(vector, data):
+    return jnp.sum((vector - data) ** 2) + jnp.sum(jnp.sin(vector) ** 2)
+
+
+def said(name: str) -> str:
+    path = Path(os.environ[CONTROL]) / name
+    return path.read_text() if path.exists() else ""
+
+
+def lines(trials, known):
+    def compute():
+        time.sleep(LINE_SECONDS)
+        return {"value": 1.0}
+
+    entry = {"objective": "slow", "settings": {}}
+    return [] if any("value" in other for other in known) else [Line(entry, compute)]
+
+
+def decider(lines):
+    assert [entry["value"] for entry in lines] == [1.0]
+    seen = set()
+
+    def decide(trial, records):
+        time.sleep(float(said("pause") or 0))
+        seen.add(trial)
+        if said("broken") and trial.hypers.learning_rate == BROKEN_RATE:
+            raise RuntimeError("broken on purpose\nand so on")
+        if said("hungry") and len(seen) > 1:
+            raise MemoryError("two at once")
+        return "enough" if trial.hypers.learning_rate == 0.5 and len(records["loss"]) >= 10 else ""
+
+    return decide
+
+
+EXPERIMENT = Experiment(
+    settings=TrialSettings("slow_trials", Spec, Stream, Hypers),
+    Record=Record,
+    source=lambda spec, stream: (),
+    batch=batch,
+    init=lambda spec, stream, hypers: jnp.full(spec.size, 0.1) * (1 + stream.seed),
+    update=lambda spec, stream, hypers, vector, data: (
+        vector - hypers.learning_rate * jax.grad(loss)(vector, data),
+        None,
+    ),
+    measure=lambda spec, stream, hypers, source, vector, data, made: Record(loss(vector, data)),
+    weights=lambda spec, vector: {"vector": vector},
+    lines=lines,
+    decider=decider,
+)
+SWEEP = product(size=(3, 4), seed=range(4), learning_rate=(0.05, 0.1, BROKEN_RATE, 0.5))

@@ -1,0 +1,154 @@
+"""A worker: owns its devices, keeps its programs, and trains one chunk after another.
+
+Training has a thread of its own, so that the driver is answered at once.
+"""
+
+import contextlib
+import os
+import queue
+import re
+import threading
+import traceback
+from typing import Any
+
+import jax
+
+from topicjax.engine import costs
+from topicjax.engine.cluster.messages import Event, Kind, Lines, Orders, Report, Task
+from topicjax.engine.layout import DEVICES_FLAG, DEVICES_VARIABLE
+from topicjax.engine.plan import Group
+from topicjax.engine.programs import Programs, device_mesh
+from topicjax.engine.run import use_all_cores
+from topicjax.engine.training import Interrupted, Surroundings, decider, train_chunk
+from topicjax.errors import UserError
+from topicjax.store.files import first_line
+
+REPORT_SECONDS = 1.0  # a driver hears of a worker at least so often
+NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
+QUIET = ("begun", "said")  # can wait for the next report
+
+
+class Worker:
+    """Trains chunks on the devices of its process."""
+
+    def __init__(self, num_devices: int, on_cores: bool) -> None:
+        """Start jax with so many devices, of any kind or CPU cores, and wait for tasks."""
+        own = start_jax(num_devices, on_cores)
+        memory = costs.device_memory(own)
+        self.devices = [(device.platform, device.device_kind, memory) for device in own]
+        self._mesh = device_mesh(own)
+        self._groups: dict[int, Group] = {}
+        self._programs: dict[int, Programs] = {}
+        self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._report, self._is_stopping = Report(), False
+        self._lines: dict[int, Lines] = {}
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def exchange(self, orders: Orders) -> Report:
+        """Take orders; return what has happened, as soon as it matters or after a second."""
+        with self._changed:
+            self._is_stopping |= orders.stop
+            self._lines |= orders.lines
+            self._changed.notify_all()
+        for task in orders.tasks:
+            if task.group is not None:
+                self._groups[task.program] = task.group
+            self._tasks.put(task)
+        with self._changed:
+            self._changed.wait_for(self._has_news, REPORT_SECONDS)
+            report, self._report = self._report, Report()
+        return report
+
+    def _has_news(self) -> bool:
+        return any(event.kind not in QUIET for event in self._report.events)
+
+    def _tell(self, task: Task, kind: Kind, content: Any = None) -> None:
+        with self._changed:
+            self._report.events.append(Event(task.number, kind, content))
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            self._attempt(self._tasks.get())
+
+    def _attempt(self, task: Task) -> None:
+        """Train a chunk; whatever comes of it, the driver is told."""
+        try:
+            if self._is_stopping:
+                raise Interrupted
+            self._train(task)
+        except Interrupted:
+            self._tell(task, "stopped")
+        except UserError as error:
+            self._tell(task, "refused", str(error))
+        except BaseException as error:
+            traceback.print_exc()  # to Ray's log of this worker
+            self._programs.pop(task.program, None)
+            is_memory = isinstance(error, MemoryError) or NO_MEMORY.search(str(error))
+            self._tell(task, "memory" if is_memory else "failed", described(error))
+
+    def _train(self, task: Task) -> None:
+        self._programs = {key: own for key, own in self._programs.items() if key >= task.first_program}
+        if task.program not in self._programs:
+            group = self._groups[task.program]
+            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, task.order)
+        programs, chunk = self._programs[task.program], task.chunk
+        chunk.stopped = chunk.stopped.copy()  # what Ray delivers cannot be changed
+        self._tell(task, "begun")
+        train_chunk(programs, chunk, task.start, self._surroundings(task, programs))
+        chunk.rows = ()  # the driver has them
+        self._tell(task, "trained", chunk)
+
+    def _surroundings(self, task: Task, programs: Programs) -> Surroundings:
+        def lines() -> Lines:
+            if self._known(task) is None:
+                self._tell(task, "waits")
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_stopping or self._known(task) is not None)
+                known = self._known(task)
+            if known is None:
+                raise Interrupted
+            return known
+
+        def on_segment(steps: float, spared: float) -> bool:
+            with self._changed:
+                done, not_needed = self._report.steps.get(task.number, (0.0, 0.0))
+                self._report.steps[task.number] = (done + float(steps), not_needed + float(spared))
+                return self._is_stopping
+
+        return Surroundings(
+            task.save_seconds,
+            decider(programs.group.experiment, task.trials, lines),
+            on_segment,
+            lambda saved: self._tell(task, "saved", saved),
+            lambda text: self._tell(task, "said", text),
+        )
+
+    def _known(self, task: Task) -> Lines | None:
+        return self._lines.get(task.number) if task.lines is None else task.lines
+
+    def _add_compile_time(self, seconds: float) -> None:
+        with self._changed:
+            self._report.compile_seconds += seconds
+
+
+def start_jax(num_devices: int, on_cores: bool) -> list[Any]:
+    """Return the devices of this process, CPU cores or accelerators; jax has not started before."""
+    if not on_cores:
+        use_all_cores(1)
+        return jax.local_devices()[:num_devices]
+    os.environ.pop(DEVICES_VARIABLE, None)
+    os.environ["XLA_FLAGS"] = DEVICES_FLAG.sub("", os.environ.get("XLA_FLAGS", ""))
+    for variable in ("NPROC", "PJRT_NPROC"):
+        os.environ.pop(variable, None)
+    with contextlib.suppress(RuntimeError):  # it has started: in a test
+        jax.config.update("jax_platforms", "cpu")
+    use_all_cores(num_devices)
+    return jax.local_devices()[:num_devices]
+
+
+def described(error: BaseException) -> str:
+    """Return an exception in one line."""
+    said = first_line(error) if isinstance(error, Exception) else ""
+    return f"{type(error).__name__}: {said}"
