@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep report plan list bench gpu tpu test test-all lint clean
+.PHONY: help corpus sweep report plan list bench gpu tpu test test-all lint clean
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 
@@ -28,6 +28,9 @@ $(DEV_READY): $(RUN_READY)
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@
+
+corpus: $(RUN_READY)  ## the words of Wikipedia for the sweeps on text, or of your own: make corpus [TEXT=my.txt]
+	@$(BIN)/topicjax corpus $(if $(TEXT),--text $(TEXT)) $(ARGS)
 
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
 	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)

@@ -17,7 +17,7 @@ ROOMS = (  # from the ground up; a room may import from its own floor only itsel
     ("one_layer_settings", "sweep_files"),
     ("encoder_settings", "overrides", "theory"),
     ("one_layer", "store"),
-    ("encoder",),
+    ("corpora", "encoder"),
     ("engine", "analysis", "export"),
     ("api", "bench"),
     ("cli",),
