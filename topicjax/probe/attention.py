@@ -1,7 +1,7 @@
 """How much do words attend to words of the same topic, and of different topics, at any and at equal distance?
 
-Pairs of different words of a window are of kind SAME, OTHER or neither.  Sums over pairs are kept by window, kind
-and distance, so that windows can be resampled and distances matched.
+Pairs of different words of a window are of kind SAME, OTHER or neither.  Sums over pairs are kept by window,
+kind and distance, so that windows can be resampled and distances matched.
 Dimension letters: B windows, W words of a window, L layers, K kinds, N distances.
 """
 
@@ -92,7 +92,7 @@ def compare(sums_KxN: Array, counts_KxN: Array) -> dict[str, float]:
 
 def by_layer(pairs: PairSums) -> list[dict[str, float]]:
     """Return a row for the mean over layers (layer 0) and for each layer, with errors over windows."""
-    B, _, L, N = pairs.sums_BxKxLxN.shape
+    B, N = len(pairs.counts_BxKxN), pairs.counts_BxKxN.shape[2]
     layers = [pairs.sums_BxKxLxN.mean(axis=2), *np.moveaxis(pairs.sums_BxKxLxN, 2, 0)]
     found = []
     for layer, sums_BxKxN in enumerate(layers):

@@ -31,20 +31,18 @@ def shared_windows(windows: np.ndarray, is_content_V: np.ndarray, count: int) ->
 
     Only frequent words are tried: no pair shares more windows than its rarer word is in.
     """
-    V = len(is_content_V)
     rows = np.repeat(np.arange(len(windows)), windows.shape[1])
-    shape = (len(windows), V)
+    shape = (len(windows), len(is_content_V))
     contains = sparse.csc_array((np.ones(windows.size, np.int32), (rows, windows.ravel())), shape) > 0
     contains = contains.astype(np.int32)
     found_in = np.where(is_content_V, np.asarray(contains.sum(axis=0)), 0)
-    order = np.argsort(-found_in, kind="stable")
+    order = np.argsort(-found_in, kind="stable")[: np.count_nonzero(found_in)]
     tried = FIRST
     while True:
         words = np.sort(order[:tried])
         shared = sparse.triu(contains[:, words].T @ contains[:, words], k=1).tocoo()
         best = np.lexsort((shared.col, shared.row, -shared.data))[:count]
-        is_complete = len(best) == count and shared.data[best[-1]] >= found_in[order[min(tried, V - 1)]]
-        if is_complete or tried >= V:
-            pairs = np.stack([words[shared.row[best]], words[shared.col[best]]], axis=1)
-            return pairs[is_content_V[pairs].all(axis=1)]
-        tried = min(2 * tried, V)
+        rest = found_in[order[tried]] if tried < len(order) else 0
+        if not rest or (len(best) == count and shared.data[best[-1]] >= rest):
+            return np.stack([words[shared.row[best]], words[shared.col[best]]], axis=1)
+        tried *= 2

@@ -1,4 +1,4 @@
-"""Figure 3, Tables 1 and 2 as data: similarities of embeddings and attention between words, model by model."""
+"""Figure 3, Tables 1 and 2 as data: similarity of embeddings and attention between words, model by model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,9 @@ def nine_words(model: Model) -> list[dict[str, Any]]:
     """Return the cosine of each two of Figure 3's words that the model knows."""
     number = {word: place for place, word in enumerate(model.corpus.vocabulary) if model.is_known_V[place]}
     known = [word for word in NINE if word in number]
-    unit = similarity.unit(model.embedding_VxD[[number[word] for word in known]]) if known else np.zeros((0, 1))
+    unit = (
+        similarity.unit(model.embedding_VxD[[number[word] for word in known]]) if known else np.zeros((0, 1))
+    )
     cosine = unit @ unit.T
     places = [(row, column) for row in range(len(known)) for column in range(len(known))]
     return [{"word": known[a], "other": known[b], "cosine": float(cosine[a, b])} for a, b in places]
@@ -112,7 +114,7 @@ def attention_rows(
     model: Model, lists: Sequence[Lists], content: Sequence[str], choices: Choices, say: Say
 ) -> list[tuple[str, Lists, dict[str, float]]]:
     """Return a row per contrast, threshold and layer, from one window of each of many documents."""
-    corpus, V = model.corpus, len(model.corpus.vocabulary)
+    corpus = model.corpus
     windows = pick_windows(
         np.asarray(corpus.ids), np.asarray(corpus.ends), choices.words, choices.windows, choices.seed
     ).astype(np.int64)

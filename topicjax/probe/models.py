@@ -1,6 +1,6 @@
 """The models that are probed: what each is, the embeddings of a corpus's words, and attention between words.
 
-Dimension letters: B windows, W words of a window, N pieces, L layers, H heads, V words of the corpus, D width.
+Dimension letters: B windows, W words of a window, N pieces, L layers, H heads, V words, D width.
 """
 
 from collections.abc import Callable, Sequence

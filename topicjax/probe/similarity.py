@@ -54,7 +54,10 @@ def averages(sums: TopicSums, weight_T: Array | None = None) -> dict[str, float]
 
 
 def with_errors(
-    values: Callable[[Array | None], Mapping[str, float]], units: int, seed: int = 0, resamples: int = RESAMPLES
+    values: Callable[[Array | None], Mapping[str, float]],
+    units: int,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> dict[str, float]:
     """Return the values, each with its standard error over resamples of the units, as NAME_se."""
     draw = np.random.default_rng(seed)

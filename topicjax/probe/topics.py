@@ -4,7 +4,9 @@ Dimension letters: T topics, V words.
 """
 
 import hashlib
+import io
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,9 +56,9 @@ def load_topics(corpus: Corpus, fit: Fit, folder: Path, say: Callable[[str], obj
         described = np.array(json.dumps(found.about))
         write_whole(path, lambda file: np.savez_compressed(file, about=described, **arrays))
     try:
-        with np.load(path, allow_pickle=False) as kept:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as kept:
             arrays = {name: kept[name] for name in ("words", "probability", "npmi", "about")}
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is damaged: remove it, and the topics are fitted again") from error
     words = tuple(map(str, arrays["words"]))
     return Topics(words, arrays["probability"], arrays["npmi"], json.loads(str(arrays["about"])))
@@ -123,7 +125,9 @@ def assign(probability_TxV: np.ndarray, per_topic: int) -> np.ndarray:
     return topic_V
 
 
-def translated(values_V: np.ndarray, words: Sequence[str], vocabulary: Sequence[str], missing: int) -> np.ndarray:
+def translated(
+    values_V: np.ndarray, words: Sequence[str], vocabulary: Sequence[str], missing: int
+) -> np.ndarray:
     """Return values of words for the words of another vocabulary."""
     known = dict(zip(words, values_V.tolist(), strict=True))
     return np.array([known.get(word, missing) for word in vocabulary])

@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +11,15 @@ import numpy as np
 
 from topicjax.errors import UserError, shown
 from topicjax.probe.bert import Shape
+from topicjax.probe.pieces import SPECIALS
 from topicjax.store.files import reason
 
 Array = Any
 TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+TYPED = ("bert", "mpnet")
 FILES = ("config.json", "vocab.txt", "model.safetensors")
 NEEDED = {  # of config.json, and what is allowed; absent: the first
-    "model_type": ("bert", "mpnet"),
+    "model_type": TYPED,
     "hidden_act": ("gelu",),
     "position_embedding_type": ("absolute",),
 }
@@ -72,8 +74,9 @@ def parse(read: Callable[[str], bytes], source: str) -> Checkpoint:
     except ValueError as error:
         raise UserError(f"config.json of {source} is not JSON: {error}") from error
     shape, positions = check_config(config, source)
-    pieces = tuple(read("vocab.txt").decode("utf-8", "replace").rstrip("\n").split("\n"))
-    pieces = tuple(piece.rstrip("\r") for piece in pieces)
+    lines = read("vocab.txt").decode("utf-8", "replace").rstrip("\n").split("\n")
+    pieces = tuple(line.rstrip("\r") for line in lines)
+    check_pieces(pieces, source)
     weights = renamed(read_tensors(read("model.safetensors"), source))
     check_weights(weights, config, len(pieces), source)
     return Checkpoint(shape, weights, pieces, positions)
@@ -90,10 +93,17 @@ def check_config(config: Any, source: str) -> tuple[Shape, int]:
             )
     for name in (*SIZES, "max_position_embeddings"):
         if not isinstance(config.get(name), int) or config[name] < 1:
-            raise UserError(f"config.json of {source} has {name} {shown(config.get(name))}; allowed: 1 or more")
+            raise UserError(
+                f"config.json of {source} has {name} {shown(config.get(name))}; allowed: 1 or more"
+            )
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    if width % heads:
+        raise UserError(
+            f"config.json of {source} has hidden_size {width} and {heads} heads; allowed: a multiple"
+        )
     first = 2 if config["model_type"] == "mpnet" else 0
     epsilon = float(config.get("layer_norm_eps", 1e-12))
-    shape = Shape(config["num_hidden_layers"], config["num_attention_heads"], epsilon, first)
+    shape = Shape(config["num_hidden_layers"], heads, epsilon, first)
     return shape, config["max_position_embeddings"] - first
 
 
@@ -158,7 +168,9 @@ def check_weights(weights: Mapping[str, Array], config: Mapping[str, Any], piece
     """Raise a UserError unless all tensors are there, in the shapes that config.json asks for."""
     for name, shape in expected(config).items():
         if name not in weights:
-            raise UserError(f"model.safetensors of {source} has no {name}: it is no {config['model_type']} model")
+            raise UserError(
+                f"model.safetensors of {source} has no {name}: it is no {config['model_type']} model"
+            )
         if weights[name].shape != shape:
             raise UserError(
                 f"{name} of {source} has the shape {weights[name].shape}; config.json asks for {shape}"
@@ -167,6 +179,15 @@ def check_weights(weights: Mapping[str, Array], config: Mapping[str, Any], piece
         raise UserError(
             f"vocab.txt of {source} has {pieces:,} pieces; config.json allows {config['vocab_size']:,}"
         )
+
+
+def check_pieces(pieces: Sequence[str], source: str) -> None:
+    """Raise a UserError unless the pieces that every window needs are there."""
+    for name, others in SPECIALS.items():
+        if not set(others) & set(pieces):
+            raise UserError(
+                f"vocab.txt of {source} has no {name}; allowed: the pieces of {' or '.join(TYPED)}"
+            )
 
 
 def untrained(checkpoint: Checkpoint, seed: int, scale: float = 0.02) -> Checkpoint:
