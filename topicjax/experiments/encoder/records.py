@@ -7,6 +7,7 @@ Dimension letters: B documents, U rows, H heads, L layers, G settings of the gat
 """
 
 import collections
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,8 @@ SCALARS = (
     "eval_loss_uniform",  # attention of all layers forced uniform
     "eval_loss_silent",  # attention of all layers silenced
     "eval_loss_se",  # standard error of eval_loss over documents
-    "eval_gain_se",  # and of eval_loss_uniform - eval_loss, which are of the same documents
+    "eval_gain_se",  # of eval_loss_uniform - eval_loss, which are of the same documents
+    "eval_value_se",  # of eval_loss_silent - eval_loss_uniform
     "norm_e",
     "e_block",  # W_E^T W_E: same topic, other word - other topic
 )
@@ -46,6 +48,8 @@ BY_LAYER = (
     "entropy_deficit",  # log(number of keys) - entropy of attention, mean over positions and heads
     "loss_uniform",  # eval_loss with this layer's attention forced uniform
     "loss_silent",  # eval_loss with this layer's attention silenced
+    "gain_se",  # standard error of loss_uniform - eval_loss over documents
+    "value_se",  # and of loss_silent - loss_uniform
     *HEADS,  # norms of the rows of one head; NaN where there is no such head
 )
 HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
@@ -158,14 +162,19 @@ def gated_losses(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> 
 def loss_columns(spec: LayerSpec, part_MxB: jax.Array, counts_B: jax.Array) -> dict[str, jax.Array]:
     """Return the measured losses, given each document's part of them and which documents count."""
     loss_M = part_MxB.sum(axis=1)
+    uniform, silent = slice(3, 3 + spec.layers), slice(3 + spec.layers, None)
+    error = functools.partial(standard_error, counts_B=counts_B)
     return dict(
         eval_loss=loss_M[0],
         eval_loss_uniform=loss_M[1],
         eval_loss_silent=loss_M[2],
-        eval_loss_se=standard_error(part_MxB[0], counts_B),
-        eval_gain_se=standard_error(part_MxB[1] - part_MxB[0], counts_B),
-        loss_uniform=loss_M[3 : 3 + spec.layers],
-        loss_silent=loss_M[3 + spec.layers :],
+        eval_loss_se=error(part_MxB[0]),
+        eval_gain_se=error(part_MxB[1] - part_MxB[0]),
+        eval_value_se=error(part_MxB[2] - part_MxB[1]),
+        loss_uniform=loss_M[uniform],
+        loss_silent=loss_M[silent],
+        gain_se=jax.vmap(error)(part_MxB[uniform] - part_MxB[:1]),
+        value_se=jax.vmap(error)(part_MxB[silent] - part_MxB[uniform]),
     )
 
 
