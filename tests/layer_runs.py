@@ -30,20 +30,22 @@ def model(
     P_all, Q_all = (np.broadcast_to(part, step.shape) for part in (whole or (P.sum(0), Q.sum(0))))
     loss = changed.pop("eval_loss", INITIAL - P_all - Q_all)
     scalars = dict(loss=loss, eval_loss=loss, eval_loss_uniform=loss + Q_all)
-    scalars |= dict(eval_loss_silent=loss + Q_all + P_all, eval_loss_se=0.01, eval_gain_se=0.0)
+    scalars |= dict(eval_loss_silent=loss + Q_all + P_all, eval_loss_se=0.01)
+    scalars |= dict(eval_gain_se=0.0, eval_value_se=0.0)
     scalars |= dict(norm_e=10.0, e_block=0.5)
     scalars |= {name: changed.pop(name) for name in list(changed) if name in scalars}
     records = pd.DataFrame(dict(step=step) | scalars)
     details = []
     columns = {
         name: changed.pop(name)
-        for name in ("norm_v", "norm_k", "entropy_deficit", "attn_same_topic")
+        for name in ("norm_v", "norm_k", "entropy_deficit", "attn_same_topic", "gain_se", "value_se")
         if name in changed
     }
     for number, (own_P, own_Q) in enumerate(zip(P, Q, strict=True)):
         own = dict(norm_v=0.1 + 5 * own_P, norm_k=0.1 + 30 * own_Q, entropy_deficit=own_Q)
         own |= dict(rotation_v=0.01, attn_same_topic=0.02, attn_diff_topic=0.01)
         own |= dict(loss_uniform=loss + own_Q, loss_silent=loss + own_Q + own_P)
+        own |= dict(gain_se=0.0, value_se=0.0)
         own |= {name: values[number] for name, values in columns.items()}
         own["norm_q"] = own["norm_k"]
         details.append(pd.DataFrame(dict(step=step, layer=number + 1) | own))

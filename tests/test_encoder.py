@@ -257,14 +257,20 @@ def test_losses_by_layer_and_their_errors():
     np.testing.assert_allclose(found["eval_loss"], on.mean(), rtol=1e-5)
     np.testing.assert_allclose(found["eval_loss_uniform"], uniform.mean(), rtol=1e-5)
     np.testing.assert_allclose(found["eval_loss_silent"], silent.mean(), rtol=1e-5)
-    np.testing.assert_allclose(found["eval_loss_se"], on.std(ddof=1) / len(on) ** 0.5, rtol=1e-4)
-    gain = uniform - on
-    np.testing.assert_allclose(found["eval_gain_se"], gain.std(ddof=1) / len(on) ** 0.5, rtol=1e-3)
+    np.testing.assert_allclose(found["eval_loss_se"], error_of(on), rtol=1e-4)
+    np.testing.assert_allclose(found["eval_gain_se"], error_of(uniform - on), rtol=1e-3)
+    np.testing.assert_allclose(found["eval_value_se"], error_of(silent - uniform), rtol=1e-3)
     for layer in range(2):
-        alone = reference_losses(spec, params, False, uniform=(layer,), **how).mean()
-        np.testing.assert_allclose(found["loss_uniform"][layer], alone, rtol=1e-5)
-        alone = reference_losses(spec, params, False, silent=(layer,), **how).mean()
-        np.testing.assert_allclose(found["loss_silent"][layer], alone, rtol=1e-5)
+        flat = reference_losses(spec, params, False, uniform=(layer,), **how)
+        mute = reference_losses(spec, params, False, silent=(layer,), **how)
+        np.testing.assert_allclose(found["loss_uniform"][layer], flat.mean(), rtol=1e-5)
+        np.testing.assert_allclose(found["loss_silent"][layer], mute.mean(), rtol=1e-5)
+        np.testing.assert_allclose(found["gain_se"][layer], error_of(flat - on), rtol=1e-3)
+        np.testing.assert_allclose(found["value_se"][layer], error_of(mute - flat), rtol=1e-3)
+
+
+def error_of(values):
+    return values.std(ddof=1) / len(values) ** 0.5
 
 
 def test_norms_of_heads_add_up_to_those_of_layers():

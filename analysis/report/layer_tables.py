@@ -19,7 +19,11 @@ LOSSES = {  # column of the table: what it is of final values
     "attention_adds": ("final_eval_loss_uniform", "final_eval_loss"),
     "values_add": ("final_eval_loss_silent", "final_eval_loss_uniform"),
 }
-ERRORS_OF_ONE = {"loss": "final_eval_loss_se", "attention_adds": "final_eval_gain_se"}  # over documents
+ERRORS_OF_ONE = {  # over documents
+    "loss": "final_eval_loss_se",
+    "attention_adds": "final_eval_gain_se",
+    "values_add": "final_eval_value_se",
+}
 STAGE_LINES = {"line_stage1": "stage 1 line", "line_stage2": "stage 2 line", "line_bayes": "Bayes line"}
 HELD_OUT = dict(zip(HELD_OUT_LINES, ("stage 1, held out", "stage 2, held out"), strict=True))
 LAYER_COLUMNS = {  # a column of the cells, and what the table calls it

@@ -13,10 +13,13 @@ from ..trained_models import Frame
 
 ALL = 0  # the layer that stands for all layers together
 WHOLE = "all layers"
-NEEDED_TRAJECTORIES = ("eval_loss", "eval_loss_uniform", "eval_loss_silent", "eval_loss_se", "eval_gain_se")
+NEEDED_TRAJECTORIES = (
+    *("eval_loss", "eval_loss_uniform", "eval_loss_silent"),
+    *("eval_loss_se", "eval_gain_se", "eval_value_se"),
+)
 NORMS = ("norm_v", "norm_k", "norm_q")
 MEANS = ("entropy_deficit", "attn_same_topic", "attn_diff_topic")
-NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent")
+NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent", "gain_se", "value_se")
 KEYS = ["trial_id", "step"]
 
 
@@ -25,7 +28,8 @@ def layer_curves(run: Run) -> Frame:
 
     `trial` is the row of the trial; on, uniform and silent are the held-out losses with the attention of the
     layer (of all layers) as trained, forced uniform and silenced.  P = silent - uniform is what values add
-    under uniform attention, Q = uniform - on what attention adds to that, Q_all the same of all layers.
+    under uniform attention, Q = uniform - on what attention adds to that, Q_all the same of all layers;
+    value_se and gain_se are the standard errors of P and Q over documents.
     """
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
     records, trial = sort_records(run.trajectories, run.trials)
@@ -38,7 +42,7 @@ def layer_curves(run: Run) -> Frame:
         parts.append(layers.rename(columns=dict(loss_uniform="uniform", loss_silent="silent")))
     curves = pd.concat(parts, ignore_index=True).rename(columns=dict(eval_loss="on"))
     curves = curves.sort_values(["trial", "layer", "step"], ignore_index=True)
-    curves = curves.drop(columns=["eval_loss_uniform", "eval_loss_silent"])
+    curves = curves.drop(columns=["eval_loss_uniform", "eval_loss_silent", "eval_gain_se", "eval_value_se"])
     number = curves.groupby(["trial", "layer"], sort=False).ngroup().to_numpy()
     first = curves.loc[np.unique(number, return_index=True)[1]]
     names = (first["trial_id"] + ", " + first["layer"].map(part_name)).to_numpy()
@@ -48,9 +52,9 @@ def layer_curves(run: Run) -> Frame:
 
 def whole_model(scalars: Frame, details: Frame) -> Frame:
     """Return the curves of all layers together: norms of all weights, means over layers of the rest."""
-    whole = scalars.assign(
-        layer=ALL, uniform=scalars["eval_loss_uniform"], silent=scalars["eval_loss_silent"]
-    )
+    names = dict(uniform="eval_loss_uniform", silent="eval_loss_silent")
+    names |= dict(gain_se="eval_gain_se", value_se="eval_value_se")
+    whole = scalars.assign(layer=ALL, **{name: scalars[own] for name, own in names.items()})
     if not len(details):
         return whole.assign(**dict.fromkeys((*NORMS, *MEANS, "rotation_v"), np.nan))
     groups = details.groupby(KEYS, sort=False)

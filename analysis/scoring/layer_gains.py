@@ -50,9 +50,11 @@ def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[s
     P, Q = column(own, "P"), column(own, "Q")
     columns = dict(max_total=total, max_p=steady_maximum(up, P), max_q=steady_maximum(up, Q))
     columns["max_q_all"] = steady_maximum(up, column(own, "Q_all"))
-    for name, gain in (("p", P), ("q", Q), ("added", P + Q)):
+    error_P, error_Q = (np.nan_to_num(column(own, name)) for name in ("value_se", "gain_se"))
+    either = error_P + error_Q  # at least the error of the sum, whatever their correlation
+    for name, gain, error in (("p", P, error_P), ("q", Q, error_Q), ("added", P + Q, either)):
         columns[f"sure_{name}"] = sure_maximum(up, gain, cuts.noise)
-        columns[f"beyond_{name}"] = steady_maximum(up, gain - cuts.line_errors * gain_error(own, gain))
+        columns[f"beyond_{name}"] = steady_maximum(up, gain - cuts.line_errors * error)
     columns["topic_shift_max"] = steady_maximum(up, np.abs(topic_shift(records, curves)[kept]))
     return columns
 
@@ -64,14 +66,3 @@ def topic_shift(records: Records, curves: Frame) -> Array:
     """
     ratio = np.log(column(curves, "attn_same_topic") / column(curves, "attn_diff_topic"))
     return ratio - records.spread(ratio[records.start])
-
-
-def gain_error(curves: Frame, gain: Array) -> Array:
-    """Return the standard error of a gain over documents: that of Q_all, in proportion, at most the whole.
-
-    Records have the error of the whole model's gain only; a layer that has a share of the gain has its share
-    of the error.
-    """
-    error, whole = np.nan_to_num(column(curves, "eval_gain_se")), np.abs(column(curves, "Q_all"))
-    share = np.where(whole > 0, np.abs(gain) / np.where(whole > 0, whole, 1), 1)
-    return error * np.minimum(1, share)

@@ -55,7 +55,7 @@ class Programs:
         init, weights = (functools.partial(each, over_lanes=over_lanes) for each in (init_row, weights_row))
         taken, given = (*row, STATE_SHARDS, SHARDED), (STATE_SHARDS, SHARDED)
         self.functions = {  # to be compiled
-            "init": self._wrap(init, row, STATE_SHARDS),
+            "init": self._wrap(init, (*row, REPLICATED), STATE_SHARDS),
             "advance": self._wrap(advance, taken, given, donate=(2,)),
             "weights": self._wrap(weights, (SHARDED,), SHARDED),
         }
@@ -113,7 +113,13 @@ class Programs:
 
     def init(self, streams: Any, hypers: Any) -> RowState:
         """Return the state before the first step."""
-        return self._call("init", streams, hypers)
+        return self._call("init", streams, hypers, self.data)
+
+    @functools.cached_property
+    def data(self) -> Any:
+        """The experiment's data from outside, on every device."""
+        loaded = self.group.experiment.load_data(self.spec)
+        return jax.device_put(loaded, NamedSharding(self.mesh, REPLICATED))
 
     def advance(
         self, streams: Any, hypers: Any, state: RowState, steps_RxL: np.ndarray | None = None

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 
 from topicjax.engine import costs
 from topicjax.engine.plan import Group, make_groups
-from topicjax.engine.programs import SHARDED, STATE_SHARDS, Programs, device_mesh
+from topicjax.engine.programs import REPLICATED, SHARDED, STATE_SHARDS, Programs, device_mesh
 from topicjax.engine.progress import duration, size
 from topicjax.errors import UserError, shown
 from topicjax.experiments import Experiment, load_experiment
@@ -91,7 +91,8 @@ def compile_advance(group: Group, devices: Sequence[Any]) -> Any:
     mesh = device_mesh(devices)
     programs = Programs(group, mesh)
     streams, hypers = (placed(tree, mesh, SHARDED) for tree in argument_shapes(group))
-    state = jax.eval_shape(programs.functions["init"], streams, hypers)
+    data = placed(group.experiment.data_shapes(group.spec), mesh, REPLICATED)
+    state = jax.eval_shape(programs.functions["init"], streams, hypers, data)
     state = type(state)(*(placed(leaf, mesh, how) for leaf, how in zip(state, STATE_SHARDS, strict=True)))
     steps = placed(jax.ShapeDtypeStruct(programs.shape, "int32"), mesh, SHARDED)
     return programs.functions["advance"].lower(streams, hypers, state, steps).compile()
