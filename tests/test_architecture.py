@@ -18,7 +18,7 @@ ROOMS = (  # from the ground up; a room may import from its own floor only itsel
     ("encoder_settings", "overrides", "theory"),
     ("one_layer", "store"),
     ("corpora", "encoder"),
-    ("engine", "analysis", "export"),
+    ("engine", "analysis", "export", "probe"),
     ("api", "bench"),
     ("cli",),
     ("__main__",),

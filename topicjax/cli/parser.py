@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from topicjax.cli import commands, corpus_commands, folder_commands
+from topicjax.cli import commands, corpus_commands, folder_commands, probe_commands
 from topicjax.cli.terminal import one_line
 from topicjax.errors import shown
 from topicjax.version import __version__
@@ -55,6 +55,8 @@ def make_parser() -> argparse.ArgumentParser:
     planned.add_argument("--target", metavar="TOPOLOGY", help=target)
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
     add_corpus_options(add("corpus", corpus_commands.make_corpus, corpus))
+    probe = "measure how language models see topics: Figure 3, Tables 1 and 2"
+    probe_commands.add_probe_options(add("probe", probe_commands.probe_models, probe), path)
     add_folder_commands(add)
     add_bench_options(add("bench", commands.run_bench, "measure how fast this machine is, as ratios"))
     return parser

@@ -71,11 +71,17 @@ def compare(sums_KxN: Array, counts_KxN: Array) -> dict[str, float]:
     Matched: the mean over OTHER pairs at each distance, weighted by how many SAME pairs have that distance;
     distances at which either kind has no pair are left out of both matched means.
     """
-    same, other = sums_KxN.sum(axis=1) / counts_KxN.sum(axis=1)
-    both = (counts_KxN > 0).all(axis=0)
-    weight = counts_KxN[0, both]
-    near_same = sums_KxN[0, both].sum() / weight.sum()
-    near_other = (sums_KxN[1, both] / counts_KxN[1, both] * weight).sum() / weight.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):  # not a number where there are no pairs
+        same, other = sums_KxN.sum(axis=1) / counts_KxN.sum(axis=1)
+        both = (counts_KxN > 0).all(axis=0)
+        weight = counts_KxN[0, both]
+        near_same = sums_KxN[0, both].sum() / weight.sum()
+        near_other = (sums_KxN[1, both] / counts_KxN[1, both] * weight).sum() / weight.sum()
+        return differences(same, other, near_same, near_other)
+
+
+def differences(same: float, other: float, near_same: float, near_other: float) -> dict[str, float]:
+    """Return both means with their ratio and difference, plain and at equal distance."""
     values = {
         "same": same,
         "different": other,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from topicjax.experiments.encoder.model import feed_forward, layer_norm
 
 Weights = Mapping[str, jax.Array]
+OF_NO_LAYER = ("W_E", "W_P", "W_head", "b_pred", "gain_last", "bias_last")
 
 
 def encode(settings: Mapping[str, Any], weights: Weights, words_BxN: Any) -> tuple[jax.Array, jax.Array]:
@@ -25,7 +26,7 @@ def encode(settings: Mapping[str, Any], weights: Weights, words_BxN: Any) -> tup
         X_BxNxD = X_BxNxD + weights["W_P"].T[None, : words_BxN.shape[1]]
     found = []
     for layer in range(len(weights["W_K"])):
-        own = {name: leaf[layer] for name, leaf in weights.items() if name not in ("W_E", "W_P", "W_head")}
+        own = {name: leaf[layer] for name, leaf in weights.items() if name not in OF_NO_LAYER}
         A_BxHxNxN = attention(settings["heads"], own, normed_before(settings, own, "attention", X_BxNxD))
         values = partial(attended, own, A_BxHxNxN)
         X_BxNxD = sublayer(settings, own, "attention", X_BxNxD, values)
@@ -44,7 +45,9 @@ def normed_before(settings: Mapping[str, Any], own: Weights, name: str, X_BxNxD:
     return layer_norm(X_BxNxD, own[f"gain_{name}"], own[f"bias_{name}"]) if is_pre else X_BxNxD
 
 
-def sublayer(settings: Mapping[str, Any], own: Weights, name: str, X_BxNxD: jax.Array, function: Any) -> jax.Array:
+def sublayer(
+    settings: Mapping[str, Any], own: Weights, name: str, X_BxNxD: jax.Array, function: Any
+) -> jax.Array:
     """Return the states after a sublayer."""
     added_BxNxD = function(normed_before(settings, own, name, X_BxNxD))
     X_BxNxD = X_BxNxD + added_BxNxD if settings["residual"] else added_BxNxD

@@ -1,6 +1,6 @@
 """Figure 3, Tables 1 and 2 as data: similarity of embeddings and attention between words, model by model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from topicjax.corpora.corpus import Corpus
+from topicjax.errors import UserError
 from topicjax.probe import attention, similarity
 from topicjax.probe.cooccurrence import cut_windows, pick_windows, shared_windows
 from topicjax.probe.models import Model
@@ -27,6 +28,13 @@ class Choices:
     words: int = 64  # of a window
     windows: int = 2000  # one per document
     seed: int = 0
+
+    def check(self) -> None:
+        """Raise a UserError unless windows can hold pairs and be resampled."""
+        if not 2 <= self.words <= 512:
+            raise UserError(f"--words is {self.words}; allowed: 2 to 512")
+        if self.windows < 2:
+            raise UserError(f"--windows is {self.windows}; allowed: 2 or more")
 
 
 class Lists(NamedTuple):
@@ -51,7 +59,7 @@ def make_lists(topics: Topics, content: Corpus, choices: Choices) -> list[Lists]
     """Return the word lists of each threshold; pairs are as many as a topic has."""
     V = len(content.vocabulary)
     is_word_V = np.arange(V) >= 2
-    sizes = [round(threshold * V) for threshold in choices.thresholds]
+    sizes = [max(2, round(threshold * V)) for threshold in choices.thresholds]
     windows = cut_windows(np.asarray(content.ids), np.asarray(content.ends), choices.words)
     pairs = shared_windows(windows, is_word_V, max(size * (size - 1) // 2 for size in sizes))
     named = [(content.vocabulary[low], content.vocabulary[high]) for low, high in pairs]
@@ -64,13 +72,13 @@ def make_lists(topics: Topics, content: Corpus, choices: Choices) -> list[Lists]
 
 
 def measure(
-    models: Sequence[Model], lists: Sequence[Lists], content: Sequence[str], choices: Choices, say: Say
+    models: Iterable[Model], lists: Sequence[Lists], content: Sequence[str], choices: Choices, say: Say
 ) -> Measured:
     """Return the measurements of all models."""
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in Measured._fields}
     for model in models:
         say(f"{model.name}: embeddings")
-        own = {"model": model.name, "what": model.what}
+        own = {"model": model.name, "what": model.what, "is_trained": model.is_trained}
         tables["nine"] += [own | row for row in nine_words(model)]
         for listed in lists:
             tables["embeddings"].append(own | embedding_row(model, listed))

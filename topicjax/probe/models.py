@@ -3,7 +3,7 @@
 Dimension letters: B windows, W words of a window, N pieces, L layers, H heads, V words, D width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from topicjax.corpora.corpus import Corpus
 from topicjax.errors import UserError
 from topicjax.probe.bert import Shape, Weights, forward
 from topicjax.probe.pieces import mean_embeddings, pieces_of_words, special
-from topicjax.probe.weights import Checkpoint
+from topicjax.probe.weights import Checkpoint, untrained
 
 Array = Any
 LENGTHS = 32  # windows are padded to a multiple of it: few programs
@@ -26,6 +26,7 @@ class Model(NamedTuple):
 
     name: str
     what: str  # how it was trained, in a phrase
+    is_trained: bool
     corpus: Corpus  # whose words it reads
     is_known_V: np.ndarray  # words that it has an embedding for
     embedding_VxD: np.ndarray
@@ -41,8 +42,15 @@ class PieceWindows(NamedTuple):
     mean_BxWxN: np.ndarray  # averages over the pieces of each word
 
 
-def bert_model(name: str, what: str, checkpoint: Checkpoint, corpus: Corpus) -> Model:
-    """Return a pretrained model that reads a corpus's words in pieces."""
+def with_control(name: str, what: str, checkpoint: Checkpoint, corpus: Corpus, seed: int) -> Iterator[Model]:
+    """Yield a pretrained model, then its architecture with random weights."""
+    yield bert_model(name, what, True, checkpoint, corpus)
+    control = untrained(checkpoint, seed)
+    yield bert_model(f"{name}, random", f"control: {name} with random weights", False, control, corpus)
+
+
+def bert_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, corpus: Corpus) -> Model:
+    """Return a model of BERT's kind that reads a corpus's words in pieces."""
     words = pieces_of_words(corpus.vocabulary, checkpoint.pieces)
     ids = {piece: number for number, piece in enumerate(checkpoint.pieces)}
     unknown, begin, end = (special(piece, ids) for piece in ("[UNK]", "[CLS]", "[SEP]"))
@@ -56,7 +64,7 @@ def bert_model(name: str, what: str, checkpoint: Checkpoint, corpus: Corpus) -> 
         return np.asarray(program(weights, *in_pieces(words_BxW, words, begin, end, checkpoint.positions)))
 
     split = float(np.mean([len(pieces) > 1 for pieces, known in zip(words, is_known, strict=True) if known]))
-    return Model(name, what, corpus, is_known, embedding, attend, split)
+    return Model(name, what, is_trained, corpus, is_known, embedding, attend, split)
 
 
 def in_pieces(

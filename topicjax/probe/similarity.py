@@ -50,7 +50,8 @@ def averages(sums: TopicSums, weight_T: Array | None = None) -> dict[str, float]
     weight_T = np.ones(len(sums.same_T)) if weight_T is None else weight_T
     same = (weight_T @ sums.same_T) / (weight_T @ sums.same_pairs_T)
     other = (weight_T @ sums.other_TxT @ weight_T) / (weight_T @ sums.other_pairs_TxT @ weight_T)
-    return {"same": float(same), "different": float(other), "ratio": float(same / other)}
+    found = {"same": same, "different": other, "ratio": same / other, "excess": same - other}
+    return {name: float(value) for name, value in found.items()}
 
 
 def with_errors(
@@ -66,7 +67,9 @@ def with_errors(
         tries = [values(weight_T) for weight_T in weights_RxT]
         found = {}
         for name, value in values(None).items():
-            found |= {name: value, f"{name}_se": float(np.nanstd([other[name] for other in tries], ddof=1))}
+            finite = [other[name] for other in tries if np.isfinite(other[name])]
+            error = float(np.std(finite, ddof=1)) if len(finite) > 1 else np.nan
+            found |= {name: value, f"{name}_se": error}
     return found
 
 
@@ -84,4 +87,6 @@ def pair_cosine(embedding_WxD: Array, pairs_Px2: Array) -> dict[str, float]:
     """Return the mean cosine over pairs of words, and its standard error over pairs."""
     vectors = unit(embedding_WxD)
     cosine_P = (vectors[pairs_Px2[:, 0]] * vectors[pairs_Px2[:, 1]]).sum(axis=1)
+    if len(cosine_P) < 2:
+        return {"cosine": np.nan, "cosine_se": np.nan}
     return {"cosine": float(cosine_P.mean()), "cosine_se": float(cosine_P.std(ddof=1) / len(cosine_P) ** 0.5)}

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from topicjax.corpora.corpus import Corpus
 from topicjax.errors import UserError
+from topicjax.probe.cooccurrence import occurrences
 from topicjax.store.files import write_whole
 
 FIRST_WORD = 2  # below: [MASK], [UNK]
+MOST_TOPICS = 10_000
 TOP_WORDS = 10  # of a topic: for NPMI
 INSTALL = ".venv/bin/pip install --constraint constraints.txt --editable '.[text]'"
 
@@ -34,6 +35,11 @@ class Fit:
     eta: float = 0.01  # of words in a topic
     seed: int = 0
     workers: int = 1  # more would give other topics each time
+
+    def check(self) -> None:
+        """Raise a UserError unless words can be of the same topic and of different ones."""
+        if not 2 <= self.topics <= MOST_TOPICS:
+            raise UserError(f"--topics is {self.topics}; allowed: 2 to {MOST_TOPICS:,}")
 
 
 class Topics(NamedTuple):
@@ -52,12 +58,12 @@ def load_topics(corpus: Corpus, fit: Fit, folder: Path, say: Callable[[str], obj
     path = folder / f"topics-{short}.npz"
     if not path.exists():
         found = fit_topics(corpus, fit, about, say)
-        arrays = {"words": np.array(found.words), "probability": found.probability_TxV, "npmi": found.npmi_T}
-        described = np.array(json.dumps(found.about))
-        write_whole(path, lambda file: np.savez_compressed(file, about=described, **arrays))
+        kept = {"words": np.array(found.words), "probability": found.probability_TxV, "npmi": found.npmi_T}
+        kept["about"] = np.array(json.dumps(found.about))
+        write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **kept))
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as kept:
-            arrays = {name: kept[name] for name in ("words", "probability", "npmi", "about")}
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as read:
+            arrays = {name: read[name] for name in ("words", "probability", "npmi", "about")}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is damaged: remove it, and the topics are fitted again") from error
     words = tuple(map(str, arrays["words"]))
@@ -101,7 +107,7 @@ def npmi(corpus: Corpus, words_TxW: np.ndarray) -> np.ndarray:
     lengths = np.diff(corpus.ends, prepend=0)
     document = np.repeat(np.arange(len(lengths)), lengths)
     shape = (len(lengths), len(corpus.vocabulary))
-    contains = sparse.csc_array((np.ones(len(corpus.ids), np.int32), (document, corpus.ids)), shape) > 0
+    contains = occurrences(document, np.asarray(corpus.ids), shape)
     found = []
     for words in words_TxW:
         has_DxW = contains[:, words].toarray().astype(np.float64)
