@@ -18,6 +18,8 @@ ROOMS = (  # from the ground up; a room may import from its own floor only itsel
     ("encoder_settings", "overrides", "theory"),
     ("one_layer", "store"),
     ("corpora", "encoder"),
+    ("text_settings",),
+    ("text",),
     ("engine", "analysis", "export", "probe"),
     ("api", "bench"),
     ("cli",),

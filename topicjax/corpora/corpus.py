@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +15,20 @@ from topicjax.store.files import StoreError, explained, first_line, plain, scan,
 
 MASK, UNKNOWN = "[MASK]", "[UNK]"  # words 0 and 1 of every vocabulary
 ABOUT = "corpus.json"  # written last: a folder without it is no corpus
+HASH = re.compile("[0-9a-f]{12}")
+
+
+class Standard(NamedTuple):
+    """What is known of a corpus before it is made."""
+
+    hash: str
+    documents: int
+    words: int
+
+
 STANDARD = {  # the corpora of `make corpus`, which is deterministic
-    "wikipedia": "",
-    "wikipedia_content": "",
+    "wikipedia": Standard("000000000000", 0, 0),
+    "wikipedia_content": Standard("000000000001", 0, 0),
 }
 
 
@@ -53,10 +65,27 @@ def load_corpus(name_or_hash: str, folder: Path | None = None) -> Corpus:
 
 def missing(name_or_hash: str, folder: Path) -> str:
     """Return the sentence that says that a corpus is not there, and what to type."""
-    names = {own: name for name, own in STANDARD.items()}
+    names = {own.hash: name for name, own in STANDARD.items()}
     name = names.get(name_or_hash, name_or_hash)
     how = "make corpus" if name in STANDARD else "make corpus TEXT=my.txt, with the text that it was made of"
     return f"the corpus {name} is not in {folder}; to make it: {how}"
+
+
+def find_hash(name_or_hash: str) -> str | None:
+    """Return the hash of a corpus, given it or a name in the data folder or among the standard ones."""
+    if HASH.fullmatch(name_or_hash):
+        return name_or_hash
+    standard = STANDARD.get(name_or_hash)
+    return known_corpora(data_folder()).get(name_or_hash) or (standard and standard.hash)
+
+
+def corpus_size(known: str) -> tuple[int, int]:
+    """Return how many documents and words the corpus of this hash has, also before it is made if standard."""
+    for standard in STANDARD.values():
+        if standard.hash == known:
+            return standard.documents, standard.words
+    about = load_corpus(known).about
+    return about["documents"], about["words"]
 
 
 def known_corpora(folder: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from topicjax.trial import Trial, TrialSettings
 SHIPPED = {  # each with settings.TRIALS and experiment.EXPERIMENT
     "one_layer": "topicjax.experiments.one_layer",
     "encoder": "topicjax.experiments.encoder",
+    "text": "topicjax.experiments.text",
 }
 
 

@@ -16,6 +16,7 @@ from topicjax.probe.models import Model
 from topicjax.store.reader import Run, load
 
 EXPERIMENT = "text"
+UNKNOWN = 1  # the number of [UNK]
 
 
 def trained_encoder(folder: Path, trial_id: str | None) -> Iterator[Model]:
@@ -27,9 +28,10 @@ def trained_encoder(folder: Path, trial_id: str | None) -> Iterator[Model]:
     trials = trial_settings(EXPERIMENT)
     row = run.trials.set_index("trial_id").loc[found]
     settings = {name: value for name, value in row.to_dict().items() if name in trials.settings}
-    corpus = load_corpus(settings["corpus"])
+    corpus = as_read(load_corpus(settings["corpus"]), settings["vocabulary_size"], settings["unknown"])
     experiment, (spec, stream, hypers) = load_experiment(EXPERIMENT), trials.make_trial(settings)
-    first = experiment.weights(spec, experiment.init(spec, stream, hypers))
+    start = experiment.init(spec, trials.traced(stream), trials.traced(hypers))
+    first = experiment.weights(spec, start)
     sizes = f"{settings['layers']} layers x {settings['heads']} heads, width {settings['width']}"
     what = (
         f"masked language model, trained here: {sizes}, {run.snapshot_step(found):,} steps on {corpus.name}"
@@ -47,6 +49,17 @@ def best_trial(run: Run) -> str:
     return str(losses.idxmin())
 
 
+def as_read(corpus: Corpus, size: int, unknown: str) -> Corpus:
+    """Return a corpus as a model of so many words reads it: rarer words are [UNK], or left out."""
+    ids = np.where(np.asarray(corpus.ids) < size, corpus.ids, UNKNOWN)
+    vocabulary = corpus.vocabulary[:size]
+    if unknown == "shown":
+        return corpus._replace(ids=ids, vocabulary=vocabulary)
+    stays = ids != UNKNOWN
+    before = np.concatenate([[0], np.cumsum(stays)])
+    return corpus._replace(ids=ids[stays], ends=before[np.asarray(corpus.ends)], vocabulary=vocabulary)
+
+
 def encoder_model(
     name: str,
     what: str,
@@ -55,17 +68,17 @@ def encoder_model(
     weights: Mapping[str, Any],
     corpus: Corpus,
 ) -> Model:
-    """Return one of our encoders, which reads words as they are; those beyond its vocabulary are unknown."""
-    if "W_E" not in weights:
+    """Return one of our encoders, which reads words as they are."""
+    if settings["embedding"] == "one_hot":
         raise UserError(f"{name} has one-hot embeddings; allowed: trained or random ones")
-    V = weights["W_E"].shape[1]
-    place = np.arange(len(corpus.vocabulary))
     on_device = jax.device_put(dict(weights))
     program = jax.jit(partial(word_attention, dict(settings)))
+    most = weights["W_P"].shape[1] if "W_P" in weights else np.inf
 
     def attend(words_BxW: np.ndarray) -> np.ndarray:
+        if words_BxW.shape[1] > most:
+            raise UserError(f"{name} reads {most} words; allowed: --words {most} or fewer")
         return np.asarray(program(on_device, words_BxW))
 
-    embedding_VxD = np.zeros((len(place), weights["W_E"].shape[0]), np.float32)
-    embedding_VxD[:V] = np.asarray(weights["W_E"]).T
-    return Model(name, what, is_trained, corpus, (place >= 2) & (place < V), embedding_VxD, attend)
+    is_known_V = np.arange(len(corpus.vocabulary)) > UNKNOWN
+    return Model(name, what, is_trained, corpus, is_known_V, np.asarray(weights["W_E"]).T, attend)
