@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 from checkpoints import CONFIG, random_weights, write_folder
 
+import topicjax
 from topicjax import cli
 from topicjax.corpora.corpus import write_corpus
+from topicjax.sweep import product
 
 TOPICS = (
     "frog toad lizard newt snake",
@@ -72,6 +74,29 @@ def test_a_checkpoint_on_disk_has_its_rows_beside_random_weights(place, capsys):
     assert sorted(set(layers["layer"])) == [1, 2]
     topics = pd.read_csv(out / "topics.csv")["words"]
     assert {frozenset(words.split(", ")[:5]) for words in topics} == {frozenset(t.split()) for t in TOPICS}
+
+
+def test_our_own_encoder_is_shown_beside_its_start(place, capsys):
+    base = dict(
+        corpus="wikipedia", vocabulary_size=17, context=16, layers=2, heads=2, width=8, eval_windows=4
+    )
+    base |= dict(batch_size=4, steps=20, record_every=10, learning_rate=0.02)
+    run = topicjax.sweep("text", product(seed=range(2)), place / "results/wikipedia", base, lanes=1)
+    assert cli.main(["probe", "encoder", *SMALL]) == 0
+    best = run.trials.set_index("trial_id")["final_eval_loss"].idxmin()
+    table = pd.read_csv("results/tables/table1_attention_layers.csv")
+    names = [f"encoder {best[:6]}", f"encoder {best[:6]}, start"]
+    assert list(dict.fromkeys(table["model"])) == names
+    assert "trained here: 2 layers x 2 heads, width 8, 20 steps on wikipedia" in table["what"][0]
+    trained, start = (table.loc[table["model"] == name, "same"].to_numpy() for name in names)
+    assert np.abs(trained - start).max() > 1e-3 and start == pytest.approx(1, abs=0.3)
+    other = next(name for name in run.trials["trial_id"] if name != best)
+    assert cli.main(["probe", "--trial", other, *SMALL, "--out", "other"]) == 0
+    assert f"encoder {other[:6]}" in pd.read_csv("other/table2.csv")["model"].tolist()
+    capsys.readouterr()
+    assert cli.main(["probe", "--trial", other, "--topics", "3", "--words", "17", "--out", "none"]) == 2
+    assert "reads 16 words; allowed: --words 16 or fewer" in capsys.readouterr().err
+    assert not (place / "none").exists()
 
 
 def test_the_second_time_gives_the_same_tables(place, monkeypatch):
