@@ -107,13 +107,13 @@ def gains(run: Run, scores: Frame) -> Iterator[str]:
     """Give what the best cell has learned from context in the end, and through which attention."""
     ok = run.trials.loc[run.trials["status"] == "ok"]
     names = telling_settings(run)
-    if ok.empty:
+    if ok.empty or scores["unigram"].isna().all():
         return
     columns = [f"final_eval_loss{end}" for end in ("", "_uniform", "_silent")]
     table = (ok.groupby(names, dropna=False) if names else ok.groupby(lambda row: 0))[columns].mean()
     best = table[columns[0]].to_numpy().argmin()
     loss, uniform, silent = table.iloc[best]
-    line = np.nanmedian(scores["unigram"])
+    line = float(scores["unigram"].median())
     row = table.iloc[[best]].reset_index().iloc[0].to_dict()
     where = ", ".join(described(row, names)) if names else "all trials"
     yield (
