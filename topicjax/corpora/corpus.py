@@ -72,11 +72,12 @@ def missing(name_or_hash: str, folder: Path) -> str:
 
 
 def find_hash(name_or_hash: str) -> str | None:
-    """Return the hash of a corpus, given it or a name in the data folder or among the standard ones."""
+    """Return the hash of a corpus, given it or a name: of a standard one, else of one in the data folder."""
     if HASH.fullmatch(name_or_hash):
         return name_or_hash
-    standard = STANDARD.get(name_or_hash)
-    return known_corpora(data_folder()).get(name_or_hash) or (standard and standard.hash)
+    if name_or_hash in STANDARD:
+        return STANDARD[name_or_hash].hash
+    return known_corpora(data_folder()).get(name_or_hash)
 
 
 def corpus_size(known: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from topicjax.corpora.download import Say, fetch
 from topicjax.corpora.words import words_of
 from topicjax.errors import UserError
+from topicjax.store.files import first_line
 
 PROJECT, VERSION = "product-key-memory", "0.3.0"  # a package that carries enwik8 in its source archive
 ARCHIVE = f"product_key_memory-{VERSION}.tar.gz"
@@ -55,7 +56,9 @@ def read_enwik8(folder: Path, say: Say) -> str:
             member = archive.extractfile(MEMBER)
             raw = gzip.decompress(member.read()) if member else b""
     except (tarfile.TarError, KeyError, OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}; allowed: remove it and try again") from None
+        raise UserError(
+            f"{path} cannot be read: {first_line(error)}; allowed: remove it and try again"
+        ) from None
     if hashlib.md5(raw, usedforsecurity=False).hexdigest() != MD5:
         raise UserError(f"{path} does not hold enwik8; allowed: remove it and try again")
     return raw.decode(errors="ignore")  # its last byte is inside a character

@@ -21,7 +21,7 @@ from topicjax.experiments.encoder.records import (
 )
 from topicjax.experiments.encoder.settings import Hypers
 from topicjax.experiments.one_layer.model import Params
-from topicjax.experiments.text import losses
+from topicjax.experiments.text import word_losses
 from topicjax.experiments.text.rows import Rows, held_out_room
 from topicjax.experiments.text.settings import Spec
 
@@ -55,8 +55,8 @@ def gated_losses(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> 
 
     def under(gate_2xL: jax.Array) -> jax.Array:
         gates = layers.Gates(gate_2xL[0], gate_2xL[1])
-        output_FxV = losses.outputs(spec, hypers, params, held_out, held_out_room(spec), gates)
-        return losses.losses_of_windows(hypers.objective, output_FxV, held_out)
+        output_FxV = word_losses.outputs(spec, hypers, params, held_out, held_out_room(spec), gates)
+        return word_losses.losses_of_windows(hypers.objective, output_FxV, held_out)
 
     part_MxB = jax.lax.map(under, jnp.asarray(settings_Gx2xL))[which]
     return loss_columns(spec, part_MxB, held_out.weight_BxN.sum(axis=1) > 0)

@@ -19,7 +19,7 @@ from topicjax.experiments.one_layer.state import (
     next_state,
     split,
 )
-from topicjax.experiments.text import losses, rows
+from topicjax.experiments.text import rows, word_losses
 from topicjax.experiments.text.records import measure_model
 from topicjax.experiments.text.rows import Rows
 from topicjax.experiments.text.settings import SPECIAL, Spec, Stream
@@ -116,7 +116,7 @@ def update(
     """Return the state one step later, and the loss and gradients of that step."""
     trained, frozen = split(state.params, model.trained_names(spec))
     room = rows.room(spec, spec.batch_size)
-    loss, gradients = losses.loss_and_gradients(spec, hypers, trained, frozen, batch.rows, room)
+    loss, gradients = word_losses.loss_and_gradients(spec, hypers, trained, frozen, batch.rows, room)
     gradients = add_l2(hypers, state.params, gradients)
     return next_state(spec, hypers, state, gradients, batch.step), (loss, gradients)
 
