@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN_READY := .venv/.ready
 DEV_READY := .venv/.ready-dev
+TEXT_READY := .venv/.ready-text
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep report plan list bench gpu ray tpu test test-all lint clean
+.PHONY: help corpus tables sweep report plan list bench gpu ray tpu test test-all lint clean
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 
@@ -28,6 +29,18 @@ $(DEV_READY): $(RUN_READY)
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@
+
+$(TEXT_READY): $(RUN_READY)
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[text]'
+	@touch $@
+
+corpus: $(RUN_READY)  ## the words of Wikipedia for the sweeps on text, or of your own: make corpus [TEXT=my.txt]
+	@$(BIN)/topicjax corpus $(if $(TEXT),--text $(TEXT)) $(ARGS)
+
+tables: $(TEXT_READY)  ## topics in pretrained models (Figure 3, Tables 1 and 2): make tables [ARGS="mpnet"]
+	@$(BIN)/topicjax corpus
+	@$(BIN)/topicjax probe $(ARGS)
 
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
 	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)

@@ -188,6 +188,14 @@ def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, 
     compared exactly: both JSON and parquet keep every digit.
     """
     names = [f"{name}{end}" for end in ("", "_se") for name in (*LINES, *HELD_OUT_LINES)]
+    columns = line_values(trials, manifest, names)
+    return {name if name.startswith("held_out") else f"line_{name}": columns[name] for name in names}
+
+
+def line_values(
+    trials: pd.DataFrame, manifest: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return what the manifest's limit lines of these names are for each trial, NaN where there are none."""
     columns = {name: np.full(len(trials), np.nan) for name in names}
     tables: dict[tuple[str, ...], dict[tuple, dict]] = {}
     for entry in manifest.get("limit_lines", []):
@@ -206,4 +214,4 @@ def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, 
             found = [table[key].get(name) if key in table else None for key in keys]
             values = np.array([np.nan if value is None else value for value in found], float)
             columns[name] = np.where(is_known[kind], values[kind], columns[name])
-    return {name if name.startswith("held_out") else f"line_{name}": columns[name] for name in names}
+    return columns

@@ -29,15 +29,18 @@ def shapes(part, *lengths: int):
 def lowered_for(experiment, spec) -> tuple[str, ...]:
     """Return the platforms that a window of this program, from its start, can be lowered for."""
 
-    def window(stream, hypers):
-        state = orders.init_row(experiment, spec, stream, hypers)
+    def window(stream, hypers, data):
+        state = orders.init_row(experiment, spec, stream, hypers, data)
         state, records = orders.lanes_together(experiment, spec, stream, hypers, state, num_windows=1)
         return experiment.weights(spec, jax.tree.map(lambda leaf: leaf[0], state.trial_L)), records
 
-    export = jax.export.export(jax.jit(jax.vmap(window)), platforms=("cuda", "tpu"))
+    export = jax.export.export(jax.jit(jax.vmap(window, (0, 0, None))), platforms=("cuda", "tpu"))
     _, Stream, Hypers = experiment.settings.classes
     traced = experiment.settings.traced
-    return export(shapes(traced(Stream()), STREAMS), shapes(traced(Hypers()), STREAMS, LANES)).platforms
+    data = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), experiment.data_shapes(spec)
+    )
+    return export(shapes(traced(Stream()), STREAMS), shapes(traced(Hypers()), STREAMS, LANES), data).platforms
 
 
 QUICK = ("two_stage",)

@@ -354,7 +354,12 @@ SMALL += ["batch_size=4", "eval_documents=4"]
 
 
 QUICK = ("embeddings", "onset", "remark6", "smoke", "two_stage")  # other programs differ little from these
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in sweep_names()]
+ON_TEXT = ("wikipedia", "wikipedia_content")  # run on a corpus of their own in test_text
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+    for name in sweep_names()
+    if name not in ON_TEXT
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

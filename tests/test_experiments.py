@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from topicjax.engine import costs
 from topicjax.engine.plan import make_groups
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.errors import UserError
-from topicjax.experiments import Experiment, load_experiment, trial_settings
+from topicjax.experiments import Data, Experiment, load_experiment, trial_settings
 from topicjax.experiments.one_shot import one_shot
 from topicjax.settings import Real
 from topicjax.store.files import StoreError
@@ -99,6 +100,39 @@ def test_it_resumes_bit_for_bit_and_trains_nothing_twice(deep, tmp_path, monkeyp
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*/part-*")}
     train(tmp_path / "run")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*/part-*")} == before
+
+
+def test_data_from_outside_are_loaded_once_and_reach_every_stream(tmp_path):
+    """A stream's source holds the data; what is missing is missed before anything is written."""
+    loads = []
+
+    def load():
+        loads.append(1)
+        return np.arange(5.0, dtype=np.float32)
+
+    def measure(spec, stream, hypers, source, state, batch, made):
+        return DEEP["measure"](spec, stream, hypers, (), state, batch, made)._replace(error=source.sum())
+
+    shape = np.empty(5, np.float32)
+    own = replace(
+        DEEP["EXPERIMENT"],
+        data=lambda spec: Data(shape, load),
+        source=lambda spec, stream, data: data + stream.seed,
+        measure=measure,
+    )
+    sweep = product(seed=range(3), learning_rate=(0.01, 0.05))
+    for order in ("lane", "together"):
+        run = topicjax.sweep(own, sweep, tmp_path / order, SMALL, order=order, devices=jax.devices()[:2])
+        np.testing.assert_allclose(run.trials["final_error"], 10 + 5 * run.trials["seed"])
+    assert len(loads) == 4  # before anything is written, and on the devices
+    missing = replace(own, data=lambda spec: Data(shape, lambda: fail("it is not there")))
+    with pytest.raises(UserError, match="it is not there"):
+        topicjax.sweep(missing, sweep, tmp_path / "new", SMALL)
+    assert not (tmp_path / "new").exists()
+
+
+def fail(sentence: str):
+    raise UserError(sentence)
 
 
 def test_trials_of_different_experiments_have_different_ids_and_folders(deep):

@@ -9,6 +9,7 @@ or `bool` field follows from its type.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -197,7 +198,36 @@ class Flag:
         return np.bool_(value)
 
 
-Kind = Whole | Real | Choice | Flag
+@dataclass(frozen=True)
+class Key:
+    """A name for something outside; `find` returns what identifies it whatever it is called, or None."""
+
+    find: Callable[[str], str | None]
+    described: str
+
+    @property
+    def allowed(self) -> str:
+        """Return what is allowed, in words."""
+        return self.described
+
+    def read(self, text: str) -> str:
+        """Return the text itself."""
+        return text
+
+    def convert(self, value: Any) -> Any:
+        """Return what identifies the thing that has this name, or None if there is none."""
+        return self.find(value) if isinstance(value, str) else None
+
+    def holds(self, value: Any) -> bool:
+        """Return True: what is unknown was refused before."""
+        return True
+
+    def traced(self, value: Any) -> np.generic:
+        """Raise: compiled programs take numbers."""
+        raise TypeError("a key is no number; allowed: in a Spec only")
+
+
+Kind = Whole | Real | Choice | Flag | Key
 
 
 class Setting(NamedTuple):

@@ -20,7 +20,7 @@ from ..outputs import subfolder, write_file
 from ..pictures import Picture, counted, label
 from ..scoring.cells import score_cells
 from ..scoring.stages import CUTS, score_trials, write_stages
-from . import any_experiment, encoder, page, tables
+from . import any_experiment, encoder, page, tables, text
 from .catalogue import EXPLORER, FIGURES, LEAD, TABLES, Entry, has_few_cells
 from .definitions import definitions
 from .end_tables import convergence
@@ -59,7 +59,10 @@ CLASS_WORDS = (
     "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
     f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
 )
-CATALOGUES = {"encoder": (encoder.CATALOGUE,)}  # of experiments that have more than any has
+CATALOGUES = {
+    "encoder": (encoder.CATALOGUE,),
+    "text": (text.CATALOGUE,),
+}  # of experiments that have more than any has
 LIVE_FIGURES = ("Maps",)  # sections of a page that is made again and again
 EVERYTHING = Selection()
 ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No map to explore"}

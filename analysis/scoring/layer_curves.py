@@ -18,7 +18,8 @@ NEEDED_TRAJECTORIES = (
     *("eval_loss_se", "eval_gain_se", "eval_value_se"),
 )
 NORMS = ("norm_v", "norm_k", "norm_q")
-MEANS = ("entropy_deficit", "attn_same_topic", "attn_diff_topic")
+OF_TOPICS = ("attn_same_topic", "attn_diff_topic")  # not recorded where words have no topics
+MEANS = ("entropy_deficit", *OF_TOPICS)
 NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent", "gain_se", "value_se")
 KEYS = ["trial_id", "step"]
 
@@ -35,10 +36,12 @@ def layer_curves(run: Run) -> Frame:
     records, trial = sort_records(run.trajectories, run.trials)
     scalars = records[[*KEYS, *NEEDED_TRAJECTORIES, *(["e_block"] if "e_block" in records else [])]]
     scalars = scalars.assign(trial=trial, Q_all=records["eval_loss_uniform"] - records["eval_loss"])
-    parts = [whole_model(scalars, run.details)]
-    if len(run.details):
-        check_columns(run.details, ("layer", *NEEDED_DETAILS), f"{run.folder}/details")
-        layers = run.details[[*KEYS, "layer", *NEEDED_DETAILS]].merge(scalars, on=KEYS)
+    unknown: dict[str, float] = {name: np.nan for name in OF_TOPICS if name not in run.details}
+    details = run.details.assign(**unknown) if len(run.details) else run.details
+    parts = [whole_model(scalars, details)]
+    if len(details):
+        check_columns(details, ("layer", *NEEDED_DETAILS), f"{run.folder}/details")
+        layers = details[[*KEYS, "layer", *NEEDED_DETAILS]].merge(scalars, on=KEYS)
         parts.append(layers.rename(columns=dict(loss_uniform="uniform", loss_silent="silent")))
     curves = pd.concat(parts, ignore_index=True).rename(columns=dict(eval_loss="on"))
     curves = curves.sort_values(["trial", "layer", "step"], ignore_index=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from topicjax.cli import commands, folder_commands
+from topicjax.cli import commands, corpus_commands, folder_commands, probe_commands
 from topicjax.cli.terminal import one_line
 from topicjax.errors import shown
 from topicjax.version import __version__
@@ -46,6 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     settings = "list every setting of a trial: default, what is allowed, meaning"
     plan = "say what a sweep would do and cost, without doing it"
+    corpus = "make the corpora of Wikipedia, or of a text of your own, in data/ (or TOPICJAX_DATA)"
     add("list", commands.list_sweeps, "list the sweeps there are", prints=True)
     listed = add("settings", commands.list_settings, settings, prints=True)
     listed.add_argument("sweep", nargs="?", help="the sweep of another experiment (default: the topic model)")
@@ -53,6 +54,9 @@ def make_parser() -> argparse.ArgumentParser:
     target = "compile for TPUs that are not here, as v5e:2x2, and say whether it fits (needs make tpu)"
     planned.add_argument("--target", metavar="TOPOLOGY", help=target)
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
+    add_corpus_options(add("corpus", corpus_commands.make_corpus, corpus))
+    probe = "measure how language models see topics: Figure 3, Tables 1 and 2"
+    probe_commands.add_probe_options(add("probe", probe_commands.probe_models, probe), path)
     add_folder_commands(add)
     add_bench_options(add("bench", commands.run_bench, "measure how fast this machine is, as ratios"))
     return parser
@@ -89,6 +93,15 @@ def path(text: str) -> Path:
             f"{shown(text)} is too long; allowed: names of up to {MAX_NAME} bytes, {MAX_PATH} in all"
         )
     return Path(text)
+
+
+def add_corpus_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of corpus."""
+    parser.add_argument("--text", type=path, metavar="FILE", help="UTF-8 text, one document per line")
+    named = "name of the corpora NAME and NAME_content (default: that of the file)"
+    parser.add_argument("--name", help=named)
+    size = "words of the vocabulary, [MASK] and [UNK] among them (default: 32,768, or all there are)"
+    parser.add_argument("--vocabulary", type=int, metavar="N", help=size)
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:

@@ -46,14 +46,14 @@ def sizes(experiment: Experiment, spec: Any) -> Sizes:
     """Return the bytes and records that the functions of an experiment make, from their shapes."""
     stream, hypers = example(experiment)
 
-    def make(stream: Any, hypers: Any) -> tuple[Any, ...]:
-        state, source = experiment.init(spec, stream, hypers), experiment.source(spec, stream)
+    def make(stream: Any, hypers: Any, data: Any) -> tuple[Any, ...]:
+        state, source = experiment.init(spec, stream, hypers), experiment.make_source(spec, stream, data)
         batch = experiment.batch(spec, stream, source, jax.numpy.zeros((), jax.numpy.int32))
         _, made = experiment.update(spec, stream, hypers, state, batch)
         record = experiment.measure(spec, stream, hypers, source, state, batch, made)
         return state, experiment.weights(spec, state), source, batch, record
 
-    state, weights, source, batch, record = jax.eval_shape(make, stream, hypers)
+    state, weights, source, batch, record = jax.eval_shape(make, stream, hypers, experiment.data_shapes(spec))
     shapes = {name: leaf.shape for name, leaf in record._asdict().items()}
     return Sizes(tree_bytes(state), tree_bytes(weights), tree_bytes(source), tree_bytes(batch), shapes)
 
@@ -76,11 +76,12 @@ def step_flops(experiment: Experiment, spec: Any) -> float:
     if experiment.step_flops is not None:
         return max(LEAST_STEP_FLOPS, experiment.step_flops(spec))
 
-    def step(stream: Any, hypers: Any) -> Any:
-        batch = experiment.batch(spec, stream, experiment.source(spec, stream), jax.numpy.int32(0))
+    def step(stream: Any, hypers: Any, data: Any) -> Any:
+        source = experiment.make_source(spec, stream, data)
+        batch = experiment.batch(spec, stream, source, jax.numpy.int32(0))
         return experiment.update(spec, stream, hypers, experiment.init(spec, stream, hypers), batch)
 
-    analysis = jax.jit(step).lower(*example(experiment)).cost_analysis() or {}
+    analysis = jax.jit(step).lower(*example(experiment), experiment.data_shapes(spec)).cost_analysis() or {}
     return max(LEAST_STEP_FLOPS, analysis.get("flops", 0.0))
 
 

@@ -44,12 +44,17 @@ def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def init_row(
-    experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, over_lanes: OverLanes = jax.vmap
+    experiment: Experiment,
+    spec: Any,
+    stream: Any,
+    hypers_L: Any,
+    data: Any = (),
+    over_lanes: OverLanes = jax.vmap,
 ) -> RowState:
     """Return the state of a stream row before the first step."""
     trial_L = over_lanes(lambda hypers: experiment.init(spec, stream, hypers))(hypers_L)
     zero = jnp.zeros((), jnp.int32)
-    return RowState(zero, zero, experiment.source(spec, stream), trial_L)
+    return RowState(zero, zero, experiment.make_source(spec, stream, data), trial_L)
 
 
 def weights_row(experiment: Experiment, spec: Any, trial_L: Any, over_lanes: OverLanes = jax.vmap) -> Any:

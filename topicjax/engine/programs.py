@@ -57,7 +57,7 @@ class Programs:
         init, weights = (functools.partial(each, over_lanes=over_lanes) for each in (init_row, weights_row))
         taken, given = (*row, STATE_SHARDS, SHARDED), (STATE_SHARDS, SHARDED)
         self.functions = {  # to be compiled
-            "init": self._wrap(init, row, STATE_SHARDS),
+            "init": self._wrap(init, (*row, REPLICATED), STATE_SHARDS),
             "advance": self._wrap(advance, taken, given, donate=(2,)),
             "weights": self._wrap(weights, (SHARDED,), SHARDED),
         }
@@ -129,10 +129,11 @@ class Programs:
         stream, hypers = costs.example(self.group.experiment)
         streams, hypers = with_axes(stream, self.shape[:1]), with_axes(hypers, self.shape)
         row = placed(streams, SHARDED), placed(hypers, SHARDED)
-        state = jax.eval_shape(self.functions["init"], *row)
+        data = placed(self.group.experiment.data_shapes(self.spec), REPLICATED)
+        state = jax.eval_shape(self.functions["init"], *row, data)
         state = RowState(*(placed(leaf, how) for leaf, how in zip(state, STATE_SHARDS, strict=True)))
         steps = placed(jax.ShapeDtypeStruct(self.shape, np.int32), SHARDED)
-        return {"init": row, "advance": (*row, state, steps)}
+        return {"init": (*row, data), "advance": (*row, state, steps)}
 
     def arguments(self, rows: Sequence[StreamRow]) -> tuple[Any, Any]:
         """Return the Streams and Hypers of a chunk on the devices, padded to the group's shape."""
@@ -150,7 +151,13 @@ class Programs:
 
     def init(self, streams: Any, hypers: Any) -> RowState:
         """Return the state before the first step."""
-        return self._call("init", streams, hypers)
+        return self._call("init", streams, hypers, self.data)
+
+    @functools.cached_property
+    def data(self) -> Any:
+        """The experiment's data from outside, on every device."""
+        loaded = self.group.experiment.load_data(self.spec)
+        return jax.device_put(loaded, NamedSharding(self.mesh, REPLICATED))
 
     def advance(
         self, streams: Any, hypers: Any, state: RowState, steps_RxL: np.ndarray | None = None

@@ -157,6 +157,8 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
     experiment = load_experiment(named.experiment)
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
     groups, options = plan_groups(experiment, by_id, folder, options)  # before anything is written
+    for group in groups:
+        experiment.load_data(group.spec)  # what is missing is missed now
     with Writer(folder, named.name, options.extend) as writer:
         groups = unfinished(groups, folder)  # another run may have finished some just now
         left = sum(group.num_trials for group in groups)

@@ -20,6 +20,7 @@ from topicjax.trial import Trial, TrialSettings
 SHIPPED = {  # each with settings.TRIALS and experiment.EXPERIMENT
     "one_layer": "topicjax.experiments.one_layer",
     "encoder": "topicjax.experiments.encoder",
+    "text": "topicjax.experiments.text",
 }
 
 
@@ -33,6 +34,13 @@ class Line(NamedTuple):
 
     entry: dict[str, Any]
     compute: Callable[[], dict[str, Any]]
+
+
+class Data(NamedTuple):
+    """Data from outside that trials of a Spec share: the shapes of its arrays, and what loads them."""
+
+    shapes: Any  # a tree of things with a shape and a dtype; known without the data, for plans
+    load: Callable[[], Any]  # the same tree of NumPy arrays, or a UserError that says how to get them
 
 
 def no_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> list[Line]:
@@ -62,7 +70,7 @@ class Experiment:
 
     settings: TrialSettings
     Record: type  # NamedTuple: the columns of the trajectories, and of the details if there are any
-    source: Callable[..., Any]  # (spec, stream) -> what a stream fixes for the whole training
+    source: Callable[..., Any]  # (spec, stream, data if any) -> what a stream fixes for the whole training
     batch: Callable[..., Any]  # (spec, stream, source, step) -> the data of a step
     init: Callable[..., Any]  # (spec, stream, hypers) -> state
     update: Callable[..., Any]  # (spec, stream, hypers, state, batch) -> (next state, by-products)
@@ -74,6 +82,7 @@ class Experiment:
     trial_bytes: Callable[..., float] | None = None  # (spec) -> about the least memory of a trial, at once
     step_flops: Callable[..., float] | None = None  # (spec) -> useful work; None: counted in the program
     draw_cost: float = 2.0  # drawing a step's data takes about as long as training so many trials one step
+    data: Callable[[Any], Data] | None = None  # (spec) -> data from outside; None: streams draw all there is
     lines: Callable[..., list[Line]] = no_lines  # (trials, known entries) -> limit lines yet to be computed
     decider: Callable[[Sequence[dict[str, Any]]], Decide] = (
         no_decider  # (limit lines) -> when a trial may end
@@ -98,6 +107,18 @@ class Experiment:
     def may_stop(self, spec: Any) -> bool:
         """Return whether the trials of a Spec end once they are decided, as its setting `until` says."""
         return getattr(spec, "until", "steps") == "decided"
+
+    def make_source(self, spec: Any, stream: Any, data: Any) -> Any:
+        """Return what a stream fixes for the whole training, with the data from outside if there are any."""
+        return self.source(spec, stream) if self.data is None else self.source(spec, stream, data)
+
+    def data_shapes(self, spec: Any) -> Any:
+        """Return the shapes of the data from outside; an empty tree if there are none."""
+        return () if self.data is None else self.data(spec).shapes
+
+    def load_data(self, spec: Any) -> Any:
+        """Return the data from outside; an empty tree if there are none."""
+        return () if self.data is None else self.data(spec).load()
 
     @property
     def healthy_columns(self) -> tuple[str, ...]:

@@ -7,14 +7,14 @@ H heads, A size of a head, V vocabulary, L layers.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.encoder.model import feed_forward, layer_norm
 from topicjax.experiments.encoder.rows import Rows
-from topicjax.experiments.encoder.settings import Hypers, Spec, code
+from topicjax.experiments.encoder.settings import Hypers, LayerSpec, code
 from topicjax.experiments.one_layer.losses import queries_loss
 from topicjax.experiments.one_layer.model import Params
 
@@ -29,13 +29,13 @@ class Gates(NamedTuple):
 Watch = Callable[[jax.Array], object]  # takes the attention of a layer, B x H x R x U
 
 
-def open_gates(spec: Spec) -> Gates:
+def open_gates(spec: LayerSpec) -> Gates:
     """Return the gates of the model as it is trained."""
     return Gates(jnp.ones(spec.layers), jnp.ones(spec.layers))
 
 
 def outputs(
-    spec: Spec,
+    spec: LayerSpec,
     hypers: Hypers,
     params: Params,
     rows: Rows,
@@ -46,10 +46,35 @@ def outputs(
 
     `watch` is called with the attention of each layer; all rows are computed in the last layer too then.
     """
-    Q = rows.target_BxQxV.shape[1]
-    W_E = params["W_E"] if "W_E" in params else jnp.eye(spec.vocabulary)
-    X_BxUxD = W_E.T[rows.token_BxU]
-    if spec.positions:
+    X_BxQxD = states(spec, hypers, params, rows, rows.target_BxQxV.shape[1], gates, watch)
+    return X_BxQxD @ head(spec, params) + params["b_pred"][None, None, :]
+
+
+def head(spec: LayerSpec, params: Params) -> jax.Array:
+    """Return the matrix, D x V, that makes outputs of states."""
+    return embedding(spec, params) if spec.head == "tied" else params["W_head"].T
+
+
+def embedding(spec: LayerSpec, params: Params) -> jax.Array:
+    """Return W_E, D x V."""
+    return params["W_E"] if "W_E" in params else jnp.eye(spec.vocabulary)
+
+
+def states(
+    spec: LayerSpec,
+    hypers: Hypers,
+    params: Params,
+    rows: Any,
+    Q: int,
+    gates: Gates | None = None,
+    watch: Watch | None = None,
+) -> jax.Array:
+    """Return the last states of the first Q rows of each document: those that predict.
+
+    Of the rows their token_BxU, place_BxU and keys_BxU are used.
+    """
+    X_BxUxD = embedding(spec, params).T[rows.token_BxU]
+    if spec.places:
         X_BxUxD = X_BxUxD + params["W_P"].T[rows.place_BxU]
     for layer in range(spec.layers):
         own = {name: leaf[layer] for name, leaf in params.items() if leaf.ndim > 1 and name in STACKED}
@@ -57,9 +82,7 @@ def outputs(
         needed = Q if layer == spec.layers - 1 and watch is None else X_BxUxD.shape[1]
         X_BxUxD = attend(spec, hypers, own, rows.keys_BxU, X_BxUxD, needed, gate, watch)
         X_BxUxD = transform(spec, hypers, own, X_BxUxD) if spec.mlp else X_BxUxD
-    X_BxQxD = normed(hypers, "pre", X_BxUxD[:, :Q], params["gain_last"], params["bias_last"])
-    head_DxV = W_E if spec.head == "tied" else params["W_head"].T
-    return X_BxQxD @ head_DxV + params["b_pred"][None, None, :]
+    return normed(hypers, "pre", X_BxUxD[:, :Q], params["gain_last"], params["bias_last"])
 
 
 STACKED = ("W_K", "W_Q", "W_V", "W_O", "W_1", "b_1", "W_2", "b_2")
@@ -67,7 +90,7 @@ STACKED += ("gain_attention", "bias_attention", "gain_mlp", "bias_mlp")
 
 
 def attend(
-    spec: Spec,
+    spec: LayerSpec,
     hypers: Hypers,
     own: Params,
     keys_BxU: jax.Array,
@@ -97,7 +120,7 @@ def attend(
     return normed(hypers, "post", passed_on(hypers, X_BxUxD[:, :needed]) + joined_BxRxD, gain, bias)
 
 
-def transform(spec: Spec, hypers: Hypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
+def transform(spec: LayerSpec, hypers: Hypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
     """Return the states after a layer's MLP."""
     gain, bias = own["gain_mlp"], own["bias_mlp"]
     inside_BxRxD = normed(hypers, "pre", X_BxRxD, gain, bias)
@@ -119,7 +142,7 @@ def passed_on(hypers: Hypers, X: jax.Array) -> jax.Array:
     return X * hypers.residual.astype(X.dtype)
 
 
-def in_heads(spec: Spec, X_BxRxD: jax.Array) -> jax.Array:
+def in_heads(spec: LayerSpec, X_BxRxD: jax.Array) -> jax.Array:
     """Return the states with the axis of the heads apart."""
     return X_BxRxD.reshape(*X_BxRxD.shape[:2], spec.heads, spec.head_size)
 
@@ -155,7 +178,7 @@ def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQx
 
 
 def loss_and_gradients(
-    spec: Spec, hypers: Hypers, trained: Params, frozen: Params, rows: Rows
+    spec: LayerSpec, hypers: Hypers, trained: Params, frozen: Params, rows: Rows
 ) -> tuple[jax.Array, Params]:
     """Return eq. (1), and its gradients for the trained parameters."""
     output_BxQxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows), trained)

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.encoder.settings import Hypers, Spec, code
+from topicjax.experiments.encoder.settings import Hypers, LayerSpec, code
 from topicjax.experiments.one_layer.model import Initializer, Params, initializer, masked_softmax
 
 EPSILON = 1e-5  # of layer norms
@@ -21,7 +21,7 @@ BY_LAYER = ("W_K", "W_Q", "W_V")  # start near zero; their rows are those of the
 class Encoder(nn.Module):
     """States X = W_E tokens; in each layer attention, then the MLP; outputs by W_E^T or by W_head."""
 
-    spec: Spec
+    spec: LayerSpec
     hypers: Hypers
 
     @nn.compact
@@ -32,7 +32,7 @@ class Encoder(nn.Module):
         V = spec.vocabulary
         W_E = weights["W_E"] if spec.embedding != "one_hot" else jnp.eye(V)
         X_NxD = W_E.T[shown_N]
-        if spec.positions:
+        if spec.places:
             X_NxD = X_NxD + weights["W_P"].T[: len(shown_N)]
         is_pre = hypers.layer_norm == code("layer_norm", "pre")
         is_post = hypers.layer_norm == code("layer_norm", "post")
@@ -84,7 +84,7 @@ def along(values_D: jax.Array, X: jax.Array) -> jax.Array:
     return values_D.reshape((1,) * (X.ndim - 1) + values_D.shape)
 
 
-def parameters(spec: Spec, hypers: Hypers) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
+def parameters(spec: LayerSpec, hypers: Hypers) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
     """Return the initial distribution and the shape of every parameter, those of layers stacked."""
     L, D, V, M = spec.layers, spec.size, spec.vocabulary, spec.mlp
     near_zero, usual = by_layer(initializer(hypers)), by_layer(usual_initializer)
@@ -95,8 +95,8 @@ def parameters(spec: Spec, hypers: Hypers) -> dict[str, tuple[Initializer, tuple
     found |= {"W_V": (near_zero, (L, D, D)), "b_pred": (zeros, (V,))}
     if spec.embedding != "one_hot":
         found |= {"W_E": (embedding, (D, V))}
-    if spec.positions:
-        found |= {"W_P": (embedding, (D, spec.positions))}
+    if spec.places:
+        found |= {"W_P": (embedding, (D, spec.places))}
     if spec.output_projection:
         found |= {"W_O": (usual, (L, D, D))}
     if M:
@@ -118,13 +118,13 @@ def by_layer(draw: Initializer) -> Initializer:
     return lambda key, shape: jnp.stack([draw(own, shape[1:]) for own in jax.random.split(key, shape[0])])
 
 
-def init(spec: Spec, hypers: Hypers, key: jax.Array) -> Params:
+def init(spec: LayerSpec, hypers: Hypers, key: jax.Array) -> Params:
     """Return the initial parameters, frozen ones included."""
     found = Encoder(spec, hypers).init(key, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))["params"]
     return {name: jnp.asarray(leaf) for name, leaf in found.items()}
 
 
-def trained_names(spec: Spec) -> tuple[str, ...]:
+def trained_names(spec: LayerSpec) -> tuple[str, ...]:
     """Return the names of the parameters that training changes; all others are frozen."""
     frozen = {"W_K", "W_Q"} if spec.attention == "uniform" else set()
     frozen |= {"W_E"} if spec.embedding != "trained" else set()

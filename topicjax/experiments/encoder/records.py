@@ -17,7 +17,7 @@ import numpy as np
 from topicjax.experiments.encoder import layers
 from topicjax.experiments.encoder.layers import Gates
 from topicjax.experiments.encoder.rows import Rows, with_usual_rows
-from topicjax.experiments.encoder.settings import MAX_HEADS, Hypers, Spec
+from topicjax.experiments.encoder.settings import MAX_HEADS, Hypers, LayerSpec, Spec
 from topicjax.experiments.one_layer.bags import padded
 from topicjax.experiments.one_layer.model import Params
 from topicjax.experiments.one_layer.records import norm, rotation, topic_block
@@ -76,8 +76,22 @@ def measure_model(
     gradients: Params,
 ) -> Any:
     """Return the record of a trial at a step, given the loss and gradients of that step's batch."""
-    nan, L = jnp.full((), jnp.nan), spec.layers
+    nan = jnp.full((), jnp.nan)
     embedding = params.get("W_E")
+    return Record(
+        loss=loss,
+        **gated_losses(spec, hypers, held_out, params),
+        e_block=nan if embedding is None else embedding_block(spec, embedding),
+        **weight_columns(spec, params, earlier_value, has_past, gradients),
+        **attention_means(spec, hypers, held_out, params)._asdict(),
+    )
+
+
+def weight_columns(
+    spec: LayerSpec, params: Params, earlier_value: jax.Array, has_past: jax.Array, gradients: Params
+) -> dict[str, jax.Array]:
+    """Return what records say of the weights alone: norms, gradients, how W^V turns."""
+    L = spec.layers
     names = {"k": "W_K", "q": "W_Q", "v": "W_V"}
     norms = {f"norm_{letter}": norm_by_layer(params[name]) for letter, name in names.items()}
     grad_norms = {
@@ -85,15 +99,11 @@ def measure_model(
         for letter, name in names.items()
     }
     rotation_L = jax.vmap(rotation)(params["W_V"], earlier_value)
-    return Record(
-        loss=loss,
-        **gated_losses(spec, hypers, held_out, params),
-        norm_e=nan if embedding is None else norm(embedding),
-        e_block=nan if embedding is None else embedding_block(spec, embedding),
+    return dict(
+        norm_e=norm(params["W_E"]) if "W_E" in params else jnp.full((), jnp.nan),
         **norms,
         **grad_norms,
         rotation_v=jnp.where(has_past, rotation_L, jnp.nan),
-        **attention_means(spec, hypers, held_out, params)._asdict(),
         **head_norms(spec, {letter: params[name] for letter, name in names.items()}),
     )
 
@@ -103,7 +113,7 @@ def norm_by_layer(matrix_LxDxD: jax.Array) -> jax.Array:
     return jax.vmap(norm)(matrix_LxDxD)
 
 
-def head_norms(spec: Spec, matrices: dict[str, jax.Array]) -> dict[str, jax.Array]:
+def head_norms(spec: LayerSpec, matrices: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """Return the norm of each head's rows in each layer; NaN for heads that the model has not."""
     found = {}
     for letter, matrix_LxDxD in matrices.items():
@@ -146,8 +156,12 @@ def gated_losses(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> 
         return jax.lax.map(under, jnp.asarray(settings_Gx2xL))
 
     part_MxB = with_usual_rows(spec, losses, held_out)[which]
+    return loss_columns(spec, part_MxB, held_out.target_BxQxV.sum(axis=(1, 2)) > 0)
+
+
+def loss_columns(spec: LayerSpec, part_MxB: jax.Array, counts_B: jax.Array) -> dict[str, jax.Array]:
+    """Return the measured losses, given each document's part of them and which documents count."""
     loss_M = part_MxB.sum(axis=1)
-    counts_B = held_out.target_BxQxV.sum(axis=(1, 2)) > 0
     uniform, silent = slice(3, 3 + spec.layers), slice(3 + spec.layers, None)
     error = functools.partial(standard_error, counts_B=counts_B)
     return dict(
@@ -210,7 +224,7 @@ def pair_means(spec: Spec, rows: Rows, attention_BxHxUxU: jax.Array) -> PairMean
     return PairMeans(means[0], means[1], means[2], entropy_deficit(rows, attention_BxHxUxU))
 
 
-def entropy_deficit(rows: Rows, attention_BxHxUxU: jax.Array) -> jax.Array:
+def entropy_deficit(rows: Any, attention_BxHxUxU: jax.Array) -> jax.Array:
     """Return log(number of keys) - entropy over key positions, mean over heads and shown positions."""
     keys_Bx1x1xU = rows.keys_BxU[:, None, None, :]
     number_Bx1x1x1 = keys_Bx1x1xU.sum(axis=3, keepdims=True)

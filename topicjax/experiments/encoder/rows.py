@@ -40,7 +40,7 @@ def room(spec: Spec) -> tuple[int, int]:
     """Return how many rows of a document there is room for, and how many with words to predict."""
     if spec.infinite_documents:
         return spec.vocabulary, spec.vocabulary
-    if spec.positions:
+    if spec.places:
         return padded(spec.longest), padded(spec.longest)
     rows = padded(min(spec.vocabulary, spec.longest))
     return rows, min(rows, padded(1 + query_capacity(spec, 1, OVERFLOW)))
@@ -52,7 +52,7 @@ def usual_room(spec: Spec) -> tuple[int, int]:
     Documents have few topics: half of all types are enough for them.
     """
     rows, predicted = room(spec)
-    if spec.infinite_documents or spec.positions:
+    if spec.infinite_documents or spec.places:
         return rows, predicted
     usual_predicted = min(predicted, padded(1 + query_capacity(spec, 1, UNUSUAL)))
     return max(padded(-(-rows // 2)), usual_predicted), usual_predicted
@@ -78,7 +78,7 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents) -> Rows:
     """Return the rows of finite documents."""
     B, N = documents.word_BxN.shape
     (U, Q), shown_BxN = room(spec), documents.shown_BxN
-    learned = bool(spec.positions)
+    learned = bool(spec.places)
     kinds = N if learned else spec.vocabulary  # of rows, before empty ones are left out
     kind_BxN = jnp.broadcast_to(jnp.arange(N), (B, N)) if learned else shown_BxN
     present_BxK = histogram(kind_BxN, documents.present_BxN, kinds)

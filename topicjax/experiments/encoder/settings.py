@@ -28,18 +28,13 @@ MAX_LAYERS, MAX_HEADS = 48, 8  # each head has its own columns in the records
 
 
 @dataclass(frozen=True)
-class Spec(DocumentSpec):
-    """Static settings: they change shapes or the program."""
+class LayerSpec:
+    """Static settings of layers and of their training: those that every experiment with an encoder has."""
 
-    batch_size: Annotated[int, Whole(1), "documents per step"] = 16
-    eval_documents: Annotated[int, Whole(1), "held-out documents per record"] = 64
     layers: Annotated[int, Whole(1, MAX_LAYERS), "L: number of layers"] = 2
     heads: Annotated[int, Whole(1, MAX_HEADS), "H: attention heads per layer"] = 1
     width: Annotated[AutomaticSize, "d, a multiple of heads; 0: the vocabulary size"] = 64
     embedding: Annotated[Literal["trained", "random", "one_hot"], "W^E; only trained ones change"] = "trained"
-    positions: Annotated[
-        AutomaticSize, "learned position embeddings, for documents of up to so many words; 0: none"
-    ] = 0
     attention: Annotated[Literal["trained", "uniform"], "W^K and W^Q; uniform: both are zero"] = "trained"
     output_projection: Annotated[bool, "W^O, after the heads are joined"] = False
     mlp: Annotated[AutomaticSize, "hidden units of each layer's MLP; 0: no MLP"] = 0
@@ -50,6 +45,16 @@ class Spec(DocumentSpec):
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
 
     @property
+    def vocabulary(self) -> int:
+        """Return V, the number of words and [MASK]."""
+        raise NotImplementedError
+
+    @property
+    def places(self) -> int:
+        """Return how many positions have an embedding of their own; 0: positions are not told apart."""
+        raise NotImplementedError
+
+    @property
     def size(self) -> int:
         """Return d, the size of a state."""
         return self.width or self.vocabulary
@@ -58,6 +63,27 @@ class Spec(DocumentSpec):
     def head_size(self) -> int:
         """Return d / H, the size of a key, query or value of one head."""
         return self.size // self.heads
+
+
+@dataclass(frozen=True)
+class Spec(LayerSpec, DocumentSpec):
+    """Static settings: they change shapes or the program."""
+
+    batch_size: Annotated[int, Whole(1), "documents per step"] = 16
+    eval_documents: Annotated[int, Whole(1), "held-out documents per record"] = 64
+    positions: Annotated[
+        AutomaticSize, "learned position embeddings, for documents of up to so many words; 0: none"
+    ] = 0
+
+    @property
+    def vocabulary(self) -> int:
+        """Return V = T v + 1, the number of words and [MASK]."""
+        return self.num_words + 1
+
+    @property
+    def places(self) -> int:
+        """Return how many positions have an embedding of their own."""
+        return self.positions
 
 
 class Hypers(NamedTuple):
@@ -89,10 +115,7 @@ class Hypers(NamedTuple):
 def check(trial: Trial) -> None:
     """Raise a one-sentence UserError unless settings, each of them in its range, go together."""
     spec, stream, _ = trial
-    if spec.size % spec.heads:
-        raise UserError(f"heads is {spec.heads}; allowed: a divisor of the width, {spec.size}")
-    if spec.embedding == "one_hot" and spec.size != spec.vocabulary:
-        raise UserError(f"width is {spec.width}; allowed: 0 when embedding is 'one_hot'")
+    check_layers(spec)
     if spec.positions and (spec.infinite_documents or spec.positions < stream.length_max):
         allowed = (
             "0 for infinite documents" if spec.infinite_documents else f"0, or at least {stream.length_max}"
@@ -101,6 +124,14 @@ def check(trial: Trial) -> None:
     check_documents(vars(spec) | stream._asdict())
     if stream.overlap > 0 and spec.topics < 2:
         raise UserError(f"overlap is {stream.overlap}; allowed: 0 when there is one topic")
+
+
+def check_layers(spec: LayerSpec) -> None:
+    """Raise a UserError unless the sizes of layers go together."""
+    if spec.size % spec.heads:
+        raise UserError(f"heads is {spec.heads}; allowed: a divisor of the width, {spec.size}")
+    if spec.embedding == "one_hot" and spec.size != spec.vocabulary:
+        raise UserError(f"width is {spec.width}; allowed: 0 when embedding is 'one_hot'")
 
 
 TRIALS = TrialSettings("encoder", Spec, Stream, Hypers, check)

@@ -4,7 +4,7 @@ Dimension letters: B documents, N positions, T topics, J words of one topic, W =
 Token 0 is [MASK]; the words are 1..W and word i belongs to topic (i - 1) // J.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,13 +148,20 @@ def sample_documents(
     word_BxN = draw_words(P_BxW, u_word_BxN)
     masked_BxN = present_BxN & (u_mask_BxN < stream.p_mask)
     random_BxN = 1 + jnp.floor(u_random_BxN * spec.num_words).astype(jnp.int32)
-    replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep + stream.p_random, random_BxN, 0)
-    replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep, word_BxN, replaced_BxN)
-    shown_BxN = jnp.where(masked_BxN, replaced_BxN, word_BxN)
+    shown_BxN = shown_words(stream, word_BxN, masked_BxN, random_BxN, u_kind_BxN)
     return Documents(word_BxN, shown_BxN, masked_BxN, present_BxN)
 
 
-def key_positions(stream: Stream, documents: Documents) -> jax.Array:
+def shown_words(
+    stream: Any, word_BxN: jax.Array, masked_BxN: jax.Array, random_BxN: jax.Array, u_kind_BxN: jax.Array
+) -> jax.Array:
+    """Return what the model sees: at masked positions [MASK], the word itself, or a random word."""
+    replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep + stream.p_random, random_BxN, 0)
+    replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep, word_BxN, replaced_BxN)
+    return jnp.where(masked_BxN, replaced_BxN, word_BxN)
+
+
+def key_positions(stream: Any, documents: Documents) -> jax.Array:
     """Return which positions are keys: all present ones, or only those outside M."""
     hides_masked = stream.key_visibility == code("key_visibility", "unmasked")
     return documents.present_BxN & ~(hides_masked & documents.masked_BxN)

@@ -1,0 +1,155 @@
+"""A corpus: documents of numbered words in a folder of their own, known by the hash of what is in it."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topicjax.errors import UserError
+from topicjax.store.files import StoreError, explained, first_line, plain, scan, write_whole
+
+MASK, UNKNOWN = "[MASK]", "[UNK]"  # words 0 and 1 of every vocabulary
+ABOUT = "corpus.json"  # written last: a folder without it is no corpus
+HASH = re.compile("[0-9a-f]{12}")
+
+
+class Standard(NamedTuple):
+    """What is known of a corpus before it is made."""
+
+    hash: str
+    documents: int
+    words: int
+
+
+STANDARD = {  # the corpora of `make corpus`, which is deterministic
+    "wikipedia": Standard("000000000000", 0, 0),
+    "wikipedia_content": Standard("000000000001", 0, 0),
+}
+
+
+class Corpus(NamedTuple):
+    """Documents, one after the other."""
+
+    name: str
+    ids: np.ndarray  # the words of all documents by their number, mapped from the disk
+    ends: np.ndarray  # where each document ends in ids
+    vocabulary: tuple[str, ...]  # after [MASK] and [UNK], from the most frequent word to the rarest
+    about: dict[str, Any]  # corpus.json: source, licence, sizes, hash
+
+
+def data_folder() -> Path:
+    """Return the folder of all corpora: TOPICJAX_DATA, else data/ here."""
+    return Path(os.environ.get("TOPICJAX_DATA") or "data")
+
+
+def load_corpus(name_or_hash: str, folder: Path | None = None) -> Corpus:
+    """Return a corpus of the data folder, by name or hash, or raise a UserError that says how to make it."""
+    folder = folder or data_folder()
+    known = known_corpora(folder)
+    hashes = {own: name for name, own in known.items()}
+    name = name_or_hash if name_or_hash in known else hashes.get(name_or_hash, "")
+    if not name:
+        raise UserError(missing(name_or_hash, folder))
+    corpus = read_corpus(folder / name)
+    if content_hash(corpus.ids, corpus.ends, corpus.vocabulary) != corpus.about["hash"]:
+        raise UserError(
+            f"the corpus in {folder / name} is not as it was written; allowed: remove it and make it again"
+        )
+    return corpus
+
+
+def missing(name_or_hash: str, folder: Path) -> str:
+    """Return the sentence that says that a corpus is not there, and what to type."""
+    names = {own.hash: name for name, own in STANDARD.items()}
+    name = names.get(name_or_hash, name_or_hash)
+    how = "make corpus" if name in STANDARD else "make corpus TEXT=my.txt, with the text that it was made of"
+    return f"the corpus {name} is not in {folder}; to make it: {how}"
+
+
+def find_hash(name_or_hash: str) -> str | None:
+    """Return the hash of a corpus, given it or a name: of a standard one, else of one in the data folder."""
+    if HASH.fullmatch(name_or_hash):
+        return name_or_hash
+    if name_or_hash in STANDARD:
+        return STANDARD[name_or_hash].hash
+    return known_corpora(data_folder()).get(name_or_hash)
+
+
+def corpus_size(known: str) -> tuple[int, int]:
+    """Return how many documents and words the corpus of this hash has, also before it is made if standard."""
+    for standard in STANDARD.values():
+        if standard.hash == known:
+            return standard.documents, standard.words
+    about = load_corpus(known).about
+    return about["documents"], about["words"]
+
+
+def known_corpora(folder: Path) -> dict[str, str]:
+    """Return the hash of every corpus in a data folder, by name."""
+    found = {}
+    for entry in sorted(scan(folder), key=lambda entry: entry.name):
+        if os.path.isfile(os.path.join(entry.path, ABOUT)):
+            found[entry.name] = read_about(Path(entry.path))["hash"]
+    return found
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Return the description of a corpus."""
+    path = folder / ABOUT
+    try:
+        with explained("read", path):
+            about = json.loads(path.read_text())
+        if not isinstance(about["hash"], str):
+            raise KeyError("hash")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {first_line(error)}; allowed: make it again") from None
+    return about
+
+
+def read_corpus(folder: Path) -> Corpus:
+    """Return the corpus of a folder, its words mapped from the disk."""
+    about = read_about(folder)
+    try:
+        with explained("read", folder):
+            ids, ends = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "ends"))
+            words = (folder / "vocabulary.txt").read_text().splitlines()
+    except (ValueError, StoreError) as error:
+        raise UserError(
+            f"the corpus in {folder} cannot be read: {first_line(error)}; allowed: make it again"
+        ) from None
+    return Corpus(folder.name, ids, ends, tuple(words), about)
+
+
+def write_corpus(
+    folder: Path, ids: np.ndarray, ends: np.ndarray, vocabulary: Sequence[str], about: Mapping[str, Any]
+) -> str:
+    """Write a corpus into its folder, whole or not at all, and return its hash."""
+    known = content_hash(ids, ends, vocabulary)
+    sizes = {"documents": len(ends), "words": len(ids), "vocabulary": len(vocabulary)}
+    unknown = float(np.mean(ids == vocabulary.index(UNKNOWN)))
+    described = {"hash": known, **sizes, "share_unknown": unknown, **about}
+    with explained("write into", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ABOUT).unlink(missing_ok=True)
+    write_whole(folder / "ids.npy", lambda file: np.save(file, ids))
+    write_whole(folder / "ends.npy", lambda file: np.save(file, ends))
+    text = "".join(f"{word}\n" for word in vocabulary)
+    write_whole(folder / "vocabulary.txt", lambda file: file.write(text.encode()))
+    told = json.dumps(plain(described), indent=2) + "\n"
+    write_whole(folder / ABOUT, lambda file: file.write(told.encode()))
+    return known
+
+
+def content_hash(ids: np.ndarray, ends: np.ndarray, vocabulary: Sequence[str]) -> str:
+    """Return 12 hexadecimal digits that depend on the documents and their words alone."""
+    digest = hashlib.sha256("\n".join(vocabulary).encode())
+    for array, kind in ((ends, "<u8"), (ids, "<u4")):
+        digest.update(len(array).to_bytes(8, "little"))
+        for start in range(0, len(array), 1 << 22):
+            digest.update(np.ascontiguousarray(array[start : start + (1 << 22)], kind).tobytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,102 @@
+"""Where pip's configured package indexes keep a file; nothing of a package is ever run."""
+
+import base64
+import functools
+import http.client
+import os
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+from topicjax.errors import UserError
+
+DEFAULT_INDEX = "https://pypi.org/simple"  # pip's own
+SECONDS = 60  # without an answer
+NETWORK_ERRORS = (OSError, http.client.HTTPException, ValueError)
+
+
+class Links(HTMLParser):
+    """The links of an index page, by the name of the file they lead to."""
+
+    def __init__(self, page: str) -> None:
+        """Take the address of the page, which links may be relative to."""
+        super().__init__()
+        self.page, self.found = page, {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep the target of a link."""
+        target = dict(attrs).get("href")
+        if tag == "a" and target:
+            address = urllib.parse.urldefrag(urllib.parse.urljoin(self.page, target)).url
+            self.found[urllib.parse.unquote(address.rpartition("/")[2])] = address
+
+
+def find_file(project: str, filename: str) -> str:
+    """Return the address of a project's file, or raise a UserError that says why there is none."""
+    options = pip_options()
+    refusals = []
+    for index in (options.get("index-url", DEFAULT_INDEX), *options.get("extra-index-url", "").split()):
+        page = f"{index.rstrip('/')}/{project}/"
+        try:
+            with open_address(page) as response:
+                links = Links(page)
+                links.feed(response.read().decode(errors="replace"))
+        except NETWORK_ERRORS as error:
+            refusals.append(why(error))
+            continue
+        if filename in links.found:
+            return links.found[filename]
+    if refusals:
+        raise UserError(
+            f"the package index does not give {project}: {refusals[0]}; allowed: a network connection, or an "
+            "index-url in pip's configuration that has it"
+        )
+    raise UserError(f"the package index has no {filename} of {project}; allowed: an index that has it")
+
+
+def open_address(address: str, headers: Mapping[str, str] | None = None) -> Any:
+    """Return the response of an address; a folder on this machine answers with its index.html."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.scheme == "file" and parts.path.endswith("/"):
+        parts = parts._replace(path=f"{parts.path}index.html")
+    sent = {"Accept": "text/html, */*;q=0.1", "Accept-Encoding": "identity", **(headers or {})}
+    user, _, host = parts.netloc.rpartition("@")
+    if user:
+        sent["Authorization"] = "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    request = urllib.request.Request(urllib.parse.urlunsplit(parts._replace(netloc=host)), headers=sent)
+    return urllib.request.urlopen(request, timeout=SECONDS, context=trusted())
+
+
+@functools.cache
+def trusted() -> ssl.SSLContext:
+    """Return the certificates to trust: those that pip is told to, else the system's."""
+    return ssl.create_default_context(cafile=pip_options().get("cert"))
+
+
+@functools.cache
+def pip_options() -> dict[str, str]:
+    """Return pip's global options, by name; those of the environment win."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    pairs = [line.partition("=")[::2] for line in listed if line.startswith("global.")]
+    found = {name.removeprefix("global."): value.strip("'\"") for name, value in pairs}
+    prefix = "PIP_"
+    given = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
+    own = {name.removeprefix(prefix).lower().replace("_", "-"): value for name, value in given.items()}
+    return found | own
+
+
+def why(error: Exception) -> str:
+    """Return why an address gave nothing, in a few words that do not name it."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"it answers {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        error = error.reason if isinstance(error.reason, Exception) else error
+    words = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return words.splitlines()[0]

@@ -1,0 +1,39 @@
+"""An encoder of several layers on windows of text, as the engine takes it."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from topicjax.experiments import Experiment
+from topicjax.experiments.encoder.train import weights
+from topicjax.experiments.text import costs, lines, train, windows
+from topicjax.experiments.text.records import HEALTHY, Record
+from topicjax.experiments.text.settings import TRIALS, Spec, Stream
+
+
+def fit_masks(spec: Spec, streams: Collection[Stream]) -> Spec:
+    """Return the Spec with room for the most masked words of these streams."""
+    return replace(
+        spec,
+        mask_probability=max(each.p_mask for each in streams),
+        word_query_probability=max(each.p_mask * (each.p_keep + each.p_random) for each in streams),
+    )
+
+
+EXPERIMENT = Experiment(
+    settings=TRIALS,
+    Record=Record,
+    detail="layer",
+    source=train.make_source,
+    batch=train.draw_batch,
+    init=train.init,
+    update=train.update,
+    measure=train.measure,
+    weights=weights,
+    healthy=HEALTHY,
+    fit=fit_masks,
+    missing=train.rows_missing,
+    step_flops=costs.step_flops,
+    draw_cost=0.1,
+    data=windows.data,
+    lines=lines.wanted_lines,
+)

@@ -1,0 +1,73 @@
+"""One record of an encoder on text: the columns of the encoder on topic documents, without those of topics.
+
+Held-out losses are of positions that show [MASK] only: kept words are copied.
+"""
+
+import collections
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.experiments.encoder import layers
+from topicjax.experiments.encoder.records import BY_LAYER as ENCODER_BY_LAYER
+from topicjax.experiments.encoder.records import HEALTHY as HEALTHY
+from topicjax.experiments.encoder.records import SCALARS as ENCODER_SCALARS
+from topicjax.experiments.encoder.records import (
+    entropy_deficit,
+    gate_settings,
+    loss_columns,
+    weight_columns,
+)
+from topicjax.experiments.encoder.settings import Hypers
+from topicjax.experiments.one_layer.model import Params
+from topicjax.experiments.text import word_losses
+from topicjax.experiments.text.rows import Rows, held_out_room
+from topicjax.experiments.text.settings import Spec
+
+OF_TOPICS = ("e_block", "attn_same_word", "attn_same_topic", "attn_diff_topic")
+COLUMNS = [name for name in (*ENCODER_SCALARS, *ENCODER_BY_LAYER) if name not in OF_TOPICS]
+Record: Any = collections.namedtuple("Record", COLUMNS)
+
+
+def measure_model(
+    spec: Spec,
+    hypers: Hypers,
+    held_out: Rows,
+    params: Params,
+    earlier_value: jax.Array,
+    has_past: jax.Array,
+    loss: jax.Array,
+    gradients: Params,
+) -> Any:
+    """Return the record of a trial at a step, given the loss and gradients of that step's batch."""
+    return Record(
+        loss=loss,
+        **gated_losses(spec, hypers, held_out, params),
+        **weight_columns(spec, params, earlier_value, has_past, gradients),
+        entropy_deficit=entropy_deficits(spec, hypers, held_out, params),
+    )
+
+
+def gated_losses(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> dict[str, jax.Array]:
+    """Return the losses on the held-out windows under all settings of the gates, and their errors."""
+    settings_Gx2xL, which = gate_settings(spec.layers)
+
+    def under(gate_2xL: jax.Array) -> jax.Array:
+        gates = layers.Gates(gate_2xL[0], gate_2xL[1])
+        output_FxV = word_losses.outputs(spec, hypers, params, held_out, held_out_room(spec), gates)
+        return word_losses.losses_of_windows(hypers.objective, output_FxV, held_out)
+
+    part_MxB = jax.lax.map(under, jnp.asarray(settings_Gx2xL))[which]
+    return loss_columns(spec, part_MxB, held_out.weight_BxN.sum(axis=1) > 0)
+
+
+def entropy_deficits(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> jax.Array:
+    """Return the entropy deficit of attention on the held-out windows, one value per layer."""
+    found: list[jax.Array] = []
+
+    def watch(attention_BxHxUxU: jax.Array) -> None:
+        found.append(entropy_deficit(held_out, attention_BxHxUxU))
+
+    layers.states(spec, hypers, params, held_out, 1, watch=watch)
+    return jnp.stack(found)

@@ -1,0 +1,127 @@
+"""Windows as the encoder takes them: rows of equal positions, counted, and what they must predict.
+
+Without position embeddings all positions of a window that show the same token have the same state in every
+layer and are one row; with them every position is a row of its own.  Rows that predict come first.  Only
+they get outputs, gathered over all windows: a vocabulary of text is too large for more.
+Dimension letters: B windows, N positions, U rows (as many), Q rows of a window that predict, F rows of all
+windows that predict.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+
+from topicjax.experiments.one_layer.bags import padded
+from topicjax.experiments.one_layer.lda import Documents, key_positions
+from topicjax.experiments.text.settings import Spec, Stream
+
+OVERFLOW = (
+    1e-15  # probability of a window, or a batch, with more rows to predict than there is room: an error
+)
+
+
+class Rows(NamedTuple):
+    """The rows of windows; a row without positions is empty."""
+
+    token_BxU: jax.Array
+    place_BxU: jax.Array  # the position, where positions are told apart
+    shown_BxU: jax.Array  # how many positions the row stands for
+    keys_BxU: jax.Array  # how many of them are keys
+    predicting_F: jax.Array  # the rows that predict, by their place among the first Q of each window
+    row_BxN: jax.Array  # which of them predicts a position
+    word_BxN: jax.Array  # what it must predict
+    weight_BxN: jax.Array  # 0: nothing; weighted so that the loss is a sum
+    missing: jax.Array  # rows to predict beyond the room for them: above 0 is an error
+
+
+class Room(NamedTuple):
+    """How many rows that predict there is room for: in a window, and in all windows together."""
+
+    Q: int
+    F: int
+
+
+def room(spec: Spec, windows: int) -> Room:
+    """Return the room for batches of so many windows."""
+    probability = spec.mask_probability if spec.places else spec.word_query_probability
+    return room_for(windows, spec.context, probability, 0 if spec.places else 1)
+
+
+def held_out_room(spec: Spec) -> Room:
+    """Return the room for the held-out windows, in which only [MASK] predicts."""
+    probability = spec.mask_probability if spec.places else 0.0
+    return room_for(spec.eval_windows, spec.context, probability, 0 if spec.places else 1)
+
+
+def room_for(windows: int, context: int, probability: float, surely: int) -> Room:
+    """Return the room for rows that each predict with this probability, and for some that surely do."""
+    Q = min(context, surely + binomial_capacity(context, probability))
+    F = windows * surely + binomial_capacity(windows * context, probability)
+    return Room(max(1, Q), padded(max(1, min(F, windows * Q))))
+
+
+@functools.lru_cache(maxsize=1024)
+def binomial_capacity(trials: int, probability: float) -> int:
+    """Return a number that a binomial exceeds with a probability below OVERFLOW."""
+    if probability <= 0 or probability >= 1:
+        return trials if probability > 0 else 0
+    tail = scipy.special.bdtrc(np.arange(trials), trials, probability)
+    enough = np.flatnonzero(tail < OVERFLOW)
+    return int(enough[0]) if len(enough) else trials
+
+
+def from_documents(
+    spec: Spec, stream: Stream, documents: Documents, predicted_BxN: jax.Array, room: Room
+) -> Rows:
+    """Return the rows of masked windows, of which some positions are to be predicted."""
+    B, N = documents.word_BxN.shape
+    same_BxNxN = same_rows(spec, documents)
+    first_BxN = jnp.argmax(same_BxNxN, axis=2)
+    is_row_BxN = documents.present_BxN & (first_BxN == jnp.arange(N)[None, :])
+
+    def counted(which_BxN: jax.Array) -> jax.Array:
+        return jnp.where(is_row_BxN, (same_BxNxN & which_BxN[:, None, :]).sum(axis=2), 0)
+
+    predicts_BxN = counted(predicted_BxN) > 0
+    order_BxU = jnp.argsort(-(is_row_BxN.astype(jnp.int32) + predicts_BxN), axis=1, stable=True)
+
+    def ordered(values_BxN: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(values_BxN, order_BxU, axis=1)
+
+    row_of_BxN = jnp.take_along_axis(jnp.argsort(order_BxU, axis=1), first_BxN, axis=1)
+    among_BxQ = ordered(predicts_BxN)[:, : room.Q]
+    number_BxQ = jnp.cumsum(among_BxQ.reshape(-1)).reshape(B, room.Q) - 1
+    row_BxN = jnp.take_along_axis(number_BxQ, jnp.minimum(row_of_BxN, room.Q - 1), axis=1)
+    (predicting_F,) = jnp.nonzero(among_BxQ.reshape(-1), size=room.F, fill_value=0)
+    most, total = predicts_BxN.sum(axis=1).max(), predicts_BxN.sum()
+    return Rows(
+        token_BxU=ordered(documents.shown_BxN),
+        place_BxU=order_BxU,
+        shown_BxU=ordered(counted(documents.present_BxN)).astype(jnp.float32),
+        keys_BxU=ordered(counted(key_positions(stream, documents))).astype(jnp.float32),
+        predicting_F=predicting_F,
+        row_BxN=jnp.where(predicted_BxN, row_BxN, 0),
+        word_BxN=jnp.where(predicted_BxN, documents.word_BxN, 0),
+        weight_BxN=weights(predicted_BxN),
+        missing=jnp.maximum(most - room.Q, total - room.F).astype(jnp.int32),
+    )
+
+
+def same_rows(spec: Spec, documents: Documents) -> jax.Array:
+    """Return which positions of a window belong to one row, B x N x N."""
+    shown_BxN, present_BxN = documents.shown_BxN, documents.present_BxN
+    both_BxNxN = present_BxN[:, :, None] & present_BxN[:, None, :]
+    if spec.places:
+        return both_BxNxN & jnp.eye(shown_BxN.shape[1], dtype=bool)[None]
+    return both_BxNxN & (shown_BxN[:, :, None] == shown_BxN[:, None, :])
+
+
+def weights(predicted_BxN: jax.Array) -> jax.Array:
+    """Return the share of each position in the loss: windows with something to predict count alike."""
+    number_B = predicted_BxN.sum(axis=1)
+    weight_B = 1.0 / (jnp.maximum(number_B, 1) * jnp.maximum((number_B > 0).sum(), 1))
+    return jnp.where(predicted_BxN, weight_B[:, None], 0.0)

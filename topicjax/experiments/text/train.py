@@ -1,0 +1,144 @@
+"""Training of one encoder on text: its windows, a batch, one update, one record."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.experiments.encoder import model
+from topicjax.experiments.encoder.settings import Hypers
+from topicjax.experiments.one_layer import lda, threefry
+from topicjax.experiments.one_layer.lda import Documents
+from topicjax.experiments.one_layer.model import Params
+from topicjax.experiments.one_layer.state import (
+    ROTATION_LAG,
+    State,
+    add_l2,
+    earlier_value,
+    first_state,
+    next_state,
+    split,
+)
+from topicjax.experiments.text import rows, word_losses
+from topicjax.experiments.text.records import measure_model
+from topicjax.experiments.text.rows import Rows
+from topicjax.experiments.text.settings import SPECIAL, Spec, Stream
+from topicjax.experiments.text.windows import EVAL_SEED, Windows
+
+
+class Source(NamedTuple):
+    """What a Stream fixes for the whole training."""
+
+    id_C: jax.Array
+    start_W: jax.Array
+    length_W: jax.Array
+    number: jax.Array
+    windows_key: jax.Array
+    held_out: Rows
+
+
+class Batch(NamedTuple):
+    """The windows of a step."""
+
+    step: jax.Array
+    rows: Rows
+
+
+def make_source(spec: Spec, stream: Stream, windows: Windows) -> Source:
+    """Return the windows to train on, and the held-out ones, masked as the Stream says."""
+    documents = held_out_documents(spec, stream, windows)
+    predicted_BxN = documents.masked_BxN & (documents.shown_BxN == 0)
+    held_out = rows.from_documents(spec, stream, documents, predicted_BxN, rows.held_out_room(spec))
+    return Source(
+        id_C=jnp.asarray(windows.id_C),
+        start_W=jnp.asarray(windows.start_W),
+        length_W=jnp.asarray(windows.length_W),
+        number=jnp.asarray(windows.number),
+        windows_key=lda.stream_keys(stream.seed).documents,
+        held_out=held_out,
+    )
+
+
+def held_out_documents(spec: Spec, stream: Stream, windows: Windows) -> Documents:
+    """Return the held-out windows with their masks: the same for all seeds."""
+    key = threefry.raw(jax.random.key(EVAL_SEED))
+    words, lengths = jnp.asarray(windows.held_out_BxN), jnp.asarray(windows.held_out_B)
+    return mask_windows(spec, stream, words, lengths, key)
+
+
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Batch:
+    """Return the windows of a step: each is any of those to train on, with equal probability."""
+    documents = jax.lax.optimization_barrier(draw_windows(spec, stream, source, step))
+    room = rows.room(spec, spec.batch_size)
+    return Batch(step, rows.from_documents(spec, stream, documents, documents.masked_BxN, room))
+
+
+def draw_windows(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Documents:
+    """Return the masked windows of a step."""
+    key = threefry.fold_in(threefry.raw(source.windows_key), step)
+    window_key, mask_key = threefry.split(key, 2)
+    window_B = threefry.integers(window_key, spec.batch_size, jnp.int32(0), source.number)
+    place_BxN = source.start_W[window_B][:, None] + jnp.arange(spec.context)[None, :]
+    word_BxN = source.id_C[jnp.minimum(place_BxN, source.id_C.size - 1)].astype(jnp.int32)
+    return mask_windows(spec, stream, word_BxN, source.length_W[window_B], mask_key)
+
+
+def mask_windows(
+    spec: Spec, stream: Stream, word_BxN: jax.Array, length_B: jax.Array, key: threefry.Key
+) -> Documents:
+    """Return windows with some known words masked; places beyond a window's end show 0 and are not there."""
+    B, N = word_BxN.shape
+    (bits,) = threefry.random_bits((key, threefry.places(3, B, N)))
+    u_mask_BxN, u_kind_BxN, u_random_BxN = threefry.uniform(bits)
+    present_BxN = jnp.arange(N)[None, :] < length_B[:, None]
+    word_BxN = jnp.where(present_BxN, word_BxN, 0)
+    masked_BxN = (word_BxN >= SPECIAL) & (u_mask_BxN < stream.p_mask)
+    words = spec.vocabulary - SPECIAL
+    random_BxN = SPECIAL + jnp.floor(u_random_BxN * words).astype(jnp.int32)
+    shown_BxN = lda.shown_words(stream, word_BxN, masked_BxN, random_BxN, u_kind_BxN)
+    return Documents(word_BxN, shown_BxN, masked_BxN, present_BxN)
+
+
+def rows_missing(source: Source, batch: Batch) -> jax.Array:
+    """Return how many rows to predict there are beyond the room for them."""
+    return jnp.maximum(source.held_out.missing, batch.rows.missing)
+
+
+def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
+    """Return the state of a trial before its first step."""
+    params = model.init(spec, hypers, lda.stream_keys(stream.seed).weights)
+    return first_state(spec, hypers, params, model.trained_names(spec))
+
+
+def update(
+    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch
+) -> tuple[State, tuple[jax.Array, Params]]:
+    """Return the state one step later, and the loss and gradients of that step."""
+    trained, frozen = split(state.params, model.trained_names(spec))
+    room = rows.room(spec, spec.batch_size)
+    loss, gradients = word_losses.loss_and_gradients(spec, hypers, trained, frozen, batch.rows, room)
+    gradients = add_l2(hypers, state.params, gradients)
+    return next_state(spec, hypers, state, gradients, batch.step), (loss, gradients)
+
+
+def measure(
+    spec: Spec,
+    stream: Stream,
+    hypers: Hypers,
+    source: Source,
+    state: State,
+    batch: Batch,
+    made: tuple[jax.Array, Params],
+) -> Any:
+    """Return the record of a state, before the step of this batch; `made`: its loss and gradients."""
+    loss, gradients = made
+    return measure_model(
+        spec=spec,
+        hypers=hypers,
+        held_out=source.held_out,
+        params=state.params,
+        earlier_value=earlier_value(spec, state, batch.step),
+        has_past=batch.step >= ROTATION_LAG,
+        loss=loss,
+        gradients=gradients,
+    )
