@@ -16,7 +16,7 @@ from typing import Any
 
 from topicjax.errors import UserError
 
-DEFAULT_INDEX = "https://pypi.org/simple"  # pip's own
+PRINT_DEFAULT = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"  # pip's own index
 SECONDS = 60  # without an answer
 NETWORK_ERRORS = (OSError, http.client.HTTPException, ValueError)
 
@@ -41,7 +41,8 @@ def find_file(project: str, filename: str) -> str:
     """Return the address of a project's file, or raise a UserError that says why there is none."""
     options = pip_options()
     refusals = []
-    for index in (options.get("index-url", DEFAULT_INDEX), *options.get("extra-index-url", "").split()):
+    first = options.get("index-url") or ask_python("-c", PRINT_DEFAULT)
+    for index in (first, *options.get("extra-index-url", "").split()):
         page = f"{index.rstrip('/')}/{project}/"
         try:
             with open_address(page) as response:
@@ -82,14 +83,19 @@ def trusted() -> ssl.SSLContext:
 @functools.cache
 def pip_options() -> dict[str, str]:
     """Return pip's global options, by name; those of the environment win."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    listed = ask_python("-m", "pip", "config", "list").splitlines()
     pairs = [line.partition("=")[::2] for line in listed if line.startswith("global.")]
     found = {name.removeprefix("global."): value.strip("'\"") for name, value in pairs}
     prefix = "PIP_"
     given = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
     own = {name.removeprefix(prefix).lower().replace("_", "-"): value for name, value in given.items()}
     return found | own
+
+
+def ask_python(*arguments: str) -> str:
+    """Return what this Python prints when it is called so; nothing if it cannot be."""
+    asked = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
 
 
 def why(error: Exception) -> str:

@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -181,7 +181,7 @@ class Programs:
         return self.group.experiment.weights(self.spec, first)
 
 
-def compiled_ahead(every: Iterable[Programs]) -> Iterator[Programs]:
+def compiled_ahead(every: Iterable[Programs]) -> Generator[Programs, None, None]:
     """Give programs one after another; while one is used, a second thread compiles the next.
 
     Compiling keeps one core busy, and the others would wait for it.  Who stops does not wait for the thread.
