@@ -30,14 +30,17 @@ from topicjax.sweep import expand
 from topicjax.sweep_files import load_sweep
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = [
+    pytest.mark.xdist_group("cluster"),
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # nodes are started while jax is here
+]
 
 FILE = str(ROOT / "tests" / "slow_trials.py")
 TRIALS, CHUNKS = 32, 16
 HEALTH = dict(  # a dead node is noticed within a second or two
     health_check_initial_delay_ms=0, health_check_period_ms=300, health_check_failure_threshold=3
 )
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
