@@ -1,4 +1,4 @@
-"""How many workers can one driver feed?  What sending, fetching and writing a chunk cost, and a simulation."""
+"""How many workers can one driver feed?  What sending, fetching and writing a chunk cost; a simulation."""
 
 import json
 import math
