@@ -1,4 +1,4 @@
-"""Parts of the cluster room without a cluster: addresses, who gets which chunk, halves, versions, estimates."""
+"""Parts of the cluster room without a cluster: addresses, who gets which chunk, versions, estimates."""
 
 import importlib.util
 import types
@@ -159,7 +159,7 @@ def test_versions_are_those_of_this_process():
     ("seconds", "compiling", "workers", "limit"),
     [
         (1.0, 0.0, 2, "training"),
-        (1.0, 100.0, 2, "compiling, on every worker for itself"),
+        (1.0, 1000.0, 2, "compiling, on every worker for itself"),
         (1.0, 0.0, 100, "too few chunks, 16 for 100 workers"),
         (1e-5, 0.0, 2, "writing"),
     ],

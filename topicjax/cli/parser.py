@@ -14,8 +14,8 @@ from topicjax.version import __version__
 MAX_NAME, MAX_PATH = 255, 4095  # bytes, as file systems have it
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the disk is full, a folder is damaged, trials failed on a cluster, or a defect of "
-    "topicjax; 2 a mistake in what was typed, nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished "
-    "is kept, and the same command continues."
+    "topicjax; 2 a mistake in what was typed, nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, "
+    "SIGTERM: what is finished is kept, and the same command continues."
 )
 WATCH_SECONDS = 30.0
 AXIS_FORMS = "NAME=V1,V2|log:LO:HI:N|lin:LO:HI:N|range:LO:HI"
