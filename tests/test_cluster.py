@@ -9,6 +9,7 @@ import time
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -24,20 +25,24 @@ from topicjax import cli
 from topicjax.engine import run
 from topicjax.engine.cluster.address import parse_address
 from topicjax.engine.cluster.cluster import Cluster
+from topicjax.engine.cluster.connection import SETTINGS
 from topicjax.store.reader import committed
 from topicjax.store.verify import verify
 from topicjax.sweep import expand
 from topicjax.sweep_files import load_sweep
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = [
+    pytest.mark.xdist_group("cluster"),
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # nodes are started while jax is here
+]
 
 FILE = str(ROOT / "tests" / "slow_trials.py")
-TRIALS, CHUNKS = 32, 16
+TRIALS, CHUNKS, STEPS = 32, 16, 20
 HEALTH = dict(  # a dead node is noticed within a second or two
     health_check_initial_delay_ms=0, health_check_period_ms=300, health_check_failure_threshold=3
 )
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +67,7 @@ class Machines:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
+        os.environ.update(SETTINGS)
         head = dict(num_cpus=1, include_dashboard=False, _system_config=HEALTH)
         self.nodes = Nodes(initialize_head=True, head_node_args=head)
         self.second = self.nodes.add_node(num_cpus=1)
@@ -93,9 +99,10 @@ def joined(machines):
         yield found
 
 
-def train(folder: Path, cluster: Cluster | None = None, lanes: int = 2):
+def train(folder: Path, cluster: Cluster | None = None, lanes: int = 2, steps: int = STEPS):
     """Run the sweep as the command line does; return the run and its outcome."""
     named = load_sweep(FILE)
+    named = replace(named, base=named.base | {"steps": steps})
     devices = jax.devices()[:1] if cluster is None else cluster.devices
     options = run.Options(lanes, devices=devices, cluster=cluster)
     outcome = run.run_sweep(named, expand(named.settings, named.base, named.sweep), folder, options)
@@ -150,6 +157,17 @@ def test_workers_keep_their_programs(joined, tmp_path, control):
     control(pause="0.02")
     train(tmp_path / "run", joined)
     assert sum(map(len, joined.last.programs)) <= 3
+
+
+def test_more_steps_go_on_where_shorter_trainings_ended(joined, local, control, tmp_path):
+    """States and decisions of the folder travel to the workers."""
+    control()
+    train(tmp_path / "run", joined, steps=STEPS // 2)
+    found, outcome = train(tmp_path / "run", joined)
+    decided = local.trials.query("learning_rate == 0.5")
+    assert outcome.ok == TRIALS and outcome.trial_steps == (TRIALS - len(decided)) * STEPS // 2
+    assert set(found.select(decided["trial_id"].tolist()).trials["stopped_step"]) == {STEPS // 2}
+    assert_equal(found.select(local.trials["trial_id"].tolist()), local, rtol=0)
 
 
 def test_a_killed_node_costs_its_chunk_and_a_late_one_gets_work(joined, machines, local, control, tmp_path):

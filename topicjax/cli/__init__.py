@@ -1,7 +1,8 @@
 """The command line: `main` runs one command and returns its exit code.
 
 0              done
-1              the disk is full, a folder is damaged (`verify`), or a defect of topicjax
+1              the disk is full, a folder is damaged (`verify`), a cluster could not train some trials, or a
+               defect of topicjax
 2              a mistake of the user's, in one sentence; nothing was created
 129, 130, 143  stopped by SIGHUP, Ctrl-C, SIGTERM; what is finished is kept
 """

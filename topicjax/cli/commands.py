@@ -211,6 +211,16 @@ def run_bench(options: argparse.Namespace) -> int:
         raise UserError(f"--repeats is {options.repeats}; allowed: 1 or more")
     if options.scaling:
         return run_scaling(options)
+    if options.cluster:
+        from topicjax.engine.cluster.address import check_installed
+        from topicjax.engine.run import use_one_core
+
+        check_installed()
+        use_one_core()
+        from topicjax.bench import driver_load
+
+        driver_load.main(options.repeats or 5, options.json, say)
+        return 0
     if options.layers:
         from topicjax.bench import depths
 

@@ -13,9 +13,9 @@ from topicjax.version import __version__
 
 MAX_NAME, MAX_PATH = 255, 4095  # bytes, as file systems have it
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 the disk is full, a folder is damaged, or a defect of topicjax; 2 a mistake in "
-    "what was typed, nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished "
-    "is kept, and the same command continues."
+    "Exit codes: 0 done; 1 the disk is full, a folder is damaged, trials failed on a cluster, or a defect of "
+    "topicjax; 2 a mistake in what was typed, nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, "
+    "SIGTERM: what is finished is kept, and the same command continues."
 )
 WATCH_SECONDS = 30.0
 AXIS_FORMS = "NAME=V1,V2|log:LO:HI:N|lin:LO:HI:N|range:LO:HI"
@@ -246,6 +246,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group().add_argument
     what("--scaling", action="store_true", help="how the rate scales: a table and a figure")
     what("--layers", action="store_true", help="encoders of 1, 2 and 4 layers against eager PyTorch")
+    what("--cluster", action="store_true", help="how many workers of a cluster one driver can feed")
     add(
         "--out",
         type=path,

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from topicjax.engine import compile_times
-from topicjax.engine.chunk import Chunk, write_chunk
+from topicjax.engine.chunk import Chunk
 from topicjax.engine.chunk_state import prepare
+from topicjax.engine.chunk_tables import write_chunk
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.engine.progress import Progress

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from topicjax.engine import costs
-from topicjax.engine.chunk import Chunk, Snapshot
+from topicjax.engine.chunk import Chunk, Saved, Snapshot, Start
 from topicjax.engine.earlier import take_over
 from topicjax.engine.orders import RowState
 from topicjax.engine.plan import Group
@@ -22,16 +21,6 @@ from topicjax.store.reader import Run
 from topicjax.store.writer import Writer
 
 Say = Callable[[str], None]
-Saved = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]  # (payload, meta) of a state inside a chunk
-
-
-@dataclass
-class Start:
-    """What a folder has of a chunk that is not finished."""
-
-    folder: str = ""
-    saved: Saved | None = None  # by a run that was interrupted
-    states: list[np.ndarray] = field(default_factory=list)  # that shorter trainings ended in, trials x ...
 
 
 def prepare(chunk: Chunk, group: Group, writer: Writer) -> Start:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from topicjax.engine.chunk import ALL_STEPS, Chunk
-from topicjax.engine.chunk_state import Saved, Start, begin, state_leaves, suspended, to_host
+from topicjax.engine.chunk import ALL_STEPS, Chunk, Saved, Start
+from topicjax.engine.chunk_state import begin, state_leaves, suspended, to_host
 from topicjax.engine.orders import RowState
 from topicjax.engine.programs import Programs
 from topicjax.experiments import DECIDE_RECORDS, Decide, Experiment, Records

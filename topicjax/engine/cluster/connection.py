@@ -17,7 +17,7 @@ from topicjax.store.files import first_line
 SETTINGS = {  # of Ray, unless the user has set them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # else workers of a cluster that is started here yield to everybody
 }
 CONNECT_SECONDS = 5.0
 NAMESPACE = "topicjax"

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from topicjax.engine.chunk import Chunk
-from topicjax.engine.chunk_state import Start
+from topicjax.engine.chunk import Chunk, Start
 from topicjax.engine.plan import Group
 from topicjax.trial import Trial
 

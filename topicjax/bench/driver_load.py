@@ -1,0 +1,143 @@
+"""How many workers can one driver feed?  What sending, fetching and writing a chunk cost; a simulation."""
+
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from topicjax.bench.sleepers import MODULE, STEPS, sleeping
+from topicjax.engine.chunk import Chunk, Start
+from topicjax.engine.chunk_tables import write_chunk
+from topicjax.engine.cluster.address import Address
+from topicjax.engine.cluster.cluster import Cluster
+from topicjax.engine.cluster.messages import Orders, Task
+from topicjax.engine.plan import Group, make_groups
+from topicjax.engine.progress import size
+from topicjax.engine.run import Options, run_sweep
+from topicjax.store.writer import Writer
+from topicjax.sweep import expand, product
+from topicjax.sweep_files import NamedSweep
+
+SLEEPER = (MODULE, "Sleeper")
+TRIALS = 512  # of the chunk that is measured
+CORE_RATE, CORES = 1600.0, 8  # trial-steps a second of a core that trains `two_stage`, and cores of a worker
+NETWORK = 1.25e8  # bytes a second: 1 Gbit/s
+WORKERS, SMALL = 64, 64  # of the simulation, and the trials of its chunks
+LOADS = (0.5, 2.0)  # of the driver in the simulation: half busy, and with twice what it can do
+
+
+class Costs(NamedTuple):
+    """What one chunk costs the driver, in seconds, and its size."""
+
+    dispatch: float
+    fetch: float
+    write: float
+    num_bytes: int
+
+    @property
+    def total(self) -> float:
+        """Seconds of the driver per chunk."""
+        return self.dispatch + self.fetch + self.write
+
+
+def sleeping_group(trials: int, milliseconds: int = 0, seed: int = 0) -> tuple[Group, dict[str, Any]]:
+    """Return a group of one chunk, and its trials by id."""
+    own = sleeping()
+    sweep = product(seed=seed, learning_rate=[float(i) for i in range(trials)])
+    made = expand(own.settings, {"milliseconds": milliseconds}, sweep)
+    by_id = {own.settings.trial_id(trial): trial for trial in made}
+    (group,) = make_groups(own, by_id, 1, trials, "last")
+    return group, by_id
+
+
+def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
+    """Return the median cost of a chunk of so many trials, sent to a worker that returns it at once."""
+    seconds: dict[str, list[float]] = {"dispatch": [], "fetch": [], "write": []}
+    member, num_bytes = cluster.members.ready[0], 0
+    with tempfile.TemporaryDirectory() as place, Writer(Path(place) / "run", "load") as writer:
+        for repeat in range(repeats + 1):
+            group, by_id = sleeping_group(trials, seed=repeat)
+            chunk = Chunk(group.chunks[0])
+            task = Task(repeat, repeat, 0, group, "lane", chunk, Start(), {}, [], 60.0)
+            times = [time.monotonic()]
+            call = member.actor.exchange.remote(Orders([task]))
+            times.append(time.monotonic())
+            cluster.members.ray.wait([call])
+            times.append(time.monotonic())
+            trained = cluster.members.ray.get(call).events[-1].content
+            trained.rows = chunk.rows
+            times.append(time.monotonic())
+            write_chunk(writer, trained, group, by_id, 1)
+            times.append(time.monotonic())
+            if repeat:  # the first pays for imports
+                for name, first in (("dispatch", 0), ("fetch", 2), ("write", 3)):
+                    seconds[name].append(times[first + 1] - times[first])
+            num_bytes = chunk_bytes(trained)
+    typical = {name: statistics.median(own) for name, own in seconds.items()}
+    return Costs(**typical, num_bytes=num_bytes)
+
+
+def chunk_bytes(chunk: Chunk) -> int:
+    """Return the bytes of the arrays of a trained chunk."""
+    arrays = [*chunk.end_state, *(values for part in chunk.records for values in part.values())]
+    arrays += [leaf for snapshot in chunk.snapshots.values() for leaf in snapshot.weights.values()]
+    return sum(array.nbytes for array in arrays)
+
+
+def simulate(cluster: Cluster, trials: int, seconds: float, rounds: int) -> float:
+    """Return the chunks per second that a real run takes from workers that sleep so long over each."""
+    own = sleeping()
+    count = rounds * cluster.num_workers
+    rates = [float(i) for i in range(trials)]
+    sweep = product(seed=range(count), learning_rate=rates)
+    base = {"milliseconds": round(1000 * seconds)}
+    named = NamedSweep("simulation", "", own, base, sweep)
+    with tempfile.TemporaryDirectory() as place:
+        options = Options(trials, devices=cluster.devices, cluster=cluster)
+        outcome = run_sweep(named, expand(own.settings, base, sweep), Path(place) / "run", options)
+    assert outcome.ok == count * trials
+    return count / outcome.seconds
+
+
+def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
+    """Measure, derive, simulate and print."""
+    say(f"starting {WORKERS} workers that sleep ...")
+    with Cluster(Address(f"local:{WORKERS}", local=WORKERS), maker=SLEEPER) as cluster:
+        large, small = measure(cluster, TRIALS, repeats), measure(cluster, SMALL, repeats)
+        runs = []
+        for load in LOADS:
+            sleep = WORKERS * small.total / load
+            say(f"simulating {WORKERS} workers that sleep {sleep:.1f} s over a chunk ...")
+            expected = min(WORKERS / sleep, 1 / small.total)
+            rounds = max(2, math.ceil(20 / sleep))
+            runs.append({"load": load, "sleep": sleep, "expected": expected, "rounds": rounds})
+            runs[-1]["measured"] = simulate(cluster, SMALL, sleep, rounds)
+    found = {"trials": TRIALS, **large._asdict(), "small": small._asdict(), "simulation": runs}
+    print(json.dumps(found, indent=2) if as_json else text(large, runs))
+
+
+def text(costs: Costs, runs: Sequence[dict[str, float]]) -> str:
+    """Return what was measured, and what follows, in words."""
+    needs = TRIALS * STEPS / (CORE_RATE * CORES)
+    over_network = costs.num_bytes / NETWORK
+    parts = {"sending chunks": costs.dispatch, "fetching results": costs.fetch, "writing": costs.write}
+    slowest = max(parts, key=lambda name: parts[name])
+    wide = max(costs.total, over_network)
+    lines = [
+        f"one chunk of {TRIALS} trials x {STEPS:,} steps is {size(costs.num_bytes)} and costs the driver",
+        f"  {1000 * costs.dispatch:7.1f} ms to send",
+        f"  {1000 * costs.fetch:7.1f} ms to fetch from this machine ({over_network:.1f} s over 1 Gbit/s)",
+        f"  {1000 * costs.write:7.1f} ms to write: records, weights, last states",
+        f"a worker of {CORES} cores needs {needs:.0f} s for it at {CORE_RATE:,.0f} trial-steps/s per core: "
+        f"one driver feeds {needs / costs.total:.0f} workers, then {slowest} is what limits "
+        f"(over 1 Gbit/s: {needs / wide:.0f} workers, then the network)",
+        f"{WORKERS} workers that sleep, chunks of {SMALL} trials, chunks per second:",
+    ]
+    for run in runs:
+        rates = f"expected {run['expected']:.2f}, measured {run['measured']:.2f}"
+        lines.append(f"  sleeping {run['sleep']:5.1f} s ({run['load']:.0%} of what it can do): {rates}")
+    return "\n".join(lines)

@@ -1,0 +1,123 @@
+"""Workers that sleep instead of training, and trials for them: what is left is the work of the driver."""
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from topicjax.engine.chunk import ALL_STEPS, Chunk, Snapshot
+from topicjax.engine.cluster.messages import Event, Orders, Report, Task
+from topicjax.experiments import Experiment
+from topicjax.settings import Real, Whole
+from topicjax.trial import TrialSettings
+
+MODULE = "topicjax.bench.sleepers"
+TOKENS = 101  # of the default model: a weight matrix has so many rows and columns
+MATRICES = ("W_K", "W_Q", "W_V")
+COLUMNS = 20
+STEPS, RECORD_EVERY = 1000, 10
+REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the engine counts by, and how long a worker sleeps over a chunk."""
+
+    steps: Annotated[int, Whole(1), "training steps"] = STEPS
+    record_every: Annotated[int, Whole(1), "steps from one record to the next"] = RECORD_EVERY
+    milliseconds: Annotated[int, Whole(0), "that a worker sleeps over a chunk"] = 0
+
+
+class Stream(NamedTuple):
+    """What trials of a stream row share."""
+
+    seed: Annotated[Any, Whole(0), "of nothing"] = 0
+
+
+class Hypers(NamedTuple):
+    """What tells trials apart."""
+
+    learning_rate: Annotated[Any, Real(low=0), "of nothing"] = 0.0
+
+
+Record = NamedTuple("Record", [(f"column_{i}", Any) for i in range(COLUMNS)])  # type: ignore[misc]
+
+
+def matrices(*_: Any) -> dict[str, Any]:
+    """Return weights of the default model's shapes, as jax has them."""
+    import jax.numpy as jnp
+
+    return {name: jnp.zeros((TOKENS, TOKENS)) for name in MATRICES}
+
+
+def record(*_: Any) -> Any:
+    """Return a record of zeros."""
+    import jax.numpy as jnp
+
+    return Record(*[jnp.zeros(())] * COLUMNS)
+
+
+def sleeping(name: str = "sleeping") -> Experiment:
+    """Return an experiment whose trials are never trained; planning knows their sizes."""
+    return Experiment(
+        settings=TrialSettings(name, Spec, Stream, Hypers),
+        Record=Record,
+        source=lambda spec, stream: (),
+        batch=lambda spec, stream, source, step: (),
+        init=matrices,
+        update=lambda spec, stream, hypers, state, batch: (state, None),
+        measure=record,
+        weights=lambda spec, state: state,
+    )
+
+
+def dreamt(chunk: Chunk, spec: Any) -> Chunk:
+    """Return a chunk with records, weights and last states of the right sizes, all noise."""
+    count, records = len(chunk.trial_ids), spec.steps // spec.record_every + 1
+    rng = np.random.default_rng(0)
+    columns = rng.standard_normal((COLUMNS, count, records), np.float32)
+    weights = {name: rng.standard_normal((count, TOKENS, TOKENS), np.float32) for name in MATRICES}
+    chunk.records = [{f"column_{i}": values for i, values in enumerate(columns)}]
+    chunk.snapshots = {spec.steps: Snapshot(np.ones(count, bool), weights)}
+    chunk.end_state = list(weights.values())
+    chunk.stopped, chunk.reasons = np.full(count, spec.steps), [ALL_STEPS] * count
+    return chunk
+
+
+class Sleeper:
+    """A worker that sleeps over each chunk for as long as it is told."""
+
+    devices = [("cpu", "cpu", 10**12)]
+
+    def __init__(self, num_devices: int, on_cores: bool) -> None:
+        self.specs: dict[int, Any] = {}
+        self.tasks: list[Task] = []
+        self.until = 0.0
+
+    def exchange(self, orders: Orders) -> Report:
+        """Take orders; sleep for a second, or until the first chunk is due, which is returned then."""
+        for task in orders.tasks:
+            if task.group is not None:
+                self.specs[task.program] = task.group.spec
+            self.tasks.append(task)
+            if len(self.tasks) == 1:
+                self._begin()
+        if not self.tasks or orders.stop:
+            return Report([Event(task.number, "stopped") for task in self.tasks])
+        left = self.until - time.monotonic()
+        time.sleep(max(0.0, min(REPORT_SECONDS, left)))
+        if left > REPORT_SECONDS:
+            return Report()
+        task = self.tasks.pop(0)
+        spec = self.specs[task.program]
+        trained = dreamt(task.chunk, spec)
+        steps = float(spec.steps * len(trained.trial_ids))
+        trained.rows = ()
+        if self.tasks:
+            self._begin()
+        events = [Event(task.number, "begun"), Event(task.number, "trained", trained)]
+        return Report(events, {task.number: (steps, 0.0)})
+
+    def _begin(self) -> None:
+        self.until = time.monotonic() + self.specs[self.tasks[0].program].milliseconds / 1000
