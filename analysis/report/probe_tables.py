@@ -143,9 +143,15 @@ def entry(row: Mapping[str, Any], name: str) -> str:
     value, error = row[name], row.get(name + ERROR)
     if error is None:
         return f"{value:g}" if isinstance(value, float) else str(value)
-    if not np.isfinite(value):
+    if not np.isfinite(value) or is_by_nothing(row, name):
         return "-"
     if not np.isfinite(error) or error == 0:
         return f"{value:.{LEAST}f}"
     decimals = int(np.clip(1 - np.floor(np.log10(error)), LEAST, MOST))  # two digits of the error
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def is_by_nothing(row: Mapping[str, Any], name: str) -> bool:
+    """Return whether this is a ratio to a mean that is within two standard errors of zero."""
+    below = f"{name.removesuffix('ratio')}different"
+    return name.endswith("ratio") and below in row and abs(row[below]) < 2 * row[below + ERROR]
