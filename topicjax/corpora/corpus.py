@@ -27,8 +27,8 @@ class Standard(NamedTuple):
 
 
 STANDARD = {  # the corpora of `make corpus`, which is deterministic
-    "wikipedia": Standard("000000000000", 0, 0),
-    "wikipedia_content": Standard("000000000001", 0, 0),
+    "wikipedia": Standard("e44b3ca087e7", 8_290, 11_312_222),
+    "wikipedia_content": Standard("0db2e5a40426", 8_290, 5_848_206),
 }
 
 

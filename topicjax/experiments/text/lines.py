@@ -53,8 +53,9 @@ def unigram_line(trial: Trial, objective: str) -> dict[str, float]:
     predicted_BxN = masked_BxN & (shown_BxN == 0)
     counts_B = predicted_BxN.sum(axis=1)
     losses_B = np.where(predicted_BxN, loss_V[word_BxN], 0).sum(axis=1)[counts_B > 0] / counts_B[counts_B > 0]
-    error = losses_B.std(ddof=1) / len(losses_B) ** 0.5 if len(losses_B) > 1 else np.nan
-    return {"unigram": float(losses_B.mean()), "unigram_se": float(error)}
+    number = len(losses_B)
+    error = losses_B.std(ddof=1) / number**0.5 if number > 1 else np.nan
+    return {"unigram": float(losses_B.mean()) if number else np.nan, "unigram_se": float(error)}
 
 
 def unigram(count_V: np.ndarray) -> np.ndarray:
