@@ -12,7 +12,6 @@ from ..trained_models import Frame
 SAME, OTHER = "#0072B2", "#D55E00"
 GROUP = 3  # words of a topic in Figure 3
 COLUMNS = 2  # of panels
-FADED = 0.75  # from this share of the colours on, numbers are white
 
 
 def models_of(frame: Frame) -> list[str]:
@@ -29,6 +28,12 @@ def panels(count: int, height: float, sharey: bool = False) -> tuple[Figure, lis
     for ax in axes[count:]:
         ax.set_axis_off()
     return figure, list(axes[:count])
+
+
+def legend_below(figure: Figure, ax: Axes) -> None:
+    """Put the legend that all panels share below them."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", fontsize=SMALL)
 
 
 def nine_words(nine: Frame) -> Picture:
@@ -57,26 +62,27 @@ def nine_words(nine: Frame) -> Picture:
             )
     caption = (
         "Animals, composers, mathematics: cosine of the word embeddings (the first matrix of the model, no "
-        "context). A word of several pieces has the mean of their embeddings. The diagonal is left out."
+        "context). A word of several pieces has the mean of their embeddings. Numbers are hundredths; the "
+        "diagonal is left out."
     )
     alt = f"Nine by nine heat maps of cosines for {', '.join(names)}."
     return Picture(figure, "Nine words of three topics (Figure 3 of the paper)", caption, alt)
 
 
 def write_cells(ax: Axes, cosine: np.ndarray) -> None:
-    """Write the numbers of a heat map, except its diagonal."""
+    """Write the numbers of a heat map in hundredths, except its diagonal."""
     for row, column in np.ndindex(cosine.shape):
         if row != column:
             colour = "black" if cosine[row, column] > 0.4 else "white"
-            text = f"{cosine[row, column]:.2f}".replace("0.", ".").replace("-.00", ".00")
-            ax.text(column, row, text, ha="center", va="center", fontsize=5.5, color=colour)
+            text = f"{100 * cosine[row, column]:.0f}".replace("-0", "0")
+            ax.text(column, row, text, ha="center", va="center", fontsize=6, color=colour)
 
 
 def embedding_averages(embeddings: Frame) -> Picture:
     """Return the average cosine within and between topics over thresholds, a panel per model."""
     names = models_of(embeddings)
     with style():
-        figure, axes = panels(len(names), 1.8, sharey=True)
+        figure, axes = panels(len(names), 2.1, sharey=True)
         for place, (ax, name) in enumerate(zip(axes, names, strict=True)):
             own = embeddings[embeddings["model"] == name]
             x = np.arange(len(own))
@@ -93,7 +99,7 @@ def embedding_averages(embeddings: Frame) -> Picture:
             ax.set_xlabel("ambiguity threshold")
             if place % COLUMNS == 0:
                 ax.set_ylabel("average cosine")
-        axes[0].legend(loc="best")
+        legend_below(figure, axes[0])
     caption = (
         "Average cosine of the embeddings of two different words, of the same topic and of different topics; "
         f"bars are two standard errors over {counted(int(embeddings['topics'].max()), 'topic')}. "
@@ -116,7 +122,7 @@ def attention_layers(attention: Frame, threshold: float) -> Picture:
         ("matched_different", OTHER, ":", "different topics, at the distances of the same-topic pairs"),
     )
     with style():
-        figure, axes = panels(len(names), 1.9)
+        figure, axes = panels(len(names), 2.2, sharey=True)
         for place, (ax, name) in enumerate(zip(axes, names, strict=True)):
             own = rows[rows["model"] == name]
             for column, colour, dash, label in lines:
@@ -128,12 +134,11 @@ def attention_layers(attention: Frame, threshold: float) -> Picture:
             ax.axhline(1, color="0.6", linewidth=0.7)
             ax.set_xticks(own["layer"])
             ax.set_xlabel("layer")
-            ax.set_ylim(0, max(1.25, 1.08 * float(own[["same", "different"]].max(axis=None))))
+            ax.set_ylim(0, max(1.25, 1.08 * float(rows[["same", "different"]].max(axis=None))))
             ax.set_title(name)
             if place % COLUMNS == 0:
                 ax.set_ylabel("attention (uniform: 1)")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=1, fontsize=SMALL)
+        legend_below(figure, axes[0])
     caption = (
         "Average attention between two different words of a window, over heads, times the number of keys: 1 "
         f"is uniform attention. Threshold {threshold:g}; bands are two standard errors over windows. The gap "

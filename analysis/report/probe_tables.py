@@ -27,6 +27,7 @@ HEADERS = {
     "what": "what it is",
     "per_topic": "words per topic",
     "words": "words in all",
+    "split": "of several pieces",
     "cosine_same": "cosine: same topic",
     "cosine_different": "different topics",
     "cosine_ratio": "ratio",
@@ -58,7 +59,7 @@ def with_errors(frame: Frame, names: list[str]) -> list[str]:
 def embedding_table(embeddings: Frame) -> Frame:
     """Return the similarities of Table 1: both means and their ratio."""
     measures = [f"{kind}_{column}" for kind in ("cosine", "dot") for column in ("same", "different", "ratio")]
-    first = ["model", "what", "threshold", "per_topic", "words"]
+    first = ["model", "what", "threshold", "per_topic", "words", "split"]
     return embeddings[[*first, *with_errors(embeddings, measures)]]
 
 
@@ -141,11 +142,19 @@ def readable(table: Frame) -> Frame:
 def entry(row: Mapping[str, Any], name: str) -> str:
     """Return one entry of a table: a mean with its error, a number, or a text as it is."""
     value, error = row[name], row.get(name + ERROR)
+    if name == "split":
+        return f"{100 * value:.0f} %"
     if error is None:
         return f"{value:g}" if isinstance(value, float) else str(value)
-    if not np.isfinite(value):
+    if not np.isfinite(value) or is_by_nothing(row, name):
         return "-"
     if not np.isfinite(error) or error == 0:
         return f"{value:.{LEAST}f}"
     decimals = int(np.clip(1 - np.floor(np.log10(error)), LEAST, MOST))  # two digits of the error
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def is_by_nothing(row: Mapping[str, Any], name: str) -> bool:
+    """Return whether this is a ratio to a mean that is within two standard errors of zero."""
+    below = f"{name.removesuffix('ratio')}different"
+    return name.endswith("ratio") and below in row and abs(row[below]) < 2 * row[below + ERROR]

@@ -114,7 +114,7 @@ def embedding_row(model: Model, listed: Lists) -> dict[str, Any]:
     topic_V = known_topics(model, listed)
     words = np.flatnonzero(topic_V >= 0)
     row = {"threshold": listed.threshold, "per_topic": listed.per_topic, "words": len(words)}
-    row |= {"topics": len(np.unique(topic_V[words])), "split": model.split}
+    row |= {"topics": len(np.unique(topic_V[words])), "split": float(model.is_split_V[words].mean())}
     return row | similarity.embedding_averages(model.embedding_VxD[words], topic_V[words])
 
 

@@ -31,7 +31,7 @@ class Model(NamedTuple):
     is_known_V: np.ndarray  # words that it has an embedding for
     embedding_VxD: np.ndarray
     attend: Callable[[np.ndarray], np.ndarray]  # words_BxW: attention_BxLxWxW, uniform attention being 1
-    split: float = 0.0  # the share of known words that are several pieces
+    is_split_V: np.ndarray  # words of several pieces
 
 
 class PieceWindows(NamedTuple):
@@ -63,8 +63,8 @@ def bert_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, c
     def attend(words_BxW: np.ndarray) -> np.ndarray:
         return np.asarray(program(weights, *in_pieces(words_BxW, words, begin, end, checkpoint.positions)))
 
-    split = float(np.mean([len(pieces) > 1 for pieces, known in zip(words, is_known, strict=True) if known]))
-    return Model(name, what, is_trained, corpus, is_known, embedding, attend, split)
+    is_split = np.array([len(pieces) > 1 for pieces in words])
+    return Model(name, what, is_trained, corpus, is_known, embedding, attend, is_split)
 
 
 def in_pieces(

@@ -81,4 +81,5 @@ def encoder_model(
         return np.asarray(program(on_device, words_BxW))
 
     is_known_V = np.arange(len(corpus.vocabulary)) > UNKNOWN
-    return Model(name, what, is_trained, corpus, is_known_V, np.asarray(weights["W_E"]).T, attend)
+    embedding_VxD, never = np.asarray(weights["W_E"]).T, np.zeros(len(is_known_V), bool)
+    return Model(name, what, is_trained, corpus, is_known_V, embedding_VxD, attend, never)
