@@ -17,6 +17,7 @@ from topicjax.store.files import first_line
 SETTINGS = {  # of Ray, unless the user has set them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_raylet_start_wait_time_s": "120",  # on a busy machine it takes longer than usual
     "RAY_worker_niceness": "0",  # else workers of a cluster that is started here yield to everybody
 }
 CONNECT_SECONDS = 5.0
@@ -40,7 +41,7 @@ def connect(address: Address, num_cpus: int) -> None:
         where |= {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
             ray.init(**where)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # Ray raises almost anything
             ray.shutdown()
             why = (
                 NONE_HERE
