@@ -48,9 +48,8 @@ def test_a_resample_counts_topics_as_often_as_they_are_drawn():
 
 def test_errors_over_resamples_are_standard_errors():
     values = DRAW.normal(size=400)
-    found = similarity.with_errors(
-        lambda w: {"mean": float(values.mean() if w is None else w @ values / w.sum())}, 400, resamples=2000
-    )
+    means = [{"mean": weight @ values / weight.sum()} for weight in similarity.resamples(400, 2000)]
+    found = similarity.with_errors({"mean": values.mean()}, means)
     assert found["mean_se"] == pytest.approx(values.std() / 20, rel=0.08)
 
 

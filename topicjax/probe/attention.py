@@ -2,14 +2,14 @@
 
 Pairs of different words of a window are of kind SAME, OTHER or neither.  Sums over pairs are kept by window,
 kind and distance, so that windows can be resampled and distances matched.
-Dimension letters: B windows, W words of a window, L layers, K kinds, N distances.
+Dimension letters: B windows, W words of a window, L layers, K kinds, N distances, R resamples.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from topicjax.probe.similarity import with_errors
+from topicjax.probe.similarity import resamples, with_errors
 
 Array = np.ndarray
 SAME, OTHER = 1, 2
@@ -98,17 +98,18 @@ def differences(same: float, other: float, near_same: float, near_other: float) 
 
 def by_layer(pairs: PairSums) -> list[dict[str, float]]:
     """Return a row for the mean over layers (layer 0) and for each layer, with errors over windows."""
-    B, N = len(pairs.counts_BxKxN), pairs.counts_BxKxN.shape[2]
-    layers = [pairs.sums_BxKxLxN.mean(axis=2), *np.moveaxis(pairs.sums_BxKxLxN, 2, 0)]
+    counts_KxN = pairs.counts_BxKxN.sum(axis=0)
+    sums_KxLxN = pairs.sums_BxKxLxN.sum(axis=0)
+    weight_RxB = resamples(len(pairs.counts_BxKxN), RESAMPLES)
+    counts_RxKxN = np.tensordot(weight_RxB, pairs.counts_BxKxN, axes=1)
+    sums_RxKxLxN = np.tensordot(weight_RxB, pairs.sums_BxKxLxN, axes=1)
+    same, other = counts_KxN.sum(axis=1)
+    about = {"pairs": int(same), "other_pairs": int(other), "windows": len(pairs.counts_BxKxN)}
     found = []
-    for layer, sums_BxKxN in enumerate(layers):
-        both_Bx = np.concatenate([sums_BxKxN, pairs.counts_BxKxN], axis=1).reshape(B, -1)
-
-        def values(weight_B: Array | None, both_Bx: Array = both_Bx) -> dict[str, float]:
-            total = both_Bx.sum(axis=0) if weight_B is None else weight_B @ both_Bx
-            return compare(*total.reshape(2, 2, N))
-
-        row = {"layer": layer, "pairs": int(pairs.counts_BxKxN[:, 0].sum())}
-        row |= {"other_pairs": int(pairs.counts_BxKxN[:, 1].sum()), "windows": B}
-        found.append(row | with_errors(values, B, resamples=RESAMPLES))
+    for layer in range(sums_KxLxN.shape[1] + 1):
+        own = slice(None) if layer == 0 else slice(layer - 1, layer)
+        sums_RxKxN = sums_RxKxLxN[:, :, own].mean(axis=2)
+        tries = [compare(*both) for both in zip(sums_RxKxN, counts_RxKxN, strict=True)]
+        whole = compare(sums_KxLxN[:, own].mean(axis=1), counts_KxN)
+        found.append({"layer": layer, **about, **with_errors(whole, tries)})
     return found

@@ -4,7 +4,7 @@ Dimension letters: W words, D width, T topics, R resamples.  All pairs are of di
 come from sums over words, so that no W x W matrix is needed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,22 +54,19 @@ def averages(sums: TopicSums, weight_T: Array | None = None) -> dict[str, float]
     return {name: float(value) for name, value in found.items()}
 
 
-def with_errors(
-    values: Callable[[Array | None], Mapping[str, float]],
-    units: int,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> dict[str, float]:
-    """Return the values, each with its standard error over resamples of the units, as NAME_se."""
+def resamples(units: int, count: int, seed: int = 0) -> Array:
+    """Return how often each unit is drawn in so many resamples, count x units."""
     draw = np.random.default_rng(seed)
-    weights_RxT = draw.multinomial(units, np.full(units, 1 / units), size=resamples).astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tries = [values(weight_T) for weight_T in weights_RxT]
-        found = {}
-        for name, value in values(None).items():
-            finite = [other[name] for other in tries if np.isfinite(other[name])]
-            error = float(np.std(finite, ddof=1)) if len(finite) > 1 else np.nan
-            found |= {name: value, f"{name}_se": error}
+    return draw.multinomial(units, np.full(units, 1 / units), size=count).astype(np.float64)
+
+
+def with_errors(whole: Mapping[str, float], tries: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the values, each with its standard error over resamples, as NAME_se."""
+    found = {}
+    for name, value in whole.items():
+        finite = [other[name] for other in tries if np.isfinite(other[name])]
+        error = float(np.std(finite, ddof=1)) if len(finite) > 1 else np.nan
+        found |= {name: value, f"{name}_se": error}
     return found
 
 
@@ -78,7 +75,9 @@ def embedding_averages(embedding_WxD: Array, topic_W: Array) -> dict[str, float]
     found = {}
     for name, vectors in (("cosine", unit(embedding_WxD)), ("dot", embedding_WxD)):
         sums = topic_sums(vectors, topic_W)
-        values = with_errors(lambda weight_T, sums=sums: averages(sums, weight_T), len(sums.same_T))
+        with np.errstate(divide="ignore", invalid="ignore"):  # a resample may have one topic only
+            tries = [averages(sums, weight_T) for weight_T in resamples(len(sums.same_T), RESAMPLES)]
+            values = with_errors(averages(sums), tries)
         found |= {f"{name}_{column}": value for column, value in values.items()}
     return found
 
