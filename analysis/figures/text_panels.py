@@ -94,7 +94,8 @@ def text_figure(
             draw_column(axes, frame, *line)
         share_limits([axes[-1] for axes in columns], max(line[0] for line in lines) + ABOVE)
         handles = [Line2D([], [], color=shade(n, depth), label=f"layer {n}") for n in shown_layers(depth)]
-        handles += [Line2D([], [], color="0.4", ls=DASHED, label=r"dashed: $\|W^Q\|_F$"), UNIGRAM, PASSED]
+        handles += [Line2D([], [], color="0.4", ls=DASHED, label=r"dashed: $\|W^Q\|_F$"), UNIGRAM]
+        handles += [PASSED] if any(np.isfinite(line[1]) for line in lines) else []
         shared_legend(figure, columns, more=[*handles, *([QUARTILES] if seeds[-1] > 1 else [])])
     parts = {
         f"Lines are medians and bands quartiles over {seeds[-1]} seeds.": seeds[-1] > 1,
