@@ -14,7 +14,7 @@ from ..frames import bands
 from ..pictures import Picture, counted, described, sentences, style
 from ..scoring.layer_cells import cell_of_rows, telling_settings
 from ..scoring.layer_curves import ALL, layer_curves
-from ..scoring.text_stages import text_cells
+from ..scoring.text_stages import SHAPES, text_cells
 from ..trained_models import Frame
 from .layer_panels import DASHED, draw_layers, layer_bands, shade, shown_layers
 from .step_panels import ACROSS, HALF, QUARTILES, panel_grid, shared_legend, thinned, title_lines
@@ -47,7 +47,7 @@ WORDS = (
 def text_layers(run: Run, scores: Frame) -> list[Picture]:
     """Return the layers of every cell over the steps with the loss beneath, two cells to a picture."""
     names, cells = telling_settings(run), text_cells(run, scores)
-    chosen = cells.loc[cells["shape"] != "diverged", "cell"].drop_duplicates().tolist()[:MOST_CELLS]
+    chosen = clearest_first(cells.loc[cells["shape"] != "diverged"])[:MOST_CELLS]
     if not chosen:
         raise UserError("no model is left that did not diverge")
     pictures = []
@@ -60,6 +60,12 @@ def text_layers(run: Run, scores: Frame) -> list[Picture]:
         remarks = {f"{counted(left_out, 'cell')} more are in the table.": left_out > 0, WORDS: True}
         pictures.append(text_figure(titles, frames, lines, {} if at else remarks))
     return pictures
+
+
+def clearest_first(cells: Frame) -> list[int]:
+    """Return the cells, those whose layers are nearest to Figure 5's shape first."""
+    rank: Any = cells["shape"].map(SHAPES.index).groupby(cells["cell"]).mean()
+    return rank.sort_values(kind="stable").index.tolist()
 
 
 def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
