@@ -17,11 +17,11 @@ from topicjax.store.files import first_line
 SETTINGS = {  # of Ray, unless the user has set them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_raylet_start_wait_time_s": "120",  # on a busy machine it takes longer than usual
     "RAY_worker_niceness": "0",  # else workers of a cluster that is started here yield to everybody
 }
 CONNECT_SECONDS = 5.0
 NAMESPACE = "topicjax"
+TOO_BUSY = "Ray did not start within its 30 seconds; is the machine too busy?"
 NONE_HERE = "no Ray cluster runs on this machine; start one (docs/cluster.md), or use local:N"
 
 
@@ -43,13 +43,16 @@ def connect(address: Address, num_cpus: int) -> None:
             ray.init(**where)
         except Exception as error:  # Ray raises almost anything
             ray.shutdown()
-            why = (
-                NONE_HERE
-                if address.text == "auto" and isinstance(error, ConnectionError)
-                else first_line(error)
-            )
+            why = reason(address, error)
             raise UserError(f"--cluster is {address.text} and cannot be used: {why}") from error
         silence(ray)
+
+
+def reason(address: Address, error: Exception) -> str:
+    """Return why Ray cannot be used, in a sentence."""
+    if address.text == "auto" and isinstance(error, ConnectionError):
+        return NONE_HERE
+    return TOO_BUSY if "timed out during startup" in str(error) else first_line(error)
 
 
 def disconnect() -> None:

@@ -9,7 +9,7 @@ from topicjax.engine import costs
 from topicjax.engine.cluster.jobs import Jobs
 from topicjax.engine.plan import Group
 
-# Measured with `topicjax bench --cluster` on two cores; the driver does all of it, one chunk after another.
+# Assumed; `topicjax bench --cluster` measures them.  The driver does all of it, one chunk after another.
 DISPATCH_SECONDS = 0.01  # to prepare and send one chunk
 RETURN_RATE = 1.0e9  # bytes a second from a worker of the same machine to the driver
 WRITE_SECONDS = 0.10  # to write one chunk, however small ...
