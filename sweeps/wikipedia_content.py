@@ -1,8 +1,12 @@
 """Does context change the picture on content words alone, where it can be learned within the steps?
 
 Command:  make corpus, then make sweep SWEEP=wikipedia_content
-Size:     to be measured
-Expect:   to be seen
+Size:     18 trials, 1 program, 4 minutes on 2 cores by estimate (7 minutes of CPU time)
+Expect:   context is used: in 4 of 6 cells the loss passes the unigram line, at step 270 to 360, and at rate 3e-3
+          from the usual start ends 0.11 nats below it.  Nine tenths of what attention adds there come through
+          uniform attention.  Norms tell nothing of it: near zero V leads only at rate 3e-3, at 1e-3 K and Q are
+          half way as early as V, everywhere before the line is passed, and from the usual start, where most is
+          learned from context, norms change by a few per cent.
 """
 
 from topicjax.sweep import chain, product
