@@ -229,6 +229,7 @@ def start_local(folder: Path, cache: Path, workers: int = 1):
     )
 
 
+@pytest.mark.slow  # Ray takes a minute to notice a killed driver
 def test_ctrl_c_and_a_killed_driver_leave_no_process_and_lose_nothing(local, control, cache, tmp_path):
     folder, helpers = tmp_path / "run", set()
     for ending, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):

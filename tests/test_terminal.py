@@ -108,7 +108,12 @@ def started(tmp_path: Path, cache: Path) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize(
-    ("number", "times", "code"), [(signal.SIGHUP, 2, 129), (signal.SIGTERM, 2, 143), (signal.SIGINT, 1, 130)]
+    ("number", "times", "code"),
+    [
+        pytest.param(signal.SIGHUP, 2, 129, marks=pytest.mark.slow),
+        (signal.SIGTERM, 2, 143),
+        (signal.SIGINT, 1, 130),
+    ],
 )
 def test_signals_stop_in_order_with_the_state_saved(number, times, code, tmp_path, cache):
     """A terminal that closes may send SIGHUP twice, and `timeout` SIGTERM: only Ctrl-C insists."""

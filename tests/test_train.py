@@ -237,7 +237,7 @@ def test_documents_are_drawn_once_for_all_lanes(order):
     assert draws and not any("tensor<17" in line for line in draws)
 
 
-@pytest.mark.parametrize("record_every", (3, 12))
+@pytest.mark.parametrize("record_every", (3, pytest.param(12, marks=pytest.mark.slow)))
 def test_any_record_interval_trains_the_same(record_every):
     spec = replace(TINY, record_every=record_every, steps=24)
     stream, hypers = Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1)
