@@ -18,7 +18,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "key_visibility": (80, 2, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
     "onset": (250, 4, "0950140337c3", "6bc0a2773be2", "e43223061437"),
     "paper_rates": (100, 6, "0030b1d98859", "0885539b78b5", "f4e2e80ef52e"),
-    "robustness": (170, 7, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
+    "robustness": (130, 5, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
     "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
     "theorem1": (120, 5, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
