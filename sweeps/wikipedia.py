@@ -1,8 +1,12 @@
 """Does the paper's Figure 5, V first and then K and Q in every layer, appear on Wikipedia?
 
 Command:  make corpus, then make sweep SWEEP=wikipedia
-Size:     to be measured
-Expect:   to be seen
+Size:     18 trials, 1 program, 6 minutes on 2 cores by estimate (11 minutes of CPU time)
+Expect:   only in part.  From near zero V is half way up by step 15 to 25 in layers 2 to 4, K and Q by step 30
+          to 95, so V leads at every rate, but K and Q have made a fifth to a quarter of their rise by then;
+          in layer 1 V and K, Q rise together.  From the usual start norms hardly change.  All of this is
+          over before context is used: after 400 steps the loss is 0.08 to 0.13 nats above the unigram line in
+          every cell, and attention, trained or uniform, adds 0.00 to 0.09 nats.
 """
 
 from topicjax.sweep import chain, product
@@ -10,8 +14,8 @@ from topicjax.sweep import chain, product
 EXPERIMENT = "text"
 BASE = dict(
     corpus="wikipedia", vocabulary_size=4096, context=64, layers=4, heads=4, width=64, mlp=128,
-    output_projection=True, output_bias="trained", layer_norm="post", optimizer="adam",
-    batch_size=16, eval_windows=48, steps=400, record_every=20,
+    output_projection=True, output_bias="trained", layer_norm="pre", optimizer="adam",
+    batch_size=16, eval_windows=48, steps=400, record_every=10,
 )  # fmt: skip
 NEAR_ZERO = product(init="normal", init_scale=1e-3)
 USUAL = product(init="default", init_scale=1.0)

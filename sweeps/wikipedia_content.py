@@ -1,8 +1,12 @@
 """Does context change the picture on content words alone, where it can be learned within the steps?
 
 Command:  make corpus, then make sweep SWEEP=wikipedia_content
-Size:     to be measured
-Expect:   to be seen
+Size:     18 trials, 1 program, 4 minutes on 2 cores by estimate (7 minutes of CPU time)
+Expect:   context is used: in 4 of 6 cells the loss passes the unigram line, at step 270 to 360, and ends 0.11
+          nats below it at rate 3e-3 from the usual start.  Nine tenths of what attention adds there come
+          through uniform attention.  Norms do not show when: from near zero V leads in 6 of 12 layers (all of
+          them at rate 3e-3, none at 1e-3), always with K and Q half way before the line is passed, and from
+          the usual start, where most is learned from context, norms grow by 25 % at most.
 """
 
 from topicjax.sweep import chain, product
@@ -11,8 +15,8 @@ EXPERIMENT = "text"
 BASE = dict(
     corpus="wikipedia_content", vocabulary_size=4096, unknown="left_out", context=64, positions=False,
     p_keep=0.0, p_random=0.0, layers=4, heads=4, width=64, mlp=128, output_projection=True,
-    output_bias="trained", layer_norm="post", optimizer="adam", batch_size=16, eval_windows=48,
-    steps=400, record_every=20,
+    output_bias="trained", layer_norm="pre", optimizer="adam", batch_size=16, eval_windows=48,
+    steps=400, record_every=10,
 )  # fmt: skip
 NEAR_ZERO = product(init="normal", init_scale=1e-3)
 USUAL = product(init="default", init_scale=1.0)

@@ -20,6 +20,7 @@ from .layer_panels import DASHED, draw_layers, layer_bands, shade, shown_layers
 from .step_panels import ACROSS, HALF, QUARTILES, panel_grid, shared_legend, thinned, title_lines
 
 MOST_CELLS = 12
+ABOVE = 1.0  # nats above the unigram line are drawn: losses differ little beside their start
 ROWS = {  # panels from top to bottom: columns, label
     ("norm_v",): r"$\|W^V\|_F$",
     ("norm_k", "norm_q"): r"$\|W^K\|_F$, $\|W^Q\|_F$",
@@ -38,7 +39,8 @@ PASSED = Line2D([], [], color="0.35", lw=0.9, ls=":", label="loss passes the uni
 WORDS = (
     "Rotation: (1 - cos)/2 between W^V and itself ten steps before. Entropy deficit: log(number of keys) - "
     "entropy of attention. Losses are of held-out words that show [MASK]. The unigram line is the loss of "
-    "predicting every word by how often it occurs: only a loss below it uses context."
+    "predicting every word by how often it occurs: only a loss below it uses context. Losses of the first "
+    f"steps are higher than the panel, which ends {ABOVE:g} nat above that line."
 )
 
 
@@ -90,10 +92,10 @@ def text_figure(
         figure, columns = panel_grid(titles, ACROSS, dict(zip(ROWS.values(), HEIGHTS, strict=True)))
         for frame, line, axes in zip(frames, lines, columns, strict=True):
             draw_column(axes, frame, *line)
-        for row in zip(*columns, strict=True):
-            share_limits(row)
+        share_limits([axes[-1] for axes in columns], max(line[0] for line in lines) + ABOVE)
         handles = [Line2D([], [], color=shade(n, depth), label=f"layer {n}") for n in shown_layers(depth)]
-        handles += [Line2D([], [], color="0.4", ls=DASHED, label=r"dashed: $\|W^Q\|_F$"), UNIGRAM, PASSED]
+        handles += [Line2D([], [], color="0.4", ls=DASHED, label=r"dashed: $\|W^Q\|_F$"), UNIGRAM]
+        handles += [PASSED] if any(np.isfinite(line[1]) for line in lines) else []
         shared_legend(figure, columns, more=[*handles, *([QUARTILES] if seeds[-1] > 1 else [])])
     parts = {
         f"Lines are medians and bands quartiles over {seeds[-1]} seeds.": seeds[-1] > 1,
@@ -131,8 +133,8 @@ def draw_losses(ax: Axes, frame: Frame, unigram: float) -> None:
         ax.axhline(unigram, color=UNIGRAM.get_color(), lw=1.1, ls="--")
 
 
-def share_limits(row: Sequence[Axes]) -> None:
-    """Give the panels of a row the same vertical axis."""
+def share_limits(row: Sequence[Axes], highest: float) -> None:
+    """Give the panels of a row the same vertical axis, which ends at the highest value of interest."""
     low, high = (pick(ax.get_ylim()[place] for ax in row) for place, pick in ((0, min), (1, max)))
     for ax in row:
-        ax.set_ylim(low, high)
+        ax.set_ylim(low, np.nanmin([high, highest]))

@@ -50,17 +50,18 @@ def answer(cells: Frame) -> Iterator[str]:
     yield (
         f"Does the shape of the paper's Figure 5 appear (V first, then K and Q, by norms)? {word}: in every "
         f"layer of {every} of {counted(len(hits), 'cell')}, in some layers of {some}, in none of "
-        f"{len(hits) - every - some}."
+        f"{len(hits) - every - some}. V is ahead of K and Q, but these have begun by then, in "
+        f"{count_of(cells['shape'] == LEADS)} of {counted(len(cells), 'layer')}."
     )
     context_used = cells.groupby("cell")["seeds_passed"].max() > 0
-    early = cells.loc[cells["shape"] == FIGURE5]
-    if len(early):
+    early = cells.loc[cells["shape"].isin([FIGURE5, LEADS])]
+    if len(early) and np.isfinite(cells["unigram"]).any():
         before = count_of(early["seeds_before"] > early["trials"] / 2)
         never = count_of(~context_used.reindex(early["cell"]).to_numpy())
         yield (
-            f"Before or after context is used? In {before} of {counted(len(early), 'layer')} with that shape "
-            f"K and Q are half way before the loss passes the unigram line ({never} of them in cells that "
-            "never pass it): there the stages are not about context."
+            f"Before or after context is used? In {before} of these {counted(len(early), 'layer')} K and Q "
+            f"are half way before the loss passes the unigram line ({never} of them in cells that never pass "
+            "it): what the norms show there is not about context."
         )
 
 

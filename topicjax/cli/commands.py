@@ -29,7 +29,7 @@ def list_sweeps(options: argparse.Namespace) -> int:
     for name in sweep_names():
         named = load_sweep(name)
         count = len(expand_trials(named.settings, named.base, named.sweep))
-        print(f"{name:16} {count:6,} trials   {named.description.splitlines()[0]}")
+        print(f"{name:18} {count:5,} trials   {named.description.splitlines()[0]}")
     return 0
 
 
