@@ -37,7 +37,7 @@ def place(tmp_path, monkeypatch):
     ids = [draw.integers(5, size=30) + 5 * (document % 3) + 2 for document in range(60)]
     ids = np.concatenate([np.where(draw.random(30) < 0.3, draw.integers(2, 17, 30), words) for words in ids])
     ends = np.arange(30, 1801, 30)
-    for name in ("wikipedia", "wikipedia_content"):
+    for name in ("tiny", "tiny_content"):
         about = {"source": "made up", "licence": "none"}
         write_corpus(tmp_path / "data" / name, ids, ends, ("[MASK]", "[UNK]", *WORDS), about)
     pieces = (*SPECIALS, *WORDS)
@@ -51,7 +51,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-SMALL = ("--topics", "3", "--words", "16", "--windows", "40")
+SMALL = ("--corpus", "tiny", "--topics", "3", "--words", "16", "--windows", "40")
 
 
 def test_a_checkpoint_on_disk_has_its_rows_beside_random_weights(place, capsys):
@@ -77,9 +77,7 @@ def test_a_checkpoint_on_disk_has_its_rows_beside_random_weights(place, capsys):
 
 
 def test_our_own_encoder_is_shown_beside_its_start(place, capsys):
-    base = dict(
-        corpus="wikipedia", vocabulary_size=17, context=16, layers=2, heads=2, width=8, eval_windows=4
-    )
+    base = dict(corpus="tiny", vocabulary_size=17, context=16, layers=2, heads=2, width=8, eval_windows=4)
     base |= dict(batch_size=4, steps=20, record_every=10, learning_rate=0.02)
     run = topicjax.sweep("text", product(seed=range(2)), place / "results/wikipedia", base, lanes=1)
     assert cli.main(["probe", "encoder", *SMALL]) == 0
@@ -87,14 +85,14 @@ def test_our_own_encoder_is_shown_beside_its_start(place, capsys):
     table = pd.read_csv("results/tables/table1_attention_layers.csv")
     names = [f"encoder {best[:6]}", f"encoder {best[:6]}, start"]
     assert list(dict.fromkeys(table["model"])) == names
-    assert "trained here: 2 layers x 2 heads, width 8, 20 steps on wikipedia" in table["what"][0]
+    assert "trained here: 2 layers x 2 heads, width 8, 20 steps on tiny" in table["what"][0]
     trained, start = (table.loc[table["model"] == name, "same"].to_numpy() for name in names)
     assert np.abs(trained - start).max() > 1e-3 and start == pytest.approx(1, abs=0.3)
     other = next(name for name in run.trials["trial_id"] if name != best)
     assert cli.main(["probe", "--trial", other, *SMALL, "--out", "other"]) == 0
     assert f"encoder {other[:6]}" in pd.read_csv("other/table2.csv")["model"].tolist()
     capsys.readouterr()
-    assert cli.main(["probe", "--trial", other, "--topics", "3", "--words", "17", "--out", "none"]) == 2
+    assert cli.main(["probe", "--trial", other, *SMALL, "--words", "17", "--out", "none"]) == 2
     assert "reads 16 words; allowed: --words 16 or fewer" in capsys.readouterr().err
     assert not (place / "none").exists()
 
@@ -113,7 +111,7 @@ def bad_roberta(place):
 
 
 def remove_content(place):
-    (place / "data" / "wikipedia_content" / "corpus.json").unlink()
+    (place / "data" / "tiny_content" / "corpus.json").unlink()
 
 
 BAD = {
@@ -133,7 +131,7 @@ BAD = {
     "long": ([], ["--weights", "my_bert", "--words", "31"], "no 2 documents of the corpus have 31 words"),
     "windows": ([], ["--weights", "my_bert", "--windows", "1"], "--windows is 1; allowed: 2 or more"),
     "topics": ([], ["--weights", "my_bert", "--topics", "1"], "--topics is 1; allowed: 2 to 10,000"),
-    "corpus": ([remove_content], ["--weights", "my_bert"], "the corpus wikipedia_content is not in"),
+    "corpus": ([remove_content], ["--weights", "my_bert"], "the corpus tiny_content is not in"),
     "no run": ([], ["encoder"], "results/wikipedia"),
 }
 
@@ -142,7 +140,7 @@ BAD = {
 def test_mistakes_are_one_sentence_and_leave_nothing(place, capsys, before, arguments, sentence):
     for change in before:
         change(place)
-    assert cli.main(["probe", "--topics", "3", *arguments]) == 2
+    assert cli.main(["probe", "--corpus", "tiny", "--topics", "3", *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("topicjax: ") and sentence in error
     assert not (place / "results").exists()

@@ -72,7 +72,7 @@ def nine_words(nine: Frame) -> Picture:
 def write_cells(ax: Axes, cosine: np.ndarray) -> None:
     """Write the numbers of a heat map in hundredths, except its diagonal."""
     for row, column in np.ndindex(cosine.shape):
-        if row != column:
+        if row != column and np.isfinite(cosine[row, column]):
             colour = "black" if cosine[row, column] > 0.4 else "white"
             text = f"{100 * cosine[row, column]:.0f}".replace("-0", "0")
             ax.text(column, row, text, ha="center", va="center", fontsize=6, color=colour)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ..pictures import counted
 from ..trained_models import Frame
 
 UNOBTAINABLE = (
@@ -48,9 +49,9 @@ def whole_answer(embeddings: Frame, attention: Frame) -> str:
         everywhere(names, attention, is_above(attention, column)) for column in ("excess", "matched_excess")
     )
     return (
-        f"Of {len(names)} trained models, same-topic words have more similar embeddings in {similar}, attend "
-        f"more to each other in {plain}, and still do at equal distance in {matched} (at every threshold, by "
-        "more than two standard errors)."
+        f"Of {counted(len(names), 'trained model')}, same-topic words have more similar embeddings in "
+        f"{similar}, attend more to each other in {plain}, and still do at equal distance in {matched} (at "
+        "every threshold, by more than two standard errors)."
     )
 
 
@@ -69,7 +70,7 @@ def control_answer(embeddings: Frame, attention: Frame) -> str:
 
 def model_answer(name: str, similar: Frame, attending: Frame, layers: Frame, threshold: float) -> str:
     """Return the numbers of one model."""
-    known = abs(attending["excess"]) > 2 * attending["excess_se"]
+    known = attending["excess"] > 2 * attending["excess_se"]
     share = f"; distance is {100 * attending['distance_share']:.0f} % of the excess" if known else ""
     above = int(is_above(layers, "matched_excess").sum())
     return (

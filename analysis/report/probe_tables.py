@@ -74,8 +74,8 @@ def attention_table(attention: Frame, is_by_layer: bool) -> Frame:
 
 
 def shares(rows: Frame) -> list[str]:
-    """Return how much of each excess is distance, in words; nothing where the excess is within its error."""
-    known = rows["excess"].abs() > 2 * rows["excess_se"]
+    """Return how much of each excess is distance, in words; nothing where there is none."""
+    known = rows["excess"] > 2 * rows["excess_se"]
     return [
         f"{100 * share:.0f} %" if is_known and np.isfinite(share) else "-"
         for share, is_known in zip(rows["distance_share"], known, strict=True)

@@ -1,5 +1,6 @@
 """Figure 3, Tables 1 and 2 as data: similarity of embeddings and attention between words, model by model."""
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -91,15 +92,17 @@ def measure(
 
 
 def nine_words(model: Model) -> list[dict[str, Any]]:
-    """Return the cosine of each two of Figure 3's words that the model knows."""
+    """Return the cosine of each two of Figure 3's words; not a number where the model does not know one."""
     number = {word: place for place, word in enumerate(model.corpus.vocabulary) if model.is_known_V[place]}
-    known = [word for word in NINE if word in number]
-    unit = (
-        similarity.unit(model.embedding_VxD[[number[word] for word in known]]) if known else np.zeros((0, 1))
-    )
-    cosine = unit @ unit.T
-    places = [(row, column) for row in range(len(known)) for column in range(len(known))]
-    return [{"word": known[a], "other": known[b], "cosine": float(cosine[a, b])} for a, b in places]
+    vectors = {
+        word: similarity.unit(model.embedding_VxD[[number[word]]])[0] for word in NINE if word in number
+    }
+    rows = []
+    for word, other in itertools.product(NINE, repeat=2):
+        is_known = word in vectors and other in vectors
+        cosine = float(vectors[word] @ vectors[other]) if is_known else np.nan
+        rows.append({"word": word, "other": other, "cosine": cosine})
+    return rows
 
 
 def known_topics(model: Model, listed: Lists) -> np.ndarray:
