@@ -7,7 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STARTED: list[subprocess.Popen[str]] = []  # none of them outlives its test
-FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+FAST = (  # to compile, not to run
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false"
+)
 
 
 def start(*arguments: str, cache: Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:

@@ -17,6 +17,7 @@ import jax
 
 from topicjax.engine.orders import BLOCK_BYTES
 from topicjax.engine.plan import Group
+from topicjax.engine.shapes import example, shapes
 from topicjax.experiments import DECIDE_RECORDS, Experiment
 
 CPU_LANES = 64  # trials of a stream that a core trains between two returns to Python, one after another
@@ -41,27 +42,11 @@ class Sizes(NamedTuple):
     record: dict[str, tuple[int, ...]]  # by column: empty for a scalar, (places,) for details
 
 
-@functools.lru_cache(maxsize=1024)
 def sizes(experiment: Experiment, spec: Any) -> Sizes:
     """Return the bytes and records that the functions of an experiment make, from their shapes."""
-    stream, hypers = example(experiment)
-
-    def make(stream: Any, hypers: Any, data: Any) -> tuple[Any, ...]:
-        state, source = experiment.init(spec, stream, hypers), experiment.make_source(spec, stream, data)
-        batch = experiment.batch(spec, stream, source, jax.numpy.zeros((), jax.numpy.int32))
-        _, made = experiment.update(spec, stream, hypers, state, batch)
-        record = experiment.measure(spec, stream, hypers, source, state, batch, made)
-        return state, experiment.weights(spec, state), source, batch, record
-
-    state, weights, source, batch, record = jax.eval_shape(make, stream, hypers, experiment.data_shapes(spec))
-    shapes = {name: leaf.shape for name, leaf in record._asdict().items()}
-    return Sizes(tree_bytes(state), tree_bytes(weights), tree_bytes(source), tree_bytes(batch), shapes)
-
-
-def example(experiment: Experiment) -> tuple[Any, Any]:
-    """Return a Stream and Hypers as programs take them."""
-    _, Stream, Hypers = experiment.settings.classes
-    return experiment.settings.traced(Stream()), experiment.settings.traced(Hypers())
+    state, weights, source, batch, record = shapes(experiment, spec)
+    columns = {name: leaf.shape for name, leaf in record._asdict().items()}
+    return Sizes(tree_bytes(state), tree_bytes(weights), tree_bytes(source), tree_bytes(batch), columns)
 
 
 def tree_bytes(tree: Any) -> int:

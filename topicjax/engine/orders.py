@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from topicjax.engine.shapes import shapes
 from topicjax.experiments import Experiment
 
 BLOCK_BYTES = 16_000_000  # of data that are drawn ahead
@@ -83,7 +84,7 @@ def lanes_together(
         lambda h, trial, batch, made: experiment.measure(spec, stream, h, source, trial, batch, made),
         (0, 0, None, 0),
     )
-    empty_L = no_records(experiment, spec, stream, hypers_L, state)
+    empty_L = no_records(experiment, spec, hypers_L)
 
     def window(carry: Any, left_L: Any) -> tuple[Any, Any]:
         number, missing, trial_L = carry
@@ -117,7 +118,7 @@ def lane_at_a_time(
 ) -> tuple[RowState, Any]:
     """Do what lanes_together does, each lane through a window alone; one that has ended costs nothing."""
     source, block = state.source, block_steps(experiment, spec, stream, state)
-    empty_L = no_records(experiment, spec, stream, hypers_L, state)
+    empty_L = no_records(experiment, spec, hypers_L)
 
     def draw(first: Any) -> Any:
         return jax.lax.map(
@@ -187,9 +188,9 @@ def lanes_where(is_first_L: Any, first_L: Any, second_L: Any) -> Any:
     return jax.tree.map(choose, first_L, second_L)
 
 
-def zeros(shapes: Any) -> Any:
-    """Return a tree of arrays of these shapes."""
-    return jax.tree.map(lambda leaf: jax.lax.full(leaf.shape, 0, leaf.dtype), shapes)
+def zeros(tree: Any, axes: tuple[int, ...] = ()) -> Any:
+    """Return a tree of zeros of these shapes, each with more axes in front."""
+    return jax.tree.map(lambda leaf: jax.lax.full(axes + leaf.shape, 0, leaf.dtype), tree)
 
 
 def block_steps(experiment: Experiment, spec: Any, stream: Any, state: RowState) -> int:
@@ -207,15 +208,9 @@ def lacking(experiment: Experiment, source: Any, batch: Any) -> Any:
     return jnp.max(experiment.missing(source, batch)).astype(jnp.int32)
 
 
-def no_records(experiment: Experiment, spec: Any, stream: Any, hypers_L: Any, state: RowState) -> Any:
+def no_records(experiment: Experiment, spec: Any, hypers_L: Any) -> Any:
     """Return records of zeros, one for each lane."""
-
-    def record(hypers: Any, trial: Any) -> Any:
-        batch = experiment.batch(spec, stream, state.source, state.step)
-        _, made = experiment.update(spec, stream, hypers, trial, batch)
-        return experiment.measure(spec, stream, hypers, state.source, trial, batch, made)
-
-    return zeros(jax.eval_shape(jax.vmap(record), hypers_L, state.trial_L))
+    return zeros(shapes(experiment, spec).record, jax.tree.leaves(hypers_L)[0].shape)
 
 
 ORDERS = {"lane": Order(lane_at_a_time, one_by_one), "together": Order(lanes_together, jax.vmap)}

@@ -16,6 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from topicjax.engine import costs
 from topicjax.engine.orders import ORDERS, RowState, init_row, weights_row
 from topicjax.engine.plan import Group, StreamRow
+from topicjax.engine.shapes import example
 from topicjax.errors import UserError
 
 CPU_OPTIONS = {
@@ -126,7 +127,7 @@ class Programs:
                 lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
             )
 
-        stream, hypers = costs.example(self.group.experiment)
+        stream, hypers = example(self.group.experiment)
         streams, hypers = with_axes(stream, self.shape[:1]), with_axes(hypers, self.shape)
         row = placed(streams, SHARDED), placed(hypers, SHARDED)
         data = placed(self.group.experiment.data_shapes(self.spec), REPLICATED)
