@@ -33,7 +33,9 @@ def model(
     scalars |= dict(eval_loss_silent=loss + Q_all + P_all, eval_loss_se=0.01)
     scalars |= dict(eval_gain_se=0.0, eval_value_se=0.0)
     scalars |= dict(norm_e=10.0, e_block=0.5)
-    scalars |= {name: changed.pop(name) for name in list(changed) if name in scalars}
+    scalars |= {
+        name: changed.pop(name) for name in list(changed) if name.startswith("eval_") or name in scalars
+    }
     records = pd.DataFrame(dict(step=step) | scalars)
     details = []
     columns = {

@@ -17,7 +17,7 @@ from topicjax.corpora.corpus import load_corpus
 from topicjax.errors import UserError
 from topicjax.experiments.encoder import layers, model
 from topicjax.experiments.one_layer.lda import Documents
-from topicjax.experiments.text import lines, records, rows, train, windows, word_losses
+from topicjax.experiments.text import records, rows, train, windows, word_losses
 from topicjax.experiments.text.experiment import EXPERIMENT
 from topicjax.experiments.text.settings import TRIALS, Hypers, Spec, Stream, make_trial, traced
 from topicjax.overrides import override
@@ -273,11 +273,17 @@ def test_the_unigram_line_is_that_of_counting(data):
         for row in zip(word, shown, masked, strict=True)
         if (row[2] & (row[1] == 0)).any()
     ]
-    line = lines.unigram_line(trial, "cross_entropy")
-    assert line["unigram"] == pytest.approx(np.mean(means))
-    assert line["unigram_se"] == pytest.approx(np.std(means, ddof=1) / len(means) ** 0.5)
-    (wanted,) = lines.wanted_lines([trial, trial], [])
-    assert lines.wanted_lines([trial], [wanted.entry]) == []
+    source = train.make_source(spec, traced(trial.stream), own)
+    parts = np.asarray(source.unigram_KxB)
+    assert parts[0].sum() == pytest.approx(np.mean(means))
+    assert sorted(parts[0][parts[0] > 0] * len(means)) == pytest.approx(sorted(means), rel=1e-5)
+    p = counts / counts.sum()
+    squares = [
+        np.mean([np.sum((np.eye(24)[w] - p) ** 2) for w, s, m in zip(*row, strict=True) if m and s == 0])
+        for row in zip(word, shown, masked, strict=True)
+        if (row[2] & (row[1] == 0)).any()
+    ]
+    assert parts[1].sum() == pytest.approx(np.mean(squares), rel=1e-5)
 
 
 def test_held_out_losses_are_of_positions_that_show_mask(data):
@@ -285,7 +291,9 @@ def test_held_out_losses_are_of_positions_that_show_mask(data):
     own = traced(trial.stream)
     source = drawing(spec)[1](own, windows.data(spec).load())
     params = random_params(spec)
-    found = jax.jit(records.gated_losses, static_argnums=0)(spec, hypers("pre"), source.held_out, params)
+    found = jax.jit(records.gated_losses, static_argnums=0)(
+        spec, hypers("pre"), source.held_out, source.unigram_KxB, params
+    )
     documents = train.held_out_documents(spec, own, windows.data(spec).load())
     word, shown, masked, present = map(np.asarray, documents)
     shows_mask = masked & (shown == 0)
@@ -297,6 +305,11 @@ def test_held_out_losses_are_of_positions_that_show_mask(data):
     assert float(found["eval_loss"]) == pytest.approx(expected.mean(), rel=2e-5)
     assert float(found["eval_loss_se"]) == pytest.approx(
         expected.std(ddof=1) / len(expected) ** 0.5, rel=1e-3
+    )
+    unigram = np.asarray(source.unigram_KxB)[0]
+    apart = len(expected) * unigram[shows_mask.any(axis=1)] - expected
+    assert float(found["eval_context_se"]) == pytest.approx(
+        apart.std(ddof=1) / len(expected) ** 0.5, rel=1e-3
     )
     alone = encoder_reference.loss_of_documents(
         params, (word, shown, shows_mask, present), False, False, uniform=(1,), **how
@@ -318,8 +331,8 @@ def test_a_sweep_on_text_in_both_orders(data, tmp_path):
         np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=2e-3, err_msg=name)
     losses_ = one.trajectories.set_index(["trial_id", "step"]).sort_index()["eval_loss"].groupby("trial_id")
     assert losses_.last().mean() < losses_.first().mean()
-    (line,) = one.manifest["limit_lines"]
-    assert 1 < line["unigram"] < np.log(24)
+    line = one.trajectories["eval_loss_unigram"]
+    assert line.nunique() == 1 and 1 < line.iloc[0] < np.log(24)
     assert not {"e_block", "attn_same_topic"} & {*one.trajectories, *one.details}
 
 

@@ -9,7 +9,7 @@ from topicjax.analysis.figures import text_panels
 from topicjax.analysis.report import report, text, text_findings
 from topicjax.analysis.scoring.text_stages import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
 
-LINE = dict(settings={}, objective="cross_entropy", unigram=4.0, unigram_se=0.01)
+LINE = dict(eval_loss_unigram=4.0, eval_context_se=0.3)
 FLAT = 5.0 + 0 * STEP
 FALLING = 5.0 - 2.0 * ramp(0, 1000)  # passes the line at step 500
 
@@ -21,7 +21,7 @@ def norms(value, attention):
 def layers(*pairs, loss=FLAT, **settings):
     """Return a model whose layers have these rises of V, and of K and Q."""
     value, attention = zip(*(norms(*pair) for pair in pairs), strict=True)
-    changed = dict(norm_v=list(value), norm_k=list(attention), eval_loss=loss)
+    changed = dict(norm_v=list(value), norm_k=list(attention), eval_loss=loss, **LINE)
     return model([(0.1, 0.0)] * len(pairs), **changed, **settings)
 
 
@@ -43,7 +43,7 @@ def grid():
 
 @pytest.fixture(scope="module")
 def scored():
-    run = run_of(*grid()).replace(manifest=dict(limit_lines=[LINE]))
+    run = run_of(*grid())
     return run, score_text(run)
 
 
@@ -72,6 +72,8 @@ def test_the_answer_comes_first(scored):
     assert "η 1e-4 2 of 2, η 0.001 1 of 2, η 0.01 0 of 2" in joined
     assert "layer 2: 1 V first, 1 V leads, 1 hardly moves" in joined
     assert "The loss passes the unigram line in 2 of 3 cells, at step 500 to 500" in joined
+    assert "at the end it is below it in 2, in 2 by more than two standard errors" in joined
+    assert "held-out windows (0.300 nats)" in joined
     assert "The seeds disagree on the shape of 0 of 6 layers." in joined
     assert "1.000 nats below the unigram line of 4.000" in joined
 
@@ -91,14 +93,19 @@ def test_tables_have_a_row_per_cell_and_layer(scored):
     losses = text.text_losses(*scored)
     assert losses["unigram_line"].tolist() == [4.0] * 3
     assert losses["loss"].tolist() == pytest.approx([5, 3, 3], abs=1e-6)
+    assert losses["below_unigram"].tolist() == pytest.approx([-1, 1, 1], abs=1e-6)
+    assert losses["below_unigram_se"].tolist() == pytest.approx([0.3] * 3)
     assert len(text.layer_shapes(*scored)) == 6
 
 
-def test_a_page_is_written_also_without_the_line(tmp_path):
+def test_a_difference_within_its_error_is_no_use_of_context():
+    run = run_of(*(layers(SAME, loss=5.0 - 1.1 * ramp(0, 1000), seed=seed) for seed in range(2)))
+    joined = " ".join(text_findings.findings(run, score_text(run), None))
+    assert "at the end it is below it in 1, in 0 by more than two standard errors" in joined
+
+
+def test_a_page_is_written(tmp_path):
     runs = [dict(experiment="text", description="Is it Figure 5?")]
-    folder = folder_of(tmp_path / "run", *grid(), runs=runs, limit_lines=[LINE])
+    folder = folder_of(tmp_path / "run", *grid(), runs=runs, limit_lines=[])
     page = report.write(folder).read_text()
     assert "Does the shape of the paper" in page and "defect" not in page and "Not drawn" not in page
-    bare = folder_of(tmp_path / "bare", *grid()[:2], runs=runs, limit_lines=[])
-    page = report.write(bare).read_text()
-    assert "The unigram line is not known" in page and "Not drawn" not in page

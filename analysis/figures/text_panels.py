@@ -135,12 +135,11 @@ def draw_losses(ax: Axes, frame: Frame, unigram: float) -> None:
         table = bands(whole[["step", "layer"]].assign(value=whole[name]), "value", "layer", least=HALF)
         ax.plot(table["step"], table["q50"], color=colour, lw=1.2, label=text)
         ax.fill_between(table["step"], table["q25"], table["q75"], color=colour, alpha=0.18, lw=0)
-    if np.isfinite(unigram):
-        ax.axhline(unigram, color=UNIGRAM.get_color(), lw=1.1, ls="--")
+    ax.axhline(unigram, color=UNIGRAM.get_color(), lw=1.1, ls="--")
 
 
 def share_limits(row: Sequence[Axes], highest: float) -> None:
     """Give the panels of a row the same vertical axis, which ends at the highest value of interest."""
     low, high = (pick(ax.get_ylim()[place] for ax in row) for place, pick in ((0, min), (1, max)))
     for ax in row:
-        ax.set_ylim(low, np.nanmin([high, highest]))
+        ax.set_ylim(low, min(high, highest))

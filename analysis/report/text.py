@@ -33,7 +33,7 @@ def layer_shapes(run: Run, scores: Frame) -> Frame:
 
 
 def text_losses(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell: losses at the end with their errors over seeds, and the unigram line."""
+    """Return one row per cell: losses at the end with their errors, beside the unigram line."""
     names = telling_settings(run)
     trials: Frame = run.trials.reset_index(drop=True)
     cell, ok = cell_of_rows(trials, names), (trials["status"] == "ok").to_numpy()
@@ -42,10 +42,12 @@ def text_losses(run: Run, scores: Frame) -> Frame:
         values = trials[first] - (trials[less] if less else 0.0)
         groups = values.where(ok).groupby(cell)
         columns[name], columns[name + ERROR] = groups.mean(), groups.sem()
-    lines = scores.groupby("trial_id")["unigram"].first().reindex(trials["trial_id"]).groupby(cell).first()
-    settings = trials.groupby(cell)[names].first() if names else pd.DataFrame(index=lines.index)
-    counts = trials.groupby(cell).size().rename("trials")
-    return settings.join(counts).join(pd.DataFrame(columns)).assign(unigram_line=lines).reset_index(drop=True)
+    lines = trials.loc[ok, ["final_eval_loss_unigram", "final_eval_context_se"]].groupby(cell[ok]).mean()
+    columns["unigram_line"], error = (lines[name] for name in lines)
+    below = {"below_unigram": columns["unigram_line"] - columns["loss"], "below_unigram" + ERROR: error}
+    found = pd.DataFrame(columns | below)
+    settings = trials.groupby(cell)[names].first() if names else pd.DataFrame(index=found.index)
+    return settings.join(trials.groupby(cell).size().rename("trials")).join(found).reset_index(drop=True)
 
 
 CATALOGUE = Catalogue(
@@ -59,7 +61,8 @@ CATALOGUE = Catalogue(
                 any_run,
                 text_losses,
                 "Held-out losses at the end with attention as trained, forced uniform and silenced in all "
-                "layers, mean and standard error over seeds, and the unigram line",
+                "layers, mean and standard error over seeds; the unigram line, and how far below it the loss "
+                "is, with the standard error over held-out windows, which are the same for all seeds",
             ),
             Entry(
                 "layer_shapes",

@@ -17,6 +17,7 @@ NEEDED_TRAJECTORIES = (
     *("eval_loss", "eval_loss_uniform", "eval_loss_silent"),
     *("eval_loss_se", "eval_gain_se", "eval_value_se"),
 )
+OF_TEXT = ("eval_loss_unigram", "eval_context_se")
 NORMS = ("norm_v", "norm_k", "norm_q")
 OF_TOPICS = ("attn_same_topic", "attn_diff_topic")  # not recorded where words have no topics
 MEANS = ("entropy_deficit", *OF_TOPICS)
@@ -34,7 +35,8 @@ def layer_curves(run: Run) -> Frame:
     """
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
     records, trial = sort_records(run.trajectories, run.trials)
-    scalars = records[[*KEYS, *NEEDED_TRAJECTORIES, *(["e_block"] if "e_block" in records else [])]]
+    of_some = [name for name in ("e_block", *OF_TEXT) if name in records]
+    scalars = records[[*KEYS, *NEEDED_TRAJECTORIES, *of_some]]
     scalars = scalars.assign(trial=trial, Q_all=records["eval_loss_uniform"] - records["eval_loss"])
     unknown: dict[str, float] = {name: np.nan for name in OF_TOPICS if name not in run.details}
     details = run.details.assign(**unknown) if len(run.details) else run.details

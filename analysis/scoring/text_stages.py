@@ -10,12 +10,12 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import column, line_values
+from ..frames import check_columns, column
 from ..trained_models import Frame
 from .cells import majority
 from .curves import Array, Records, onset, steady
 from .layer_cells import cell_of_rows, telling_settings
-from .layer_curves import ALL, layer_curves
+from .layer_curves import ALL, OF_TEXT, layer_curves
 from .layers import leaves_uniform, norm_progress
 
 SCORES_FILE = "text_layers.parquet"
@@ -25,20 +25,23 @@ GROWTH = 2.0  # of a norm: what grows by less hardly moves beside its start
 FIGURE5, LEADS, TOGETHER, STILL = "V first", "V leads", "not V first", "hardly moves"
 SHAPES = (FIGURE5, LEADS, TOGETHER, STILL, "diverged")
 MEDIANS = ("onset_v", "onset_a", "onset_entropy", "attention_then", "growth_v", "growth_a", "passed")
+MEANS = ("below", "below_se")
 
 
 def score_text(run: Run) -> Frame:
     """Return one row per trial and layer: settings, onsets and growth of norms, their shape, the lines.
 
     onset_v and onset_a are the steps at half of a rise, attention_then is F_A when V is at half; `passed` is
-    the step at which the held-out loss of the model falls below the unigram line, NaN if it never does.
+    the step at which the held-out loss of the model falls below the unigram line, NaN if it never does;
+    `below` is by how much it is below the line at the end, with its standard error over windows.
     """
+    check_columns(run.trajectories, OF_TEXT, f"{run.folder}/trajectories")
     curves = layer_curves(run)
     curves = curves.loc[curves["layer"] != ALL].reset_index(drop=True)
     records = Records.of(curves["step"].to_numpy())
     first = curves.iloc[records.start]
     trials = run.trials.take(first["trial"].to_numpy()).reset_index(drop=True)
-    line = line_values(trials, run.manifest, ("unigram",))["unigram"]
+    line = column(curves, "eval_loss_unigram")
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         _, F_V, F_A = norm_progress(records, curves)
         attention = (column(curves, "norm_k") + column(curves, "norm_q")) / 2
@@ -49,11 +52,13 @@ def score_text(run: Run) -> Frame:
             growth_v=growth(records, column(curves, "norm_v")),
             growth_a=growth(records, attention),
             onset_entropy=leaves_uniform(records, curves),
-            passed=onset(records, records.spread(line) - steady(records, column(curves, "on")), 0.0),
+            passed=onset(records, line - steady(records, column(curves, "on")), 0.0),
         )
     columns |= {f"end_{name}": column(curves, name)[records.end] for name in ("on", "entropy_deficit")}
+    below = line[records.end] - columns["end_on"]
+    columns |= dict(below=below, below_se=column(curves, "eval_context_se")[records.end])
     settings = trials[["trial_id", *run.setting_names, "status"]]
-    scores = settings.assign(layer=first["layer"].to_numpy(int), unigram=line, **columns)
+    scores = settings.assign(layer=first["layer"].to_numpy(int), unigram=line[records.end], **columns)
     return scores.assign(shape=shapes(scores))
 
 
@@ -93,10 +98,11 @@ def text_cells(run: Run, scores: Frame) -> Frame:
     shape, agreement = majority(number, scores["shape"].to_numpy(), SHAPES)
     ok = scores["status"] == "ok"
     medians: Frame = scores[[*MEDIANS, "unigram"]].where(ok).groupby(number).median()
+    means: Frame = scores[[*MEANS]].where(ok).groupby(number).mean()
     passed = np.bincount(number, scores["passed"].notna() & ok).astype(int)
     found = dict(cell=keys // 1000, trials=np.bincount(number), shape=shape, agreement=agreement)
     early = np.bincount(number, before_context(scores)).astype(int)
-    return pd.concat([table.assign(**found, seeds_passed=passed, seeds_before=early), medians], axis=1)
+    return pd.concat([table.assign(**found, seeds_passed=passed, seeds_before=early), medians, means], axis=1)
 
 
 def before_context(scores: Frame) -> Array:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from topicjax.experiments import Experiment
 from topicjax.experiments.encoder.train import weights
-from topicjax.experiments.text import costs, lines, train, windows
+from topicjax.experiments.text import costs, train, windows
 from topicjax.experiments.text.records import HEALTHY, Record
 from topicjax.experiments.text.settings import TRIALS, Spec, Stream
 
@@ -35,5 +35,4 @@ EXPERIMENT = Experiment(
     step_flops=costs.step_flops,
     draw_cost=0.1,
     data=windows.data,
-    lines=lines.wanted_lines,
 )

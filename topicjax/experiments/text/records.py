@@ -1,6 +1,7 @@
 """One record of an encoder on text: the columns of the encoder on topic documents, without those of topics.
 
-Held-out losses are of positions that show [MASK] only: kept words are copied.
+Held-out losses are of positions that show [MASK] only: kept words are copied.  Beside them stands the loss of
+the unigram model on the same words: only a model whose loss is below it uses the context of a word.
 """
 
 import collections
@@ -17,6 +18,7 @@ from topicjax.experiments.encoder.records import (
     entropy_deficit,
     gate_settings,
     loss_columns,
+    standard_error,
     weight_columns,
 )
 from topicjax.experiments.encoder.settings import Hypers
@@ -26,7 +28,11 @@ from topicjax.experiments.text.rows import Rows, held_out_room
 from topicjax.experiments.text.settings import Spec
 
 OF_TOPICS = ("e_block", "attn_same_word", "attn_same_topic", "attn_diff_topic")
-COLUMNS = [name for name in (*ENCODER_SCALARS, *ENCODER_BY_LAYER) if name not in OF_TOPICS]
+OF_WORDS = (
+    "eval_loss_unigram",  # of predicting every word by how often it occurs
+    "eval_context_se",  # standard error over windows of eval_loss_unigram - eval_loss
+)
+COLUMNS = [name for name in (*ENCODER_SCALARS, *OF_WORDS, *ENCODER_BY_LAYER) if name not in OF_TOPICS]
 Record: Any = collections.namedtuple("Record", COLUMNS)
 
 
@@ -34,6 +40,7 @@ def measure_model(
     spec: Spec,
     hypers: Hypers,
     held_out: Rows,
+    unigram_KxB: jax.Array,
     params: Params,
     earlier_value: jax.Array,
     has_past: jax.Array,
@@ -43,13 +50,15 @@ def measure_model(
     """Return the record of a trial at a step, given the loss and gradients of that step's batch."""
     return Record(
         loss=loss,
-        **gated_losses(spec, hypers, held_out, params),
+        **gated_losses(spec, hypers, held_out, unigram_KxB, params),
         **weight_columns(spec, params, earlier_value, has_past, gradients),
         entropy_deficit=entropy_deficits(spec, hypers, held_out, params),
     )
 
 
-def gated_losses(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> dict[str, jax.Array]:
+def gated_losses(
+    spec: Spec, hypers: Hypers, held_out: Rows, unigram_KxB: jax.Array, params: Params
+) -> dict[str, jax.Array]:
     """Return the losses on the held-out windows under all settings of the gates, and their errors."""
     settings_Gx2xL, which = gate_settings(spec.layers)
 
@@ -59,7 +68,11 @@ def gated_losses(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> 
         return word_losses.losses_of_windows(hypers.objective, output_FxV, held_out)
 
     part_MxB = jax.lax.map(under, jnp.asarray(settings_Gx2xL))[which]
-    return loss_columns(spec, part_MxB, held_out.weight_BxN.sum(axis=1) > 0)
+    counts_B, unigram_B = held_out.weight_BxN.sum(axis=1) > 0, unigram_KxB[hypers.objective]
+    return loss_columns(spec, part_MxB, counts_B) | dict(
+        eval_loss_unigram=unigram_B.sum(),
+        eval_context_se=standard_error(unigram_B - part_MxB[0], counts_B),
+    )
 
 
 def entropy_deficits(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> jax.Array:

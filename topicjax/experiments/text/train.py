@@ -35,6 +35,7 @@ class Source(NamedTuple):
     number: jax.Array
     windows_key: jax.Array
     held_out: Rows
+    unigram_KxB: jax.Array  # what each held-out window adds to the loss of the unigram model, by objective
 
 
 class Batch(NamedTuple):
@@ -56,6 +57,7 @@ def make_source(spec: Spec, stream: Stream, windows: Windows) -> Source:
         number=jnp.asarray(windows.number),
         windows_key=lda.stream_keys(stream.seed).documents,
         held_out=held_out,
+        unigram_KxB=word_losses.unigram_losses(jnp.asarray(windows.count_V), held_out),
     )
 
 
@@ -136,6 +138,7 @@ def measure(
         spec=spec,
         hypers=hypers,
         held_out=source.held_out,
+        unigram_KxB=source.unigram_KxB,
         params=state.params,
         earlier_value=earlier_value(spec, state, batch.step),
         has_past=batch.step >= ROTATION_LAG,

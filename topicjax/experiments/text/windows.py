@@ -2,7 +2,7 @@
 
 Every tenth document is held out: none of its windows is trained on.  All of this is NumPy on the host; the
 arrays are placed on the devices once.  Dimension letters: C words of the corpus, W windows to train on,
-B held-out windows, N words of a window.
+B held-out windows, N words of a window, V vocabulary.
 """
 
 import functools
@@ -27,6 +27,7 @@ class Windows(NamedTuple):
     start_W: np.ndarray  # places in id_C
     length_W: np.ndarray
     number: np.ndarray  # of windows; the rest of W is empty
+    count_V: np.ndarray  # how often each word occurs in the windows to train on
     held_out_BxN: np.ndarray  # words of the held-out windows that records are of
     held_out_B: np.ndarray  # their lengths
 
@@ -48,6 +49,7 @@ def data(spec: Spec) -> Data:
         start_W=np.empty((windows,), np.int32),
         length_W=np.empty((windows,), np.int32),
         number=np.empty((), np.int32),
+        count_V=np.empty((spec.vocabulary,), np.int32),
         held_out_BxN=np.empty(held_out, np.int32),
         held_out_B=np.empty(held_out[:1], np.int32),
     )
@@ -82,6 +84,7 @@ def load(corpus: str, vocabulary_size: int, unknown: str, context: int, eval_win
         start_W=filled(own.start, all_words // context + documents, np.int32),
         length_W=filled(own.length, all_words // context + documents, np.int32),
         number=np.asarray(len(own.start), np.int32),
+        count_V=word_counts(words, own, vocabulary_size),
         held_out_BxN=np.stack(
             [filled(words[cut.start[w] :][: cut.length[w]], context, np.int32) for w in chosen]
         ),
@@ -121,11 +124,10 @@ def cut_documents(lengths: np.ndarray, context: int) -> Cut:
     return Cut(begins[document] + first, last - first, document % HELD_OUT == HELD_OUT - 1)
 
 
-def word_counts(windows: Windows, vocabulary_size: int) -> np.ndarray:
-    """Return how often each word occurs in the windows to train on."""
-    marks = np.zeros(len(windows.id_C) + 1, np.int64)
-    number = int(windows.number)
-    np.add.at(marks, windows.start_W[:number], 1)
-    np.add.at(marks, windows.start_W[:number] + windows.length_W[:number], -1)
+def word_counts(words: np.ndarray, cut: Cut, vocabulary_size: int) -> np.ndarray:
+    """Return how often each word occurs in the windows."""
+    marks = np.zeros(len(words) + 1, np.int64)
+    np.add.at(marks, cut.start, 1)
+    np.add.at(marks, cut.start + cut.length, -1)
     inside = np.cumsum(marks[:-1]) > 0
-    return np.bincount(windows.id_C[inside], minlength=vocabulary_size)
+    return np.bincount(words[inside], minlength=vocabulary_size).astype(np.int32)

@@ -2,7 +2,7 @@
 
 Each objective of one_layer is w (n(f) - c f_word) summed over positions, with n(f) a function of the outputs:
 cross-entropy  n = logsumexp(f), c = 1        squared  n = f.f + 1, c = 2
-Dimension letters: F rows that predict, V vocabulary, B windows, N positions.
+Dimension letters: F rows that predict, V vocabulary, B windows, N positions, K objectives.
 """
 
 import jax
@@ -12,7 +12,7 @@ from topicjax.experiments.encoder import layers
 from topicjax.experiments.encoder.settings import Hypers
 from topicjax.experiments.one_layer.model import Params
 from topicjax.experiments.text.rows import Room, Rows
-from topicjax.experiments.text.settings import Spec
+from topicjax.experiments.text.settings import SPECIAL, Spec
 
 FACTOR = (1.0, 2.0)  # c of each objective, in the order of OBJECTIVES
 
@@ -74,3 +74,14 @@ def loss_and_gradients(
     output_FxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows, room), trained)
     loss, d_output_FxV = loss_and_d_output(hypers.objective, output_FxV, rows)
     return loss, pull_back(d_output_FxV)[0]
+
+
+def unigram_losses(count_V: jax.Array, rows: Rows) -> jax.Array:
+    """Return each window's part of the loss of the unigram model, for each objective.
+
+    It predicts every word by how often it occurs, each known word counted once more, whatever stands around.
+    """
+    more_V = jnp.where(jnp.arange(count_V.size) < SPECIAL, 0.0, count_V + 1.0)
+    p_V = more_V / more_V.sum()
+    loss_KxV = jnp.stack([-jnp.log(jnp.where(p_V > 0, p_V, 1.0)), (p_V**2).sum() + 1 - 2 * p_V])
+    return (rows.weight_BxN[None] * loss_KxV[:, rows.word_BxN]).sum(axis=2)
