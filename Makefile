@@ -75,10 +75,10 @@ lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/pyright
 
 test: lint  ## lint, then the tests that take minutes at most
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: lint  ## lint, then every test, the long runs too
-	$(BIN)/pytest -n 2 --dist loadgroup -m 'slow or not slow'
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'slow or not slow'
 
 clean:  ## remove the environment and caches; keeps results/
 	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+DEEP = str(ROOT / "docs" / "deep_linear.py")  # a sweep whose programs compile in a second
 STARTED: list[subprocess.Popen[str]] = []  # none of them outlives its test
 FAST = (  # to compile, not to run
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "

@@ -20,9 +20,33 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+LONGEST = "cli report train engine terminal training experiments encoder kernel faults cluster text".split()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the command line's tests: one worker has them all, and they take longest."""
-    items.sort(key=lambda item: not any(mark.args == ("cli",) for mark in item.iter_markers("xdist_group")))
+    """Begin with the files that take longest: a worker has a whole file, and both should end together."""
+    place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_compiled_once():
+    """Keep what runs of this process have compiled for other runs of equal trials, chunks and devices."""
+    from topicjax.engine import programs
+
+    compile_, known = programs.Programs._compile, {}
+
+    def compile_once(self, name: str, *args) -> None:
+        how = (self.shape, self.order, self.segment_windows, programs.on_cores(self.mesh))
+        key = (name, self.group.experiment, self.spec, *how, *self.mesh.devices.flat)
+        if key not in known:
+            compile_(self, name, *args)
+            known[key] = self.compiled[name]
+        self.compiled[name] = known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs.Programs, "_compile", compile_once)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import test_engine
-from command_line import FAST, start
+from command_line import DEEP, FAST, start
 from one_trial import expand
 
 import topicjax
@@ -26,8 +27,6 @@ from topicjax.engine.progress import Progress
 from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
 from topicjax.sweep_files import NamedSweep
-
-pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
 
 
 def test_a_run_says_what_it_did_and_what_is_next(smoke):
@@ -67,11 +66,11 @@ def test_the_same_command_again_has_nothing_to_do(smoke, cache):
 
 
 def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_path, cache):
-    """Ten SIGKILLs, from the start of the process to its last writes, then the same command."""
+    """Five SIGKILLs, from the start of the process to its last writes, then the same command."""
     folder, _ = smoke
     arguments = ("run", "smoke", "--lanes", "2", "--snapshots", "50,100", "--save-every", "0")
     rng = np.random.default_rng(0)
-    moments = rng.permutation(np.linspace(0.5, 7.0, 10))
+    moments = rng.permutation(np.linspace(0.5, 7.0, 5))
     for moment in moments:
         process = start(*arguments, cache=cache, cwd=tmp_path)
         time.sleep(moment)
@@ -83,7 +82,7 @@ def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_pa
     resumed, whole = topicjax.load(tmp_path / "results" / "smoke"), topicjax.load(folder)
     for table, keys in (("trials", ["trial_id"]), ("trajectories", ["trial_id", "step"])):
         mine, other = (getattr(run, table).sort_values(keys, ignore_index=True) for run in (resumed, whole))
-        which = [name for name in other if name != "run"]  # eleven runs made these
+        which = [name for name in other if name != "run"]  # six runs made these
         pd.testing.assert_frame_equal(mine[which], other[which])
     for trial_id in whole.trials["trial_id"][::5]:
         for step in (50, 100):
@@ -93,18 +92,19 @@ def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_pa
 
 
 def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache):
-    process = start("run", "--set", "steps=200000", "--out", "my runs", "smoke", cache=cache, cwd=tmp_path)
+    arguments = ["--set", "depth=1", "--axis", "steps=10000000", "--save-every", "0"]
+    arguments += ["--out", "my runs", DEEP]
+    process = start("run", *arguments, cache=cache, cwd=tmp_path)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("my runs/manifest.json")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("my runs/partial/*.npz")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    time.sleep(5)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)  # seconds on a quiet machine
     assert process.returncode == 130
-    again = "python -m topicjax run --set steps=200000 --out 'my runs' smoke"
+    again = f"python -m topicjax run {shlex.join(arguments)}"
     assert f"Continue with the same command: {again}\n" in out
     status = start("status", "my runs", cache=cache, cwd=tmp_path).communicate()[0]
-    assert "0 of 16 trials finished" in status and "not running" in status
+    assert "0 of 64 trials finished" in status and "not running" in status
 
 
 MISTAKES = [

@@ -32,10 +32,7 @@ from topicjax.sweep import expand
 from topicjax.sweep_files import load_sweep
 
 pytest.importorskip("ray")
-pytestmark = [
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # nodes are started while jax is here
-]
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # nodes start while jax is here
 
 FILE = str(ROOT / "tests" / "slow_trials.py")
 TRIALS, CHUNKS, STEPS = 32, 16, 20

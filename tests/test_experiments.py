@@ -245,9 +245,9 @@ topicjax.use_all_cores()
 from topicjax import cli
 base = {base!r}
 run = topicjax.sweep(
-    "one_layer", product(optimizer=("lion", "adam"), objective=("squared", "absolute")), sys.argv[1], base
+    "one_layer", product(optimizer="lion", objective=("squared", "absolute")), sys.argv[1], base
 )
-assert sorted(set(run.trials["optimizer"])) == ["adam", "lion"]
+assert (run.trials["optimizer"] == "lion").all() and len(run.trials) == 2
 assert (run.trials["status"] == "ok").all()
 sys.exit(cli.main(["report", sys.argv[1]]))
 """
@@ -299,7 +299,8 @@ def with_column(name, of_params):
 
 def test_programs_compiled_ahead_are_those_that_run(monkeypatch):
     settings = DEEP["EXPERIMENT"].settings
-    trials = {settings.trial_id(trial): trial for trial in expand(settings, SMALL, SWEEP)}
+    base = SMALL | {"batch_size": 7}  # compiled by no other test
+    trials = {settings.trial_id(trial): trial for trial in expand(settings, base, SWEEP)}
     groups = make_groups(DEEP["EXPERIMENT"], trials, 2, 2)
     waited: list[float] = []
     every = [Programs(group, device_mesh(jax.devices()[:2]), waited.append) for group in groups]

@@ -20,7 +20,6 @@ from topicjax.analysis.report.packing import LEVELS, code_series, kept_records
 from topicjax.analysis.scoring.cells import score_cells
 from topicjax.analysis.scoring.stages import VIEWS, score_trials
 
-pytestmark = pytest.mark.xdist_group("explorer")  # one worker: one browser
 ROOT = Path(__file__).resolve().parents[1]
 PHONE, DESK = 390, 1280  # pixels
 CELL = ["optimizer", "key_visibility", "learning_rate", "init_scale"]

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
-import pytest
 
 import topicjax
-
-pytestmark = pytest.mark.xdist_group("cli")  # the worker that has the smoke run
 
 NOTEBOOK = json.loads((Path(__file__).resolve().parents[1] / "docs" / "tour.ipynb").read_text())
 CELLS = NOTEBOOK["cells"]

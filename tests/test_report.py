@@ -28,7 +28,6 @@ from topicjax.store.manifest import write_manifest
 from topicjax.store.status import PlanStatus, Status
 from topicjax.theory.theorems import theorem2_matrix
 
-pytestmark = pytest.mark.xdist_group("cli")  # one worker: the smoke run is made once
 PHONE = 400  # pixels
 CALLS_PER_TRIAL = 20  # of functions, for each figure and table: strings are still looked up one by one
 

@@ -19,7 +19,7 @@ KILLS, REPAIR_EVERY = 100, 10
 RUN = ("run", "smoke", "--lanes", "2", "--snapshots", "50,100", "--save-every", "0")
 KEYS = {"trials": ["trial_id"], "trajectories": ["trial_id", "step"]}
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cli")]
+pytestmark = pytest.mark.slow
 
 
 def finish(*arguments: str, cache: Path, cwd: Path) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 from synthetic_runs import TWO_STAGE, case, whole_id, write_run
 
 from topicjax.analysis.report import report
@@ -104,7 +103,6 @@ def wait_for(folder: Path, pattern: str, seconds: float = 120) -> str:
     raise AssertionError(f"no page with {pattern}")
 
 
-@pytest.mark.xdist_group("cli")
 def test_a_watched_folder_that_grows_has_a_growing_page_and_a_last_one(tmp_path: Path):
     folder = begun(tmp_path / "run", 3)
     before = (folder / "manifest.json").read_bytes()
@@ -130,7 +128,6 @@ def test_a_watched_folder_that_grows_has_a_growing_page_and_a_last_one(tmp_path:
     assert (folder / "manifest.json").read_bytes() == before and json.loads(before)
 
 
-@pytest.mark.xdist_group("cli")
 def test_ctrl_c_ends_watching_with_130_and_leaves_the_last_page(tmp_path: Path):
     folder = begun(tmp_path / "run", 3)
     add(folder, 0)

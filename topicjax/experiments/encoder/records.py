@@ -65,45 +65,45 @@ class PairMeans(NamedTuple):
     entropy_deficit: jax.Array
 
 
-def measure_model(
-    spec: Spec,
-    hypers: Hypers,
-    held_out: Rows,
-    params: Params,
-    earlier_value: jax.Array,
-    has_past: jax.Array,
-    loss: jax.Array,
-    gradients: Params,
-) -> Any:
-    """Return the record of a trial at a step, given the loss and gradients of that step's batch."""
-    nan = jnp.full((), jnp.nan)
-    embedding = params.get("W_E")
+class Moment(NamedTuple):
+    """What a trial has at the step of a record."""
+
+    params: Params
+    earlier_value: jax.Array  # W^V ten steps before
+    has_past: jax.Array  # whether there were ten
+    loss: jax.Array  # of the batch of this step
+    gradients: Params
+
+
+def measure_model(spec: Spec, hypers: Hypers, held_out: Rows, now: Moment) -> Any:
+    """Return the record of a trial at a step."""
+    embedding = now.params.get("W_E")
     return Record(
-        loss=loss,
-        **gated_losses(spec, hypers, held_out, params),
-        e_block=nan if embedding is None else embedding_block(spec, embedding),
-        **weight_columns(spec, params, earlier_value, has_past, gradients),
-        **attention_means(spec, hypers, held_out, params)._asdict(),
+        **gated_losses(spec, hypers, held_out, now.params),
+        e_block=jnp.full((), jnp.nan) if embedding is None else embedding_block(spec, embedding),
+        **columns_of_any(spec, now),
+        **attention_means(spec, hypers, held_out, now.params)._asdict(),
     )
 
 
-def weight_columns(
-    spec: LayerSpec, params: Params, earlier_value: jax.Array, has_past: jax.Array, gradients: Params
-) -> dict[str, jax.Array]:
-    """Return what records say of the weights alone: norms, gradients, how W^V turns."""
-    L = spec.layers
+def columns_of_any(spec: LayerSpec, now: Moment) -> dict[str, jax.Array]:
+    """Return what records of any encoder say but for the held-out data: loss, norms, gradients, rotation."""
+    L, params = spec.layers, now.params
     names = {"k": "W_K", "q": "W_Q", "v": "W_V"}
     norms = {f"norm_{letter}": norm_by_layer(params[name]) for letter, name in names.items()}
     grad_norms = {
-        f"grad_norm_{letter}": norm_by_layer(gradients[name]) if name in gradients else jnp.full(L, jnp.nan)
+        f"grad_norm_{letter}": norm_by_layer(now.gradients[name])
+        if name in now.gradients
+        else jnp.full(L, jnp.nan)
         for letter, name in names.items()
     }
-    rotation_L = jax.vmap(rotation)(params["W_V"], earlier_value)
+    rotation_L = jax.vmap(rotation)(params["W_V"], now.earlier_value)
     return dict(
+        loss=now.loss,
         norm_e=norm(params["W_E"]) if "W_E" in params else jnp.full((), jnp.nan),
         **norms,
         **grad_norms,
-        rotation_v=jnp.where(has_past, rotation_L, jnp.nan),
+        rotation_v=jnp.where(now.has_past, rotation_L, jnp.nan),
         **head_norms(spec, {letter: params[name] for letter, name in names.items()}),
     )
 

@@ -1,14 +1,15 @@
 """Training of one encoder: its source of documents, a batch, the first state, one update, one record."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.encoder import layers, model, rows
-from topicjax.experiments.encoder.records import measure_model
+from topicjax.experiments.encoder.records import Moment, measure_model
 from topicjax.experiments.encoder.rows import Rows
-from topicjax.experiments.encoder.settings import Hypers, Spec
+from topicjax.experiments.encoder.settings import Hypers, LayerSpec, Spec
 from topicjax.experiments.one_layer import lda, threefry
 from topicjax.experiments.one_layer.model import Params
 from topicjax.experiments.one_layer.settings import Stream
@@ -67,7 +68,7 @@ def rows_missing(source: Source, batch: Batch) -> jax.Array:
     return jnp.maximum(rows.missing(source.held_out), rows.missing(batch.rows))
 
 
-def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
+def init(spec: LayerSpec, stream: Any, hypers: Hypers) -> State:
     """Return the state of a trial before its first step."""
     params = model.init(spec, hypers, lda.stream_keys(stream.seed).weights)
     return first_state(spec, hypers, params, model.trained_names(spec))
@@ -77,12 +78,26 @@ def update(
     spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch
 ) -> tuple[State, tuple[jax.Array, Params]]:
     """Return the state one step later, and the loss and gradients of that step."""
-    trained, frozen = split(state.params, model.trained_names(spec))
-    loss, gradients = rows.with_usual_rows(
-        spec, lambda own: layers.loss_and_gradients(spec, hypers, trained, frozen, own), batch.rows
-    )
+
+    def loss_and_gradients(trained: Params, frozen: Params) -> tuple[jax.Array, Params]:
+        return rows.with_usual_rows(
+            spec, lambda own: layers.loss_and_gradients(spec, hypers, trained, frozen, own), batch.rows
+        )
+
+    return stepped(spec, hypers, state, batch.step, loss_and_gradients)
+
+
+def stepped(
+    spec: LayerSpec,
+    hypers: Hypers,
+    state: State,
+    step: jax.Array,
+    loss_and_gradients: Callable[[Params, Params], tuple[jax.Array, Params]],
+) -> tuple[State, tuple[jax.Array, Params]]:
+    """Return what `update` does, given the loss as a function of trained and frozen parameters."""
+    loss, gradients = loss_and_gradients(*split(state.params, model.trained_names(spec)))
     gradients = add_l2(hypers, state.params, gradients)
-    return next_state(spec, hypers, state, gradients, batch.step), (loss, gradients)
+    return next_state(spec, hypers, state, gradients, step), (loss, gradients)
 
 
 def measure(
@@ -95,19 +110,15 @@ def measure(
     made: tuple[jax.Array, Params],
 ) -> Any:
     """Return the record of a state, before the step of this batch; `made`: its loss and gradients."""
-    loss, gradients = made
-    return measure_model(
-        spec=spec,
-        hypers=hypers,
-        held_out=source.held_out,
-        params=state.params,
-        earlier_value=earlier_value(spec, state, batch.step),
-        has_past=batch.step >= ROTATION_LAG,
-        loss=loss,
-        gradients=gradients,
-    )
+    return measure_model(spec, hypers, source.held_out, moment(spec, state, batch.step, *made))
 
 
-def weights(spec: Spec, state: State) -> Params:
+def moment(spec: LayerSpec, state: State, step: jax.Array, loss: jax.Array, gradients: Params) -> Moment:
+    """Return what a record is made of, but for the held-out data."""
+    earlier = earlier_value(spec, state, step)
+    return Moment(state.params, earlier, step >= ROTATION_LAG, loss, gradients)
+
+
+def weights(spec: LayerSpec, state: State) -> Params:
     """Return the parameters, those of all layers stacked."""
     return state.params

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from topicjax.experiments import Experiment
-from topicjax.experiments.encoder.train import weights
+from topicjax.experiments.encoder.train import init, weights
 from topicjax.experiments.text import costs, train, windows
 from topicjax.experiments.text.records import HEALTHY, Record
 from topicjax.experiments.text.settings import TRIALS, Spec, Stream
@@ -25,7 +25,7 @@ EXPERIMENT = Experiment(
     detail="layer",
     source=train.make_source,
     batch=train.draw_batch,
-    init=train.init,
+    init=init,
     update=train.update,
     measure=train.measure,
     weights=weights,

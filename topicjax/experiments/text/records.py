@@ -15,11 +15,12 @@ from topicjax.experiments.encoder.records import BY_LAYER as ENCODER_BY_LAYER
 from topicjax.experiments.encoder.records import HEALTHY as HEALTHY
 from topicjax.experiments.encoder.records import SCALARS as ENCODER_SCALARS
 from topicjax.experiments.encoder.records import (
+    Moment,
+    columns_of_any,
     entropy_deficit,
     gate_settings,
     loss_columns,
     standard_error,
-    weight_columns,
 )
 from topicjax.experiments.encoder.settings import Hypers
 from topicjax.experiments.one_layer.model import Params
@@ -36,23 +37,12 @@ COLUMNS = [name for name in (*ENCODER_SCALARS, *OF_WORDS, *ENCODER_BY_LAYER) if 
 Record: Any = collections.namedtuple("Record", COLUMNS)
 
 
-def measure_model(
-    spec: Spec,
-    hypers: Hypers,
-    held_out: Rows,
-    unigram_KxB: jax.Array,
-    params: Params,
-    earlier_value: jax.Array,
-    has_past: jax.Array,
-    loss: jax.Array,
-    gradients: Params,
-) -> Any:
-    """Return the record of a trial at a step, given the loss and gradients of that step's batch."""
+def measure_model(spec: Spec, hypers: Hypers, held_out: Rows, unigram_KxB: jax.Array, now: Moment) -> Any:
+    """Return the record of a trial at a step."""
     return Record(
-        loss=loss,
-        **gated_losses(spec, hypers, held_out, unigram_KxB, params),
-        **weight_columns(spec, params, earlier_value, has_past, gradients),
-        entropy_deficit=entropy_deficits(spec, hypers, held_out, params),
+        **gated_losses(spec, hypers, held_out, unigram_KxB, now.params),
+        **columns_of_any(spec, now),
+        entropy_deficit=entropy_deficits(spec, hypers, held_out, now.params),
     )
 
 

@@ -5,20 +5,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.encoder import model
 from topicjax.experiments.encoder.settings import Hypers
+from topicjax.experiments.encoder.train import moment, stepped
 from topicjax.experiments.one_layer import lda, threefry
 from topicjax.experiments.one_layer.lda import Documents
 from topicjax.experiments.one_layer.model import Params
-from topicjax.experiments.one_layer.state import (
-    ROTATION_LAG,
-    State,
-    add_l2,
-    earlier_value,
-    first_state,
-    next_state,
-    split,
-)
+from topicjax.experiments.one_layer.state import State
 from topicjax.experiments.text import rows, word_losses
 from topicjax.experiments.text.records import measure_model
 from topicjax.experiments.text.rows import Rows
@@ -106,21 +98,16 @@ def rows_missing(source: Source, batch: Batch) -> jax.Array:
     return jnp.maximum(source.held_out.missing, batch.rows.missing)
 
 
-def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
-    """Return the state of a trial before its first step."""
-    params = model.init(spec, hypers, lda.stream_keys(stream.seed).weights)
-    return first_state(spec, hypers, params, model.trained_names(spec))
-
-
 def update(
     spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch
 ) -> tuple[State, tuple[jax.Array, Params]]:
     """Return the state one step later, and the loss and gradients of that step."""
-    trained, frozen = split(state.params, model.trained_names(spec))
     room = rows.room(spec, spec.batch_size)
-    loss, gradients = word_losses.loss_and_gradients(spec, hypers, trained, frozen, batch.rows, room)
-    gradients = add_l2(hypers, state.params, gradients)
-    return next_state(spec, hypers, state, gradients, batch.step), (loss, gradients)
+
+    def loss_and_gradients(trained: Params, frozen: Params) -> tuple[jax.Array, Params]:
+        return word_losses.loss_and_gradients(spec, hypers, trained, frozen, batch.rows, room)
+
+    return stepped(spec, hypers, state, batch.step, loss_and_gradients)
 
 
 def measure(
@@ -133,15 +120,5 @@ def measure(
     made: tuple[jax.Array, Params],
 ) -> Any:
     """Return the record of a state, before the step of this batch; `made`: its loss and gradients."""
-    loss, gradients = made
-    return measure_model(
-        spec=spec,
-        hypers=hypers,
-        held_out=source.held_out,
-        unigram_KxB=source.unigram_KxB,
-        params=state.params,
-        earlier_value=earlier_value(spec, state, batch.step),
-        has_past=batch.step >= ROTATION_LAG,
-        loss=loss,
-        gradients=gradients,
-    )
+    now = moment(spec, state, batch.step, *made)
+    return measure_model(spec, hypers, source.held_out, source.unigram_KxB, now)
