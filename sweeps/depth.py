@@ -1,7 +1,7 @@
 """Do all layers of a deeper model learn in two stages, like the one?
 
 Command:  make sweep SWEEP=depth
-Size:     540 trials, 15 programs, 16 minutes on 2 cores by estimate
+Size:     540 trials, 15 programs, 14 minutes on 2 cores
 Expect:   with residual connections, without layer norm and with Adam the model as a whole is two-stage in
           every trial of 4 layers x 4 heads, with W^O or without; an MLP delays the second stage (half of
           the trials get there), and with layer norms V mostly just leads (7 of 40 trials are two-stage).

@@ -49,6 +49,17 @@ def programs_compiled_once():
         yield
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Make figures but draw none, which takes longest: for tests of what is around them."""
+    from topicjax.analysis import outputs, pictures
+
+    def save(self, path) -> list[Path]:
+        return [outputs.write_file(Path(f"{path}.{kind}"), b"not drawn") for kind in ("png", "svg")]
+
+    monkeypatch.setattr(pictures.Picture, "save", save)
+
+
 @pytest.fixture(autouse=True)
 def no_process_left():
     """Kill what a failed test left running."""

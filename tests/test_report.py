@@ -214,6 +214,7 @@ def test_a_run_as_it_was_loaded_has_scores_and_figures(smoke):
             assert entry.make(run, scores), entry.name
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_being_made_is_said(smoke, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(smoke[0], folder)
@@ -245,6 +246,7 @@ def test_what_cannot_be_made_is_a_sentence_and_a_defect_is_logged(kind, caplog):
     assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_defect_in_one_figure_does_not_take_the_page_down(smoke, tmp_path, monkeypatch, caplog):
     folder = cut_run(smoke, tmp_path / "run", lambda frame: frame)
     broken = Entry("theta", any_run, lambda run, scores: scores["no such column"])
@@ -315,6 +317,7 @@ def test_of_very_many_runs_and_plans_the_page_names_some():
     assert sentence.endswith("plan11 (1), ....")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_two_plans_has_both_at_the_top_of_its_page(smoke, tmp_path):
     folder = cut_run(smoke, tmp_path / "run", lambda frame: frame)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -406,6 +409,7 @@ def test_nothing_is_written_through_a_link(reported, tmp_path):
     assert not list(folder.rglob(".tmp-*"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_nothing_is_written_into_a_linked_folder(reported, tmp_path, capsys):
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run"
     elsewhere.mkdir()
