@@ -50,6 +50,14 @@ def programs_compiled_once():
 
 
 @pytest.fixture
+def one_figure(monkeypatch):
+    """Draw the first map of a report only."""
+    from topicjax.analysis.report import report
+
+    monkeypatch.setattr(report, "FIGURES", {})
+
+
+@pytest.fixture
 def undrawn(monkeypatch):
     """Make figures but draw none, which takes longest: for tests of what is around them."""
     from topicjax.analysis import outputs, pictures

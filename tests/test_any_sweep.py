@@ -48,12 +48,6 @@ def quickly_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Picture, "save", save)
 
 
-@pytest.fixture
-def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report has its first map only."""
-    monkeypatch.setattr(report, "FIGURES", {})
-
-
 def folder_of(folder: Path, trials: Made, **manifest: Any) -> Path:
     """Write the trials into a run folder, with ids 000, 001, ..."""
     named = [f"{number:03d}" for number in range(len(trials))]

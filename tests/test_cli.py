@@ -66,11 +66,11 @@ def test_the_same_command_again_has_nothing_to_do(smoke, cache):
 
 
 def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_path, cache):
-    """Five SIGKILLs, from the start of the process to its last writes, then the same command."""
+    """Three SIGKILLs, from the start of the process to its last writes, then the same command."""
     folder, _ = smoke
     arguments = ("run", "smoke", "--lanes", "2", "--snapshots", "50,100", "--save-every", "0")
     rng = np.random.default_rng(0)
-    moments = rng.permutation(np.linspace(0.5, 7.0, 5))
+    moments = rng.permutation((2.0, 4.5, 7.0))
     for moment in moments:
         process = start(*arguments, cache=cache, cwd=tmp_path)
         time.sleep(moment)
@@ -82,7 +82,7 @@ def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_pa
     resumed, whole = topicjax.load(tmp_path / "results" / "smoke"), topicjax.load(folder)
     for table, keys in (("trials", ["trial_id"]), ("trajectories", ["trial_id", "step"])):
         mine, other = (getattr(run, table).sort_values(keys, ignore_index=True) for run in (resumed, whole))
-        which = [name for name in other if name != "run"]  # six runs made these
+        which = [name for name in other if name != "run"]  # four runs made these
         pd.testing.assert_frame_equal(mine[which], other[which])
     for trial_id in whole.trials["trial_id"][::5]:
         for step in (50, 100):

@@ -353,7 +353,7 @@ SMALL = "steps=2 record_every=1 topics=4 words_per_topic=2 length_min=8 length_m
 SMALL += ["batch_size=4", "eval_documents=4"]
 
 
-QUICK = ("embeddings", "remark6", "two_stage")  # other programs differ little from these
+QUICK = ("two_stage",)  # the programs of others differ little from its own
 ON_TEXT = ("wikipedia", "wikipedia_content")  # run on a corpus of their own in test_text
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))

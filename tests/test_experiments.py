@@ -253,6 +253,7 @@ sys.exit(cli.main(["report", sys.argv[1]]))
 """
 
 
+@pytest.mark.slow
 def test_an_optimizer_or_objective_is_one_entry_in_a_table(tmp_path):
     """Planned, trained and reported; theory has no limit lines for an objective it does not know."""
     base = BASE | {"steps": 20}

@@ -283,7 +283,9 @@ def operations(tmp_path: Path, plain_snapshots: None) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[pytest.mark.slow] * (mode == "fail")) for mode in MODES]
+)
 def test_every_file_operation_may_be_the_last(
     tmp_path: Path, operations: list[str], mode: str, record_property: Any
 ):

@@ -25,8 +25,8 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
     "two_stage": (480, 2, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
     "two_stage_map": (800, 2, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
-    "wikipedia": (18, 1, "9917cb4374f8", "32507607b295", "8cb04eae52fc"),
-    "wikipedia_content": (18, 1, "d119f2a47861", "ac9fa58b3e5c", "352ebc9bb482"),
+    "wikipedia": (18, 1, "81c824946a3b", "e676b51950a3", "a9786aa9a54f"),
+    "wikipedia_content": (18, 1, "c55dd012f934", "d378a269162a", "17405865970d"),
     "value_matrix": (40, 2, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
 }
 

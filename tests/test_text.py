@@ -336,7 +336,8 @@ def test_a_sweep_on_text_in_both_orders(data, tmp_path):
     assert not {"e_block", "attn_same_topic"} & {*one.trajectories, *one.details}
 
 
-@pytest.mark.parametrize("name", [pytest.param("wikipedia", marks=pytest.mark.slow), "wikipedia_content"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wikipedia", "wikipedia_content"])
 def test_shipped_sweeps_run_on_any_corpus(name, data, tmp_path):
     named, changes = load_sweep(name), "steps=2 record_every=1 batch_size=4 eval_windows=4 context=8 width=8"
     small, _ = override(named, [], [f"corpus={name.replace('wikipedia', 'own')}", "mlp=8", *changes.split()])

@@ -51,7 +51,10 @@ def documents_of(spec: Spec, stream: AnyStream, step: int) -> lda.Documents:
     return lda.sample_documents(spec, stream, phi_TxW, threefry.raw(key), spec.batch_size)
 
 
-@pytest.mark.parametrize("optimizer", ("sgd", "momentum", "adam", "adamw"))
+@pytest.mark.parametrize(
+    "optimizer",
+    ("sgd", "adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("momentum", "adamw"))),
+)
 def test_training_is_the_token_model_under_optax(optimizer):
     """Six steps of the engine's program against six optax steps of the token-space model."""
     spec = replace(TINY, optimizer=optimizer, record_every=6, steps=6)
@@ -105,8 +108,15 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize(("settings", "frozen"), FROZEN.values(), ids=FROZEN)
-def test_frozen_parts_are_bit_identical_after_training(settings, frozen):
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("random-embeddings", "identity-value")))
+        for name in FROZEN
+    ],
+)
+def test_frozen_parts_are_bit_identical_after_training(variant):
+    settings, frozen = FROZEN[variant]
     spec = replace(TINY, optimizer="adamw", **settings)
     hypers = Hypers(l2=0.1, weight_decay=0.1, init_scale=0.3)
     state, _ = run(spec, hypers=hypers, num_records=2)
@@ -314,6 +324,7 @@ def test_gradient_descent_reaches_theorem_2(topics_per_document):
     assert np.linalg.norm(W_V - optimum) < 1e-3 * np.linalg.norm(optimum)
 
 
+@pytest.mark.slow
 def test_the_one_run_on_record_is_reproduced():
     """LDA, uniform attention, cross-entropy, Adam .01, batch 40, masked keys hidden: 3.395."""
     spec = Spec(attention="uniform", steps=1000, record_every=1000, eval_documents=2000)

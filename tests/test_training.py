@@ -144,7 +144,7 @@ def test_more_steps_train_only_what_was_not_decided(tmp_path, stopped):
 @pytest.mark.parametrize(
     "case",
     [
-        "other snapshots are wanted",
+        pytest.param("other snapshots are wanted", marks=pytest.mark.slow),
         pytest.param("no states were kept", marks=pytest.mark.slow),
         pytest.param("another version", marks=pytest.mark.slow),
     ],

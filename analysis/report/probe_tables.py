@@ -10,6 +10,7 @@ from ..trained_models import Frame
 from .tables import ERROR
 
 LEAST, MOST = 2, 6  # decimals
+NEAR_ZERO = 4.0  # standard errors: a ratio to less than this has no error worth the name
 THRESHOLDS = (0.0005, 0.001, 0.002)
 PAPER = {  # Table 1: ratio same topic / different topics of cosine, dot product, attention, by threshold
     "BERT": ((1.21, 1.13, 1.11), (1.19, 1.15, 1.13), (1.32, 1.28, 1.22)),
@@ -155,6 +156,6 @@ def entry(row: Mapping[str, Any], name: str) -> str:
 
 
 def is_by_nothing(row: Mapping[str, Any], name: str) -> bool:
-    """Return whether this is a ratio to a mean that is within two standard errors of zero."""
+    """Return whether this is a ratio to a mean that is near zero, by its standard error."""
     below = f"{name.removesuffix('ratio')}different"
-    return name.endswith("ratio") and below in row and abs(row[below]) < 2 * row[below + ERROR]
+    return name.endswith("ratio") and below in row and abs(row[below]) < NEAR_ZERO * row[below + ERROR]
