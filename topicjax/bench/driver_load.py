@@ -1,8 +1,10 @@
 """How many workers can one driver feed?  What sending, fetching and writing a chunk cost; a simulation."""
 
+import contextlib
 import json
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +29,7 @@ TRIALS = 512  # of the chunk that is measured
 CORE_RATE, CORES = 1600.0, 8  # trial-steps a second of a core that trains `two_stage`, and cores of a worker
 NETWORK = 1.25e8  # bytes a second: 1 Gbit/s
 WORKERS, SMALL = 64, 64  # of the simulation, and the trials of its chunks
+PATIENCE = 240.0  # seconds for all of them to start
 LOADS = (0.5, 2.0)  # of the driver in the simulation: half busy, and with twice what it can do
 
 
@@ -96,7 +99,7 @@ def simulate(cluster: Cluster, trials: int, seconds: float, rounds: int) -> floa
     sweep = product(seed=range(count), learning_rate=rates)
     base = {"milliseconds": round(1000 * seconds)}
     named = NamedSweep("simulation", "", own, base, sweep)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(sys.stderr):
         options = Options(trials, devices=cluster.devices, cluster=cluster)
         outcome = run_sweep(named, expand(own.settings, base, sweep), Path(place) / "run", options)
     assert outcome.ok == count * trials
@@ -107,6 +110,7 @@ def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
     """Measure, derive, simulate and print."""
     say(f"starting {WORKERS} workers that sleep ...")
     with Cluster(Address(f"local:{WORKERS}", local=WORKERS), maker=SLEEPER) as cluster:
+        cluster.members.gather(PATIENCE)
         large, small = measure(cluster, TRIALS, repeats), measure(cluster, SMALL, repeats)
         runs = []
         for load in LOADS:

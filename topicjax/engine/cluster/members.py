@@ -125,10 +125,13 @@ class Members:
                 self.all.append(member)
         self._looked = time.monotonic()
 
-    def gather(self) -> None:
-        """Wait for the workers that start now; raise a UserError if there is none that can be used."""
+    def gather(self, patience: float = PATIENCE) -> None:
+        """Wait for the workers that start now; raise a UserError if there is none that can be used.
+
+        Once there is one, wait so many seconds for the others.
+        """
         begun = first = time.monotonic()
-        while not self.ready or (len(self.ready) < len(self.all) and time.monotonic() - first < PATIENCE):
+        while not self.ready or (len(self.ready) < len(self.all) and time.monotonic() - first < patience):
             self.recruit()
             self.listen(0.5)
             first = first if self.ready else time.monotonic()
