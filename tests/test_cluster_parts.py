@@ -9,12 +9,16 @@ import pytest
 import slow_trials
 
 from topicjax import cli
+from topicjax.bench import driver_load
+from topicjax.bench.sleepers import Sleeper
+from topicjax.engine import costs
+from topicjax.engine.chunk import Chunk, Start
 from topicjax.engine.cluster import estimate
 from topicjax.engine.cluster.address import Address, parse_address
 from topicjax.engine.cluster.door import Door
 from topicjax.engine.cluster.jobs import Jobs
 from topicjax.engine.cluster.members import Member, Members, share_of
-from topicjax.engine.cluster.messages import WorkerDevice
+from topicjax.engine.cluster.messages import Orders, Task, WorkerDevice
 from topicjax.engine.plan import make_groups
 from topicjax.errors import UserError
 from topicjax.sweep import expand
@@ -184,3 +188,27 @@ def test_a_plan_for_a_cluster_starts_none(capsys, tmp_path, monkeypatch):
     out = capsys.readouterr().out
     assert "2 programs on 8 workers of 1 x cpu" in out and "limited by " in out
     assert "8 workers share the cores of this machine" in out
+
+
+def test_a_sleeping_worker_returns_what_a_trained_chunk_would_be():
+    group, by_id = driver_load.sleeping_group(6)
+    worker, chunk = Sleeper(1, True), Chunk(group.chunks[0])
+    task = Task(3, 0, 0, group, "lane", chunk, Start(), {}, [], 60.0)
+    report = worker.exchange(Orders([task]))
+    assert [event.kind for event in report.events] == ["begun", "trained"] and report.steps == {3: (6000, 0)}
+    trained = report.events[1].content
+    expected = costs.disk_bytes(group)
+    of_one = expected["records"] + expected["snapshots"] + expected["states"]
+    assert driver_load.chunk_bytes(trained) == 6 * of_one
+    assert set(trained.trial_ids) <= set(by_id) and worker.tasks == []
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "said"),
+    [(10**6, "feeds 40 workers, then writing is what limits (over 1 Gbit/s: 40 workers, then writing)")]
+    + [(250 * 10**6, "feeds 40 workers, then writing is what limits (over 1 Gbit/s: 20 workers, then the")],
+)
+def test_the_slowest_part_of_the_driver_limits_how_many_workers_it_feeds(num_bytes, said):
+    """A chunk of 512 trials x 1,000 steps takes 40 s on 8 cores of 1,600 trial-steps/s."""
+    cost = driver_load.Costs(dispatch=0.1, fetch=0.1, write=0.8, num_bytes=num_bytes)
+    assert said in driver_load.text(cost, [])

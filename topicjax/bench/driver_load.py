@@ -117,7 +117,7 @@ def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
             sleep = WORKERS * small.total / load
             say(f"simulating {WORKERS} workers that sleep {sleep:.1f} s over a chunk ...")
             expected = min(WORKERS / sleep, 1 / small.total)
-            rounds = max(2, math.ceil(20 / sleep))
+            rounds = max(3, math.ceil(45 / sleep))
             runs.append({"load": load, "sleep": sleep, "expected": expected, "rounds": rounds})
             runs[-1]["measured"] = simulate(cluster, SMALL, sleep, rounds)
     found = {"trials": TRIALS, **large._asdict(), "small": small._asdict(), "simulation": runs}
@@ -130,7 +130,7 @@ def text(costs: Costs, runs: Sequence[dict[str, float]]) -> str:
     over_network = costs.num_bytes / NETWORK
     parts = {"sending chunks": costs.dispatch, "fetching results": costs.fetch, "writing": costs.write}
     slowest = max(parts, key=lambda name: parts[name])
-    wide = max(costs.total, over_network)
+    wide, limit = max((costs.total, slowest), (over_network, "the network"))
     lines = [
         f"one chunk of {TRIALS} trials x {STEPS:,} steps is {size(costs.num_bytes)} and costs the driver",
         f"  {1000 * costs.dispatch:7.1f} ms to send",
@@ -138,8 +138,8 @@ def text(costs: Costs, runs: Sequence[dict[str, float]]) -> str:
         f"  {1000 * costs.write:7.1f} ms to write: records, weights, last states",
         f"a worker of {CORES} cores needs {needs:.0f} s for it at {CORE_RATE:,.0f} trial-steps/s per core: "
         f"one driver feeds {needs / costs.total:.0f} workers, then {slowest} is what limits "
-        f"(over 1 Gbit/s: {needs / wide:.0f} workers, then the network)",
-        f"{WORKERS} workers that sleep, chunks of {SMALL} trials, chunks per second:",
+        f"(over 1 Gbit/s: {needs / wide:.0f} workers, then {limit})",
+        f"{WORKERS} workers that sleep, chunks of {SMALL} trials, chunks per second, from start to end:",
     ]
     for run in runs:
         rates = f"expected {run['expected']:.2f}, measured {run['measured']:.2f}"

@@ -1,5 +1,6 @@
 """Workers that sleep instead of training, and trials for them: what is left is the work of the driver."""
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -72,12 +73,17 @@ def sleeping(name: str = "sleeping") -> Experiment:
     )
 
 
+@functools.cache
+def noise(*shape: int) -> np.ndarray:
+    """Return numbers that do not compress, drawn once: workers that really train are not on this machine."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
 def dreamt(chunk: Chunk, spec: Any) -> Chunk:
     """Return a chunk with records, weights and last states of the right sizes, all noise."""
     count, records = len(chunk.trial_ids), spec.steps // spec.record_every + 1
-    rng = np.random.default_rng(0)
-    columns = rng.standard_normal((COLUMNS, count, records), np.float32)
-    weights = {name: rng.standard_normal((count, TOKENS, TOKENS), np.float32) for name in MATRICES}
+    columns = noise(COLUMNS, count, records)
+    weights = dict(zip(MATRICES, noise(len(MATRICES), count, TOKENS, TOKENS), strict=True))
     chunk.records = [{f"column_{i}": values for i, values in enumerate(columns)}]
     chunk.snapshots = {spec.steps: Snapshot(np.ones(count, bool), weights)}
     chunk.end_state = list(weights.values())
