@@ -9,11 +9,11 @@ from topicjax.engine import costs
 from topicjax.engine.cluster.jobs import Jobs
 from topicjax.engine.plan import Group
 
-# Assumed; `topicjax bench --cluster` measures them.  The driver does all of it, one chunk after another.
-DISPATCH_SECONDS = 0.01  # to prepare and send one chunk
-RETURN_RATE = 1.0e9  # bytes a second from a worker of the same machine to the driver
-WRITE_SECONDS = 0.10  # to write one chunk, however small ...
-WRITE_RATE = 1.5e8  # ... and bytes a second besides
+# As `topicjax bench --cluster` measured them on 2 cores.  The driver does all of it, one chunk after another.
+DISPATCH_SECONDS = 0.003  # to prepare and send one chunk
+RETURN_RATE = 1.0e9  # bytes a second from a worker to the driver: assumed, a network may have less
+WRITE_SECONDS = 0.02  # to write one chunk, however small ...
+WRITE_RATE = 8.0e7  # ... and bytes a second besides, with 64 workers that want to be heard meanwhile
 IDLE = 0.3  # so much of the workers' time without work is worth a word
 MOSTLY = 0.5
 
