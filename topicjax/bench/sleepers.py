@@ -83,7 +83,8 @@ def dreamt(chunk: Chunk, spec: Any) -> Chunk:
     """Return a chunk with records, weights and last states of the right sizes, all noise."""
     count, records = len(chunk.trial_ids), spec.steps // spec.record_every + 1
     columns = noise(COLUMNS, count, records)
-    weights = dict(zip(MATRICES, noise(len(MATRICES), count, TOKENS, TOKENS), strict=True))
+    drawn = noise(len(MATRICES), count, TOKENS, TOKENS)
+    weights = {name: matrix for name, matrix in zip(MATRICES, drawn, strict=True)}
     chunk.records = [{f"column_{i}": values for i, values in enumerate(columns)}]
     chunk.snapshots = {spec.steps: Snapshot(np.ones(count, bool), weights)}
     chunk.end_state = list(weights.values())
