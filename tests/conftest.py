@@ -12,12 +12,15 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 import jax
 import pytest
 
+from topicjax.analysis import pictures
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell, ...
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ... and under nohup
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+pictures.STYLE["savefig.dpi"] = 50
 
 
 LONGEST = "cli report train engine terminal training experiments encoder kernel faults cluster text".split()
@@ -60,7 +63,7 @@ def one_figure(monkeypatch):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Make figures but draw none, which takes longest: for tests of what is around them."""
-    from topicjax.analysis import outputs, pictures
+    from topicjax.analysis import outputs
 
     def save(self, path) -> list[Path]:
         return [outputs.write_file(Path(f"{path}.{kind}"), b"not drawn") for kind in ("png", "svg")]

@@ -127,6 +127,7 @@ RUNS: dict[str, tuple[Made, dict[str, Any]]] = {
 ALIKE = (  # to others that are tried in every test
     *("many optimizers", "words only", "no topical attention", "overlapping topics", "one cell"),
     *("no column of snapshots", "a single record", "attention frozen", "value frozen"),
+    *("trials that stop early", "no manifest entries"),
 )
 
 
@@ -256,6 +257,7 @@ def test_no_part_takes_the_page_down(name: str, module: Any, tmp_path: Path, mon
     assert "<figure>" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_pieces_are_numbered_and_all_are_counted(tmp_path: Path):
     said: list[str] = []
     report.write(four_by_two(tmp_path / "run"), said.append)

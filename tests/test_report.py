@@ -347,6 +347,7 @@ def count_calls(make, *arguments) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_more_trials_are_not_more_calls_but_longer_arrays():
     """A loop over trials or, for each of them, a pass over all would be many calls per trial."""
     runs = [random_search(count) for count in (2000, 4000)]
