@@ -127,7 +127,7 @@ RUNS: dict[str, tuple[Made, dict[str, Any]]] = {
 ALIKE = (  # to others that are tried in every test
     *("many optimizers", "words only", "no topical attention", "overlapping topics", "one cell"),
     *("no column of snapshots", "a single record", "attention frozen", "value frozen"),
-    *("trials that stop early", "no manifest entries"),
+    *("trials that stop early", "no manifest entries", "odd axes", "some frozen"),
 )
 
 

@@ -297,6 +297,7 @@ def test_a_size_counts_its_trials():
     assert Size(2, 3, 5).trials == 30
 
 
+@pytest.mark.slow
 def test_chunks_are_trained_by_the_engines_own_programs():
     chunks = sizes.build(Size(1, 1, 2, batch_size=4, topics=2, words_per_topic=2), chunks=2)
     method = chunks.method("engine-adam")

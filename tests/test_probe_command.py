@@ -76,6 +76,7 @@ def test_a_checkpoint_on_disk_has_its_rows_beside_random_weights(place, capsys):
     assert {frozenset(words.split(", ")[:5]) for words in topics} == {frozenset(t.split()) for t in TOPICS}
 
 
+@pytest.mark.slow
 def test_our_own_encoder_is_shown_beside_its_start(place, capsys):
     base = dict(corpus="tiny", vocabulary_size=17, context=16, layers=2, heads=2, width=8, eval_windows=4)
     base |= dict(batch_size=4, steps=20, record_every=10, learning_rate=0.02)

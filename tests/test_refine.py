@@ -149,6 +149,7 @@ SWEEP = product(seed=(0, 1), learning_rate=(1e-6, 1.0))
 '''
 
 
+@pytest.mark.slow
 def test_a_sweep_is_refined_and_resumed(tmp_path, monkeypatch, capsys):
     """Its first trials learn nothing or something; two rounds halve the gap between them twice."""
     monkeypatch.chdir(tmp_path)

@@ -161,6 +161,7 @@ def test_a_single_trial(smoke, tmp_path):
     assert "Every cell has one seed" in text and "1 of 16 trials are finished" in text
 
 
+@pytest.mark.slow
 def test_all_trials_diverged(smoke, tmp_path):
     def spoil(frame):
         if "status" in frame:
