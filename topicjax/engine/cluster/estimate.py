@@ -9,11 +9,11 @@ from topicjax.engine import costs
 from topicjax.engine.cluster.jobs import Jobs
 from topicjax.engine.plan import Group
 
-# As `topicjax bench --cluster` measured them on 2 cores.  The driver does all of it, one chunk after another.
+# From `topicjax bench --cluster` on 2 cores; writing is set to what its 64 workers reached.  The driver does all of it, one chunk after another.
 DISPATCH_SECONDS = 0.003  # to prepare and send one chunk
 RETURN_RATE = 1.0e9  # bytes a second from a worker to the driver: assumed, a network may have less
 WRITE_SECONDS = 0.02  # to write one chunk, however small ...
-WRITE_RATE = 8.0e7  # ... and bytes a second besides, with 64 workers that want to be heard meanwhile
+WRITE_RATE = 8.0e7  # ... and bytes a second besides
 IDLE = 0.3  # so much of the workers' time without work is worth a word
 MOSTLY = 0.5
 
