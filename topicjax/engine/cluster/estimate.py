@@ -9,7 +9,8 @@ from topicjax.engine import costs
 from topicjax.engine.cluster.jobs import Jobs
 from topicjax.engine.plan import Group
 
-# From `topicjax bench --cluster` on 2 cores; writing is set to what its 64 workers reached.  The driver does all of it, one chunk after another.
+# From `topicjax bench --cluster` on 2 cores; writing is set to what its 64 workers reached.  The driver does
+# all of it, one chunk after another.
 DISPATCH_SECONDS = 0.003  # to prepare and send one chunk
 RETURN_RATE = 1.0e9  # bytes a second from a worker to the driver: assumed, a network may have less
 WRITE_SECONDS = 0.02  # to write one chunk, however small ...
