@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from topicjax.analysis.report import probe_tables
 from topicjax.corpora.corpus import Corpus
 from topicjax.errors import UserError
 from topicjax.probe import attention, cooccurrence, similarity, topics
@@ -225,3 +226,14 @@ def test_without_the_extra_a_sentence_says_how_to_install_it(tmp_path, monkeypat
     with pytest.raises(UserError, match=r"topics need tomotopy, which is not installed: .*\.\[text\]"):
         topics.load_topics(small_corpus([["a"]], "a"), topics.Fit(2, 5), tmp_path, print)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("different", "error", "text"),
+    [(0.02, 0.001, "6.50 ± 0.30"), (0.00011, 0.000034, "-"), (-0.00002, 0.00008, "-")],
+)
+def test_a_ratio_to_a_mean_near_zero_is_left_out(different, error, text):
+    """Both means stand beside it; three standard errors from zero its own error means nothing."""
+    row = dict(cosine_different=different, cosine_different_se=error, cosine_ratio=6.5, cosine_ratio_se=0.3)
+    assert probe_tables.entry(row, "cosine_ratio") == text
+    assert probe_tables.entry(row, "cosine_different") != "-"
