@@ -9,8 +9,8 @@ Expect:   with residual connections, without layer norm and with Adam the model 
           ones adds what there is to add, that of the last ones next to nothing within these steps.
           Attention leaves uniform from the last layer on without layer norms, from the first on with them.
           Embeddings of one topic are nearer to each other everywhere; attention favours the own topic in
-          one layer without residual connections (median 1.7 to 1), and in deeper models it turns against it
-          (medians of 0.65 in layer 1 to 0.9 in layer 4; uniform attention has 0.96).
+          one layer without residual connections (medians: Adam 2.0, SGD 1.5 to 1), and in 4 layers with them
+          it turns against it (medians of 0.66 in layers 1 and 2 to 0.91 in layer 4; uniform has 0.96).
 """
 
 from topicjax.sweep import chain, product
