@@ -221,6 +221,7 @@ def start_local(folder: Path, cache: Path, workers: int = 1):
     """Start the command with workers of its own."""
     return start(
         *("run", FILE, "--lanes", "2", "--cluster", f"local:{workers}", "--out", str(folder)),
+        *("--save-every", "0"),  # a state at every segment, some of them sent when trials have ended
         cache=cache,
         cwd=folder.parent,
     )

@@ -49,8 +49,10 @@ def weights(trials: int, seed: int = 0, size: int = 40) -> dict[str, np.ndarray]
 
 
 def tables(ids: list[str], chunk: str, **columns: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
-    settings = dict(status="ok", diverged_step=None, snapshot_steps="", chunk=chunk)
-    trials = pd.DataFrame(dict(trial_id=ids, learning_rate=0.1, row=range(len(ids))) | settings)
+    settings = dict(learning_rate=0.1, record_every=2)
+    ended = dict(stopped_step=4, stop_reason="steps", status="ok", diverged_step=None)
+    place = dict(snapshot_steps="", chunk=chunk, row=range(len(ids)))
+    trials = pd.DataFrame(dict(trial_id=ids) | settings | ended | place)
     records = [dict(trial_id=trial, step=step, loss=step / 7) for trial in ids for step in (0, 2, 4)]
     return trials.assign(**columns), pd.DataFrame(records)
 

@@ -11,8 +11,9 @@ from one_trial import expand
 from test_engine import BASE, WITHOUT_LINES, columns, stopped_at_every_segment
 
 import topicjax
-from topicjax.engine import run
+from topicjax.engine import run, training
 from topicjax.experiments.one_layer.settings import TRIALS
+from topicjax.store import checkpoints
 from topicjax.store.files import StoreError
 from topicjax.sweep import product
 from topicjax.sweep_files import NamedSweep
@@ -139,6 +140,45 @@ def test_more_steps_train_only_what_was_not_decided(tmp_path, stopped):
     results = ["stopped_step", "stop_reason", "snapshot_steps", "final_loss"]
     mine, its = (each.trials.set_index("trial_id").sort_index() for each in (found, stopped))
     pd.testing.assert_frame_equal(mine[results], its[results])
+
+
+def test_a_saved_state_stays_as_it_was_while_training_goes_on(tmp_path, monkeypatch):
+    """On a cluster a state is sent some segments later, when its trials have changed or ended."""
+    kept = []
+
+    def train_chunk(programs, chunk, start, around):
+        def keep(saved):
+            payload = {name: values.copy() for name, values in saved.payload.items()}
+            kept.append((saved, payload, dict(saved.meta)))
+
+        around.save_seconds, around.save = -1.0, keep
+        training.train_chunk(programs, chunk, start, around)
+
+    monkeypatch.setattr("topicjax.engine.chunk_loop.train_chunk", train_chunk)
+    train(tmp_path / "run")
+    assert len(kept) >= 2 and any((payload["stopped"] >= 0).any() for _, payload, _ in kept)
+    for saved, payload, meta in kept:
+        assert saved.meta == meta and saved.payload.keys() == payload.keys()
+        assert payload["stopped"].max() <= meta["step"]
+        for name, values in payload.items():
+            np.testing.assert_array_equal(saved.payload[name], values)
+            with pytest.raises(ValueError, match="read-only"):
+                saved.payload[name][...] = 0
+
+
+@pytest.mark.parametrize("case", ["ended later", "ended without a reason"])
+def test_a_state_that_contradicts_itself_is_not_used(case, stopped, tmp_path, monkeypatch, capsys):
+    with stopped_at_every_segment(monkeypatch):
+        train(tmp_path / "run")
+    (path,) = (tmp_path / "run" / "partial").iterdir()
+    payload, meta = checkpoints.load_state(path)
+    ends = np.full_like(payload["stopped"], meta["step"] + 20 if case == "ended later" else meta["step"])
+    reasons = ["steps" if case == "ended later" else ""] * len(ends)
+    checkpoints.save_state(path, payload | {"stopped": ends}, meta | {"reasons": reasons})
+    found, _ = train(tmp_path / "run")
+    why = "has trials that ended at step 40" if case == "ended later" else "is not complete"
+    assert f"{why}: its trials start again" in capsys.readouterr().out
+    pd.testing.assert_frame_equal(columns(found, *NAMES), columns(stopped, *NAMES))
 
 
 @pytest.mark.parametrize(

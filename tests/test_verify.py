@@ -73,6 +73,33 @@ def write_again(folder: Path) -> None:
             writer.commit(TWO, *tables(SECOND, TWO, **lost))
 
 
+TRUNCATED = {
+    "a record in the middle": (lambda rows: rows.drop(1), {}, "has 2 of its 3 records"),
+    "its last records": (lambda rows: rows.drop([1, 2]), {}, "stopped at step 4 and has 1 of its 3 records"),
+    "its reason": (lambda rows: rows, dict(stop_reason=["", "steps"]), "has no reason why it stopped"),
+    "its last weights": (lambda rows: rows, dict(snapshot_steps=[[], [4]]), "has no weights of that step"),
+}
+
+
+@pytest.mark.parametrize("lacks", TRUNCATED)
+def test_a_truncated_trial_is_neither_written_nor_passed(lacks, tmp_path, monkeypatch):
+    cut, columns, sentence = TRUNCATED[lacks]
+    trials, records = tables(SECOND, TWO, **(dict(snapshot_steps=[[4], [4]], run=1) | columns))
+    with Writer(tmp_path / "run", "demo") as writer:
+        entry = {"sweep": "demo", "snapshots": "last"}
+        writer.write_manifest({"format": 2, "sweep": "demo", "runs": [entry], "limit_lines": []})
+        writer.save_snapshot(TWO, 4, weights(sum(map(bool, trials["snapshot_steps"]))))
+        with pytest.raises(RuntimeError, match=f"is not whole and is not kept: trial {SECOND[0]}.*{sentence}"):
+            writer.commit(TWO, trials, cut(records), keeps_end=True)
+        assert committed(tmp_path / "run") == set()
+        monkeypatch.setattr("topicjax.store.writer.incomplete_trials", lambda *_: [])  # as it was before
+        writer.commit(TWO, trials, cut(records), keeps_end=True)
+    (problem,) = verify(tmp_path / "run").problems
+    assert sentence in problem.sentence and problem.chunk == TWO
+    repair(tmp_path / "run")
+    assert committed(tmp_path / "run") == set() and verify(tmp_path / "run").problems == []
+
+
 def flip(path: Path, place: int, bit: int) -> None:
     with open(path, "r+b") as file:
         file.seek(place)

@@ -10,7 +10,6 @@ from topicjax.engine.plan import StreamRow
 from topicjax.store.folder import ids_name
 
 Columns = dict[str, np.ndarray]  # per column of a record: trials x records, x places for details
-Saved = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]  # (payload, meta) of a state inside a chunk
 ALL_STEPS = "steps"  # why a trial ended that was trained to the end and could be trained further
 
 
@@ -19,6 +18,24 @@ class Snapshot(NamedTuple):
 
     has: np.ndarray
     weights: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A chunk in the middle of its training, to go on from later.
+
+    Its arrays are read-only copies: training goes on while a state is written or on its way to the driver.
+    """
+
+    payload: Mapping[str, np.ndarray]
+    meta: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        copies = {name: np.array(values) for name, values in self.payload.items()}
+        for copied in copies.values():
+            copied.setflags(write=False)
+        object.__setattr__(self, "payload", copies)
+        object.__setattr__(self, "meta", dict(self.meta))
 
 
 @dataclass
@@ -92,7 +109,10 @@ class Chunk:
             self.snapshots[step] = Snapshot(has, own)
 
     def end(self, which: np.ndarray, step: int, reasons: Sequence[str]) -> None:
-        """End these trials at a step; one reason for each of them."""
-        self.stopped[which] = step
-        for place, reason in zip(np.flatnonzero(which), reasons, strict=True):
-            self.reasons[place] = reason
+        """End these trials at a step; one reason for each of them.
+
+        Arrays are replaced, never changed: others may hold the old ones.
+        """
+        ended = dict(zip(np.flatnonzero(which).tolist(), reasons, strict=True))
+        self.stopped = np.where(which, step, self.stopped)
+        self.reasons = [ended.get(place, reason) for place, reason in enumerate(self.reasons)]

@@ -123,6 +123,6 @@ def surroundings(training: Training, group: Group, chunk: Chunk, is_stopping: Is
         training.save_seconds,
         decider(group.experiment, training.trials, lines),
         on_segment,
-        lambda saved: training.writer.save_partial(chunk.name, *saved),
+        lambda saved: training.writer.save_partial(chunk.name, saved.payload, saved.meta),
         training.progress.say,
     )

@@ -29,7 +29,8 @@ def prepare(chunk: Chunk, group: Group, writer: Writer) -> Start:
     If they were decided already, nothing goes on in the chunk.
     """
     states = take_over(chunk, group, Run(writer.folder)) if group.start(chunk.trial_ids[0]) else []
-    return Start(str(writer.folder), writer.load_partial(chunk.name) if chunk.goes_on.any() else None, states)
+    found = writer.load_partial(chunk.name) if chunk.goes_on.any() else None
+    return Start(str(writer.folder), None if found is None else Saved(*found), states)
 
 
 def begin(
@@ -38,9 +39,10 @@ def begin(
     """Return the step and state to begin with; the chunk gets the records and snapshots up to there."""
     state = programs.init(streams, hypers)
     if start.saved is not None:
-        why = misfit(*start.saved, chunk, state, programs)
+        payload, meta = start.saved.payload, start.saved.meta
+        why = misfit(payload, meta, chunk, state, programs)
         if not why:
-            return resume(chunk, *start.saved, state, programs)
+            return resume(chunk, payload, meta, state, programs)
         say(f"the saved state of chunk {chunk.name} {why}: its trials start again")
     step = programs.group.start(chunk.trial_ids[0])
     if step == 0:
@@ -63,7 +65,7 @@ def suspended(chunk: Chunk, state: RowState, meta: dict[str, Any]) -> Saved:
     for at, snapshot in chunk.snapshots.items():
         payload[f"has/{at}"] = snapshot.has
         payload |= {f"snapshot/{at}/{name}": leaf for name, leaf in snapshot.weights.items()}
-    return payload, meta | {"reasons": list(chunk.reasons)}
+    return Saved(payload, meta | {"reasons": list(chunk.reasons)})
 
 
 def resume(
@@ -76,7 +78,7 @@ def resume(
     """Return the step and state that an interrupted run saved for this chunk."""
     names = programs.layout["records"]
     chunk.records = [{name: payload[f"record/{name}"] for name in names}]
-    chunk.stopped, chunk.reasons = np.array(payload["stopped"]), list(meta["reasons"])
+    chunk.stopped, chunk.reasons = payload["stopped"], list(meta["reasons"])
     chunk.snapshots = {}
     for step in snapshot_steps(payload):
         begins = f"snapshot/{step}/"
@@ -119,7 +121,12 @@ def misfit(
         shapes |= {f"snapshot/{at}/{name}": (own, *kept[name].shape) for name in kept}
     if shapes != {name: np.shape(leaf) for name, leaf in payload.items()}:
         return "is not complete"
-    return "" if len(meta.get("reasons", ())) == count else "is not complete"
+    stopped, reasons = payload["stopped"], meta.get("reasons", ())
+    if [bool(reason) for reason in reasons] != (stopped >= 0).tolist():
+        return "is not complete"
+    return (
+        f"is of step {step} and has trials that ended at step {stopped.max()}" if stopped.max() > step else ""
+    )
 
 
 def snapshot_steps(payload: Mapping[str, np.ndarray]) -> list[int]:

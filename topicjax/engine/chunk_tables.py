@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from topicjax.engine import costs
 from topicjax.engine.chunk import ALL_STEPS, Chunk, Columns
 from topicjax.engine.plan import Group
 from topicjax.store.writer import Writer
@@ -22,7 +23,9 @@ def write_chunk(
         leaves = {str(place): leaf for place, leaf in enumerate(chunk.end_state)}
         ended = [i for i, r in zip(chunk.trial_ids, chunk.reasons, strict=True) if r == ALL_STEPS]
         writer.save_end(chunk.name, leaves, {"step": group.spec.steps, "trial_ids": ended})
-    writer.commit(chunk.name, rows, trajectories, details)
+    has_weights = costs.sizes(group.experiment, group.spec).weights > 0
+    keeps_end = has_weights and group.spec.steps in group.snapshots
+    writer.commit(chunk.name, rows, trajectories, details, keeps_end)
     diverged = int(np.count_nonzero(rows["status"] == "diverged"))
     return len(rows) - diverged, diverged
 

@@ -66,9 +66,8 @@ def take_over(chunk: Chunk, group: Group, run: Run) -> list[np.ndarray]:
     """
     earlier = [group.earlier[trial_id] for trial_id in chunk.trial_ids]
     take_records(chunk, group, earlier, run)
-    for place, own in enumerate(earlier):
-        if own.decided:
-            chunk.stopped[place], chunk.reasons[place] = own.step, own.decided
+    chunk.stopped = np.array([own.step if own.decided else -1 for own in earlier])
+    chunk.reasons = [own.decided for own in earlier]
     wanted = {step for step in group.snapshots if step < group.spec.steps}
     take_snapshots(chunk, earlier, run, wanted, keeps_end=group.spec.steps in group.snapshots)
     return [] if earlier[0].decided else run.end_states([own.trial_id for own in earlier])

@@ -38,20 +38,20 @@ class RunManifest:
 
     def write(self) -> None:
         """Write the file as it is known now."""
-        runs = [*self._runs, *([self._entry] if self.is_new else [])]
         with self._lock:
+            runs = [*self._runs, *([self._entry] if self.is_new else [])]
             self._writer.write_manifest(
                 {"format": FORMAT, "sweep": self._sweep, "runs": runs, "limit_lines": self.known_lines}
             )
 
     def add(self, **values: Any) -> None:
         """Add to the entry of this run what is neither empty nor 0."""
-        self._entry |= {name: value for name, value in values.items() if value}
+        self._entry = self._entry | {name: value for name, value in values.items() if value}
 
     def finish(self, progress: Progress) -> None:
         """Write what the run did."""
         if progress.trials:
-            self._entry |= {
+            self._entry = self._entry | {
                 "finished": now(),
                 "trials": progress.trials,
                 "trial_steps": progress.steps,

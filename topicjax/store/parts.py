@@ -1,7 +1,7 @@
 """Parquet parts: the tables of a folder are many small files that are read as one."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from topicjax.store.files import StoreError, first_line, is_hex_name, read_regular, reason, write_whole
 from topicjax.store.journal import REPAIR, FileMark
 
+COMPLETE = ("trial_id", "stopped_step", "stop_reason", "record_every", "snapshot_steps")
 FORGET = "`topicjax repair` forgets that plan, and the next run writes its own"
 
 
@@ -87,6 +88,34 @@ def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
         is_steps = isinstance(text, str) and all(step.isdecimal() for step in text.split())
         if not (all(map(is_hex_name, names)) and is_place and is_steps):
             raise StoreError(f"{path} does not say where the weights of trial {names[0]!r:.40} are")
+
+
+def incomplete_trials(trials: pa.Table, records: pa.Table, keeps_end: bool) -> Iterator[str]:
+    """Give a sentence for each finished trial that lacks a record, its reason to stop or its last weights.
+
+    A trial has a record at step 0 and at every `record_every` steps up to its `stopped_step`.  With
+    `keeps_end` it also has weights there.
+    """
+    lasts: dict[str, tuple[int, int, int]] = {}  # by trial: the number of its records, first and last step
+    if records.num_rows:
+        steps = records.group_by("trial_id").aggregate(
+            [("step", "count_distinct"), ("step", "min"), ("step", "max")]
+        )
+        names = ("step_count_distinct", "step_min", "step_max")
+        found = zip(*(steps[name].to_pylist() for name in names), strict=True)
+        lasts = dict(zip(steps["trial_id"].to_pylist(), found, strict=True))
+    for row in trials.select(list(COMPLETE)).to_pylist():
+        trial_id, end, every = row["trial_id"], row["stopped_step"], row["record_every"]
+        if not row["stop_reason"]:
+            yield f"trial {trial_id} has no reason why it stopped at step {end}"
+        count, first, last = lasts.get(trial_id, (0, 0, -1))
+        if end < 0 or end % every or (count, first, last) != (end // every + 1, 0, end):
+            yield (
+                f"trial {trial_id} stopped at step {end} and has {count} of its {end // every + 1} records, "
+                f"the last at step {last}"
+            )
+        if keeps_end and str(end) not in row["snapshot_steps"].split():
+            yield f"trial {trial_id} stopped at step {end} and has no weights of that step"
 
 
 def snapshot_places(snapshot_steps: Sequence[Sequence[int]]) -> list[dict[int, int]]:

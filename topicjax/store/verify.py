@@ -1,11 +1,12 @@
 """Is a run folder what was written?  Every byte is read and checked against the checksums kept with it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from topicjax.store import checkpoints
 from topicjax.store.files import StoreError, explained, first_line, is_hex_name, read_regular
@@ -24,9 +25,9 @@ from topicjax.store.folder import (
     state_path,
     tables_of,
 )
-from topicjax.store.journal import Commit, FileMark, Journal, read_journal, salvage
+from topicjax.store.journal import Commit, Journal, read_journal, salvage
 from topicjax.store.manifest import FORMAT, Manifest, encode, read_manifest
-from topicjax.store.parts import check_rows, read_part, read_plan, snapshot_places
+from topicjax.store.parts import check_rows, incomplete_trials, read_part, read_plan, snapshot_places
 from topicjax.store.recovery import unknown_parts
 
 BLOCK = 64  # trials whose weights are read together
@@ -63,9 +64,7 @@ def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
     chunks = sorted({chunk_of(path) for path in part_files(folder / TRIALS)} | found.commits.keys())
     for done, chunk in enumerate(chunks):
         say(done, len(chunks))
-        verdict.problems += check_chunk(
-            folder, chunk, found.commits.get(chunk), verdict, has_sums=manifest["format"] == FORMAT
-        )
+        verdict.problems += check_chunk(folder, chunk, found.commits.get(chunk), verdict, manifest)
     say(len(chunks), len(chunks))
     verdict.problems += check_states(folder, found)
     verdict.chunks = len(chunks)
@@ -119,16 +118,18 @@ def check_plans(folder: Path, manifest: Manifest, found: Journal) -> Iterator[Pr
 
 
 def check_chunk(
-    folder: Path, chunk: str, commit: Commit | None, verdict: Verdict, has_sums: bool
+    folder: Path, chunk: str, commit: Commit | None, verdict: Verdict, manifest: Manifest
 ) -> Iterator[Problem]:
     """Give what is wrong with the files of one finished chunk."""
     path = part_path(folder / TRIALS, chunk)
     if not is_hex_name(chunk):
         yield Problem(path, f"{path} is no part of a run: its name is not 12 hexadecimal digits")
         return
-    marks, rows = commit.files if commit else {}, []
+    marks, rows, trials = commit.files if commit else {}, [], None
+    has_sums = manifest["format"] == FORMAT
     try:
-        rows = read_rows(path, marks.get(TRIALS), COLUMNS if has_sums else COLUMNS[:-1])
+        trials = read_part(path, None, marks.get(TRIALS))
+        rows = read_rows(path, trials, COLUMNS if has_sums else COLUMNS[:-1])
         verdict.trials += len(rows)
         verdict.bytes_read += path.stat().st_size
     except StoreError as error:
@@ -136,7 +137,13 @@ def check_chunk(
     for name in (name for name in marks or tables_of(folder) if name != TRIALS):
         path = part_path(folder / name, chunk)
         try:
-            verdict.bytes_read += check_records(path, marks.get(name), rows)
+            table = read_part(path, None, marks.get(name))
+            verdict.bytes_read += path.stat().st_size
+            if rows and set(table["trial_id"].to_pylist()) != {row["trial_id"] for row in rows}:
+                raise StoreError(f"{path} has records of other trials than {TRIALS}/")
+            if trials is not None and has_sums:
+                for problem in incomplete_trials(trials, table, keeps_end(trials, manifest)):
+                    raise StoreError(f"{path} is not whole: {problem}")
         except (StoreError, KeyError) as error:
             yield Problem(path, str(error), chunk)
     if has_sums:
@@ -144,17 +151,19 @@ def check_chunk(
         yield from check_snapshots(folder / CHECKPOINTS / chunk, chunk, rows, trees, verdict)
 
 
-def check_records(path: Path, mark: FileMark | None, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Return the size of a part of records, or raise a StoreError if it is not of the trials in `rows`."""
-    table = read_part(path, None, mark)
-    if rows and set(table["trial_id"].to_pylist()) != {row["trial_id"] for row in rows}:
-        raise StoreError(f"{path} has records of other trials than {TRIALS}/")
-    return path.stat().st_size
+def keeps_end(trials: pa.Table, manifest: Manifest) -> bool:
+    """Return whether the weights that these trials ended with were to be kept, and there are any to keep."""
+    runs, numbers = (
+        manifest["runs"],
+        set(trials["run"].to_pylist()) if "run" in trials.column_names else set(),
+    )
+    wanted = [str(runs[number - 1].get("snapshots")) for number in numbers if 0 < number <= len(runs)]
+    has_weights = any(trials["snapshot_steps"].to_pylist())
+    return has_weights and any(text == "last" or text.startswith("log:") for text in wanted)
 
 
-def read_rows(path: Path, mark: FileMark | None, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+def read_rows(path: Path, table: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return where the weights of a part's trials are, or raise a StoreError."""
-    table = read_part(path, None, mark)
     missing = set(columns) - set(table.column_names)
     if missing:
         raise StoreError(f"{path} is not part of a run: it has no column {min(missing)}")

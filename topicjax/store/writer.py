@@ -40,7 +40,7 @@ from topicjax.store.folder import (
 )
 from topicjax.store.journal import Commit, Journal
 from topicjax.store.manifest import FORMAT, Manifest, new_manifest, read_manifest, write_manifest
-from topicjax.store.parts import is_as_written, snapshot_places, write_table
+from topicjax.store.parts import incomplete_trials, is_as_written, snapshot_places, write_table
 from topicjax.store.recovery import check_whole, remove_unfinished
 
 
@@ -131,8 +131,12 @@ class Writer:
         trials: pd.DataFrame,
         trajectories: pd.DataFrame,
         details: pd.DataFrame | None = None,
+        keeps_end: bool = False,
     ) -> None:
-        """Write the parts of a chunk, the trials last: from then on it is finished."""
+        """Write the parts of a chunk, the trials last: from then on it is finished.
+
+        A chunk whose trials lack records, or with `keeps_end` the weights they ended with, is never written.
+        """
         self._check_details(details is not None)
         self._begin(chunk)
         texts = [step_text(value) for value in trials["snapshot_steps"].tolist()]
@@ -148,8 +152,11 @@ class Writer:
         if details is not None:
             self._make_folder(DETAILS)
             parts = {DETAILS: details, **parts}
-        for name, frame in parts.items():
-            table = pa.Table.from_pandas(frame, preserve_index=False)
+        tables = {name: pa.Table.from_pandas(frame, preserve_index=False) for name, frame in parts.items()}
+        for name in parts.keys() - {TRIALS}:
+            for problem in incomplete_trials(tables[TRIALS], tables[name], keeps_end):
+                raise RuntimeError(f"chunk {chunk} is not whole and is not kept: {problem}")
+        for name, table in tables.items():
             self._check_schema(self.folder / name, table.schema)
             files[name] = write_table(part_path(self.folder / name, chunk), table)
         diverged = trials["status"].tolist().count("diverged")

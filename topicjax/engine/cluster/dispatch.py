@@ -136,7 +136,8 @@ class Dispatch:
             training.progress.say(event.content)
         elif event.kind == "saved":
             job.steps = job.spared = 0.0
-            training.later(training.writer.save_partial, job.name, *event.content)
+            saved = event.content
+            training.later(training.writer.save_partial, job.name, saved.payload, saved.meta)
         elif event.kind == "refused":
             raise UserError(event.content)
         else:

@@ -94,7 +94,6 @@ class Worker:
             group = self._groups[task.program]
             self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, task.order)
         programs, chunk = self._programs[task.program], task.chunk
-        chunk.stopped = chunk.stopped.copy()  # what Ray delivers cannot be changed
         self._tell(task, "begun")
         train_chunk(programs, chunk, task.start, self._surroundings(task, programs))
         chunk.rows = ()  # the driver has them
