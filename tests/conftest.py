@@ -55,7 +55,7 @@ def programs_compiled_once():
 @pytest.fixture
 def one_figure(monkeypatch):
     """Draw the first map of a report only."""
-    from topicjax.analysis.report import report
+    from topicjax.analysis.page import report
 
     monkeypatch.setattr(report, "FIGURES", {})
 

@@ -13,7 +13,7 @@ from synthetic_runs import make_run, records, trial, whole_id, write_run
 
 import topicjax
 from topicjax.analysis.figures import any_details, any_records
-from topicjax.analysis.report import any_experiment, report
+from topicjax.analysis.page import any_experiment, report
 from topicjax.store.reader import Run
 from topicjax.store.status import Status
 

@@ -13,10 +13,10 @@ from synthetic_runs import STEP, TWO_STAGE, case, line_entry, ramp, whole_id, wr
 
 from topicjax import cli
 from topicjax.analysis.outputs import write_file
+from topicjax.analysis.page import any_experiment, report
+from topicjax.analysis.page.progress import Progress
+from topicjax.analysis.page.selection import Selection, class_names
 from topicjax.analysis.pictures import Picture
-from topicjax.analysis.report import any_experiment, report
-from topicjax.analysis.report.progress import Progress
-from topicjax.analysis.report.selection import Selection, class_names
 from topicjax.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("quickly_saved")

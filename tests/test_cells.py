@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from synthetic_runs import TWO_STAGE, Case, case, lag_for, ramp, saturating, score
 
-from topicjax.analysis.scoring.cells import count_cells, score_cells, sensitivity
-from topicjax.analysis.scoring.curves import Cuts
+from topicjax.analysis.one_layer.cells import count_cells, score_cells, sensitivity
+from topicjax.analysis.one_layer.curves import Cuts
 
 
 def seeds(*cases: Case, **changed: Any) -> list[Case]:

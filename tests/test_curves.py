@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_runs import saturating
 
-from topicjax.analysis.scoring.curves import Records, log_lag, monotone, onset, steady_maximum, theta
+from topicjax.analysis.one_layer.curves import Records, log_lag, monotone, onset, steady_maximum, theta
 
 
 def brute_force_isotonic(values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from synthetic_runs import STAGE1, STAGE2, STEP, TWO_STAGE, case, line_entry, ramp, run_of, score
 from test_stages import CASES
 
-from topicjax.analysis.scoring.stages import score_trials
+from topicjax.analysis.one_layer.stages import score_trials
 from topicjax.experiments import DECIDE_RECORDS
 from topicjax.experiments.one_layer import decided
 from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial

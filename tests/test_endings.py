@@ -8,14 +8,14 @@ import pytest
 from matplotlib.colors import to_hex
 from synthetic_runs import INITIAL, STAGE1, STAGE2, STEP, TWO_STAGE, case, ramp, run_of, scored
 
-from topicjax.analysis.figures.joint_losses import COLOURS, joint_losses
-from topicjax.analysis.figures.robustness import robustness
+from topicjax.analysis.one_layer.catalogue import has_pairs, varies_alone
+from topicjax.analysis.one_layer.end_tables import convergence, final_losses, joint_against_uniform
+from topicjax.analysis.one_layer.endings import endings, joint_gains
+from topicjax.analysis.one_layer.joint_losses import COLOURS, joint_losses
+from topicjax.analysis.one_layer.robustness import robustness
+from topicjax.analysis.one_layer.single_axes import single_axes
+from topicjax.analysis.one_layer.tables import to_text
 from topicjax.analysis.pictures import CLASS_COLOURS
-from topicjax.analysis.report.catalogue import has_pairs, varies_alone
-from topicjax.analysis.report.end_tables import convergence, final_losses, joint_against_uniform
-from topicjax.analysis.report.tables import to_text
-from topicjax.analysis.scoring.endings import endings, joint_gains
-from topicjax.analysis.scoring.single_axes import single_axes
 from topicjax.errors import UserError
 
 UNIT = STAGE1 - STAGE2

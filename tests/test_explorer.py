@@ -14,11 +14,12 @@ from browsers import start_browser
 from synthetic_runs import STAGE2, STEP, TWO_STAGE, case, ramp, random_search, run_of
 
 from topicjax.analysis.frames import aligned
-from topicjax.analysis.report import explorer, page
-from topicjax.analysis.report.definitions import definitions
-from topicjax.analysis.report.packing import LEVELS, code_series, kept_records
-from topicjax.analysis.scoring.cells import score_cells
-from topicjax.analysis.scoring.stages import VIEWS, score_trials
+from topicjax.analysis.one_layer.cells import score_cells
+from topicjax.analysis.one_layer.definitions import definitions
+from topicjax.analysis.one_layer.stages import VIEWS, score_trials
+from topicjax.analysis.page import explorer
+from topicjax.analysis.page import html as page
+from topicjax.analysis.page.packing import LEVELS, code_series, kept_records
 
 ROOT = Path(__file__).resolve().parents[1]
 PHONE, DESK = 390, 1280  # pixels

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from topicjax.analysis.report.findings import findings
-from topicjax.analysis.scoring.stages import SCORES, VIEWS, classify, suffixes
+from topicjax.analysis.one_layer.findings import findings
+from topicjax.analysis.one_layer.stages import SCORES, VIEWS, classify, suffixes
 
 
 def scores(rows: list[dict]) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.collections import PathCollection
 from synthetic_runs import make_run
 
-from topicjax.analysis.figures import landscape
-from topicjax.analysis.figures.landscape import axis_range, landscapes, points, stand_in, theorem3
+from topicjax.analysis.one_layer import landscape
+from topicjax.analysis.one_layer.landscape import axis_range, landscapes, points, stand_in, theorem3
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.reader import Run

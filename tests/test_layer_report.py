@@ -8,10 +8,11 @@ import pytest
 from layer_runs import EARLY, LATE, folder_of, model, run_of
 from synthetic_runs import STEP, ramp
 
-from topicjax.analysis.figures import layer_ends, layer_maps, layer_panels
+from topicjax.analysis.encoder import layer_ends, layer_findings, layer_maps, layer_panels, layer_tables
+from topicjax.analysis.encoder import page as encoder
+from topicjax.analysis.encoder.layers import score_layers
+from topicjax.analysis.page import report
 from topicjax.analysis.pictures import Picture
-from topicjax.analysis.report import encoder, layer_findings, layer_tables, report
-from topicjax.analysis.scoring.layers import score_layers
 
 GOOD = (0.6 * EARLY, 0.1 * LATE)
 VALUES_ONLY = (0.6 * EARLY, 0.0)

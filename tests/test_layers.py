@@ -6,8 +6,8 @@ import pytest
 from layer_runs import EARLY, LATE, model, run_of
 from synthetic_runs import STEP, ramp
 
-from topicjax.analysis.scoring.layer_cells import layer_cells, models, rank_order, telling_settings
-from topicjax.analysis.scoring.layers import LAYER_CLASSES, LEAVES_UNIFORM, score_layers
+from topicjax.analysis.encoder.layer_cells import layer_cells, models, rank_order, telling_settings
+from topicjax.analysis.encoder.layers import LAYER_CLASSES, LEAVES_UNIFORM, score_layers
 from topicjax.store.files import StoreError
 
 TWO_STAGE = (0.6 * EARLY, 0.1 * LATE)

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.collections import LineCollection
 from synthetic_runs import INITIAL, STAGE1, STAGE2, STEP, case, ramp, run_of, scored
 
-from topicjax.analysis.figures.loss_curves import line_ranges, loss_curves
+from topicjax.analysis.one_layer.loss_curves import line_ranges, loss_curves
 
 FOUR = dict(line_uniform=4.7, line_bayes=2.9, line_uniform_se=0.0, line_bayes_se=0.01)
 
@@ -128,7 +128,7 @@ def test_runs_without_lines_or_without_a_finite_loss_are_drawn():
 
 
 def test_more_settings_than_panels_are_drawn_evenly_and_said(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("topicjax.analysis.figures.loss_curves.MOST_PANELS", 3)
+    monkeypatch.setattr("topicjax.analysis.one_layer.loss_curves.MOST_PANELS", 3)
     run, scores = scored(
         *(case(ramp(0, 100), 0, lines=FOUR, p_keep=share) for share in np.linspace(0.1, 0.5, 5))
     )

@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 from test_phase_maps import colour_of, panels, scores_of, ticks, trial, words
 
-from topicjax.analysis.figures.map_lattices import (
-    LogAxis,
-    Refinement,
-    inner_squares,
-    nearest_points,
-    rectangles,
-)
-from topicjax.analysis.figures.phase_maps import log_lag_map, phase_map, theta_map, view_disagreement
+from topicjax.analysis.maps.lattices import LogAxis, Refinement, inner_squares, nearest_points, rectangles
+from topicjax.analysis.one_layer.phase_maps import log_lag_map, phase_map, theta_map, view_disagreement
 from topicjax.store.reader import Run
 
 COARSE = [1.0, 4.0, 16.0, 64.0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from small_models import SMALL, TOKENS, settings
 
-from topicjax.analysis.optima import measured_text, optimum, optimum_error
+from topicjax.analysis.one_layer.optima import measured_text, optimum, optimum_error
 from topicjax.theory.documents import DataModel
 from topicjax.theory.uniform_attention import uniform_attention_optimum
 

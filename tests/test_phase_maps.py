@@ -12,18 +12,18 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from topicjax.analysis.figures.map_bins import MOST_VALUES, middle_values
-from topicjax.analysis.figures.map_panels import AGREE, phase_panel
-from topicjax.analysis.figures.phase_maps import (
+from topicjax.analysis.maps.bins import MOST_VALUES, middle_values
+from topicjax.analysis.one_layer.cells import score_cells
+from topicjax.analysis.one_layer.map_panels import AGREE, phase_panel
+from topicjax.analysis.one_layer.phase_maps import (
     log_lag_map,
     norm_phase_map,
     phase_map,
     theta_map,
     view_disagreement,
 )
+from topicjax.analysis.one_layer.stages import VIEWS
 from topicjax.analysis.pictures import CLASS_COLOURS, Picture
-from topicjax.analysis.scoring.cells import score_cells
-from topicjax.analysis.scoring.stages import VIEWS
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from topicjax.analysis.report import probe_tables
+from topicjax.analysis.probe import tables as probe_tables
 from topicjax.corpora.corpus import Corpus
 from topicjax.errors import UserError
 from topicjax.probe import attention, cooccurrence, similarity, topics

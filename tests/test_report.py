@@ -16,11 +16,12 @@ from synthetic_runs import TWO_STAGE, case, make_run, random_search, scored
 import topicjax
 from topicjax import cli
 from topicjax.analysis.frames import prepared
-from topicjax.analysis.report import provenance, report, trial_page
-from topicjax.analysis.report.catalogue import FIGURES, LEAD, TABLES, Entry, any_run
-from topicjax.analysis.report.findings import findings
-from topicjax.analysis.scoring.cells import score_cells
-from topicjax.analysis.scoring.stages import score_trials
+from topicjax.analysis.one_layer import trial_page
+from topicjax.analysis.one_layer.catalogue import FIGURES, LEAD, TABLES, Entry, any_run
+from topicjax.analysis.one_layer.cells import score_cells
+from topicjax.analysis.one_layer.findings import findings
+from topicjax.analysis.one_layer.stages import score_trials
+from topicjax.analysis.page import provenance, report
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.files import StoreError

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from synthetic_runs import STEP, TWO_STAGE, case, ramp, run_of
 
-from topicjax.analysis.report.catalogue import TABLES
-from topicjax.analysis.scoring.stability import cut_at, longest_steps, stability
-from topicjax.analysis.scoring.stages import score_trials
+from topicjax.analysis.one_layer.catalogue import TABLES
+from topicjax.analysis.one_layer.stability import cut_at, longest_steps, stability
+from topicjax.analysis.one_layer.stages import score_trials
 
 EARLY = (ramp(0, 60), ramp(120, 200))
 LOST = np.where(STEP > 600, np.nan, case(*EARLY)[1]["eval_loss"])

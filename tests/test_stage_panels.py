@@ -6,8 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic_runs import STEP, case, ramp, saturating, scored
 
-from topicjax.analysis.figures.stage_panels import boundary, mark, stages_of
 from topicjax.analysis.figures.step_panels import step_axis, thinned
+from topicjax.analysis.one_layer.stage_panels import boundary, mark, stages_of
 
 
 def test_the_boundary_of_two_ramps_is_where_they_add_up_to_one():

@@ -26,8 +26,8 @@ from synthetic_runs import (
     write_run,
 )
 
-from topicjax.analysis.scoring.curves import Cuts, Records, monotone
-from topicjax.analysis.scoring.stages import CLASSES, class_counts, classes_of, score_trials, write_stages
+from topicjax.analysis.one_layer.curves import Cuts, Records, monotone
+from topicjax.analysis.one_layer.stages import CLASSES, class_counts, classes_of, score_trials, write_stages
 from topicjax.errors import UserError
 from topicjax.store.reader import load
 

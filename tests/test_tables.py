@@ -11,8 +11,8 @@ import small_models
 from small_models import SMALL, one_hot_weights
 from synthetic_runs import TWO_STAGE, case, make_run, ramp, scored
 
-from topicjax.analysis.report import tables
-from topicjax.analysis.report.tables import (
+from topicjax.analysis.one_layer import tables
+from topicjax.analysis.one_layer.tables import (
     distances,
     settings_to_pool,
     table3,

@@ -192,7 +192,7 @@ TENSORSTORE = ValueError(f"INTERNAL: Error writing: {os.strerror(errno.ENOSPC)}"
         ("topicjax.store.checkpoints.save", FULL),
         ("topicjax.store.checkpoints.save", TENSORSTORE),
         ("topicjax.store.checkpoints.save_state", FULL),
-        ("topicjax.analysis.report.report.write", FULL),
+        ("topicjax.analysis.page.report.write", FULL),
     ],
 )
 def test_a_full_disk_is_one_sentence_and_exit_1_wherever_it_strikes(

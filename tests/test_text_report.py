@@ -5,9 +5,10 @@ import pytest
 from layer_runs import folder_of, model, run_of
 from synthetic_runs import STEP, ramp
 
-from topicjax.analysis.figures import text_panels
-from topicjax.analysis.report import report, text, text_findings
-from topicjax.analysis.scoring.text_stages import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
+from topicjax.analysis.page import report
+from topicjax.analysis.text import page as text
+from topicjax.analysis.text import text_findings, text_panels
+from topicjax.analysis.text.text_stages import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
 
 LINE = dict(eval_loss_unigram=4.0, eval_context_se=0.3)
 FLAT = 5.0 + 0 * STEP

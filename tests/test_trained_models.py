@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from small_models import TOKENS, blocks, one_hot_weights, random_weights, settings
 
-from topicjax.analysis.trained_models import (
+from topicjax.analysis.one_layer.trained_models import (
     EffectiveModel,
     attention,
     block_share,

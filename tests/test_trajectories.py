@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic_runs import STEP, case, ramp, run_of, scored
 
-from topicjax.analysis.figures.norm_panels import drawable
-from topicjax.analysis.figures.seed_bands import norm_bands, rotation
-from topicjax.analysis.figures.trajectories import figure4, trajectory_panels
+from topicjax.analysis.one_layer.norm_panels import drawable
+from topicjax.analysis.one_layer.seed_bands import norm_bands, rotation
+from topicjax.analysis.one_layer.trajectories import figure4, trajectory_panels
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError
 from topicjax.theory.theorems import theorem2_entries

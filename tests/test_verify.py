@@ -89,7 +89,9 @@ def test_a_truncated_trial_is_neither_written_nor_passed(lacks, tmp_path, monkey
         entry = {"sweep": "demo", "snapshots": "last"}
         writer.write_manifest({"format": 2, "sweep": "demo", "runs": [entry], "limit_lines": []})
         writer.save_snapshot(TWO, 4, weights(sum(map(bool, trials["snapshot_steps"]))))
-        with pytest.raises(RuntimeError, match=f"is not whole and is not kept: trial {SECOND[0]}.*{sentence}"):
+        with pytest.raises(
+            RuntimeError, match=f"is not whole and is not kept: trial {SECOND[0]}.*{sentence}"
+        ):
             writer.commit(TWO, trials, cut(records), keeps_end=True)
         assert committed(tmp_path / "run") == set()
         monkeypatch.setattr("topicjax.store.writer.incomplete_trials", lambda *_: [])  # as it was before

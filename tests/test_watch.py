@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 from synthetic_runs import TWO_STAGE, case, whole_id, write_run
 
-from topicjax.analysis.report import report
-from topicjax.analysis.report.live import Live, is_finished, watch
+from topicjax.analysis.page import report
+from topicjax.analysis.page.live import Live, is_finished, watch
 from topicjax.store.folder import LOCK
 from topicjax.store.lock import acquire, release
 from topicjax.store.status import Status

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from small_models import SMALL, TOKENS, blocks, one_hot_weights, random_weights, trial
 from synthetic_runs import make_run
 
-from topicjax.analysis.figures import weight_matrices
-from topicjax.analysis.figures.matrix_cells import MOST_SEEDS, choose_cells
-from topicjax.analysis.figures.matrix_panels import Panel, attention_matrix, fold, heat_map
-from topicjax.analysis.trained_models import block_share
+from topicjax.analysis.one_layer import weight_matrices
+from topicjax.analysis.one_layer.matrix_cells import MOST_SEEDS, choose_cells
+from topicjax.analysis.one_layer.matrix_panels import Panel, attention_matrix, fold, heat_map
+from topicjax.analysis.one_layer.trained_models import block_share
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel

@@ -11,7 +11,16 @@ from topicjax.store.reader import Run
 
 from ..frames import varying
 from ..pictures import Picture, counted, evenly
-from .any_records import MOST_LINES, PANELS, is_ok, left_out, quartiles, rows_of, said, step_figure
+from .any_records import (
+    MOST_LINES,
+    PANELS,
+    is_ok,
+    left_out,
+    quartiles,
+    rows_of,
+    said,
+    step_figure,
+)
 from .step_panels import MOST_POINTS
 
 MOST_FIGURES = 4  # one for each number of places

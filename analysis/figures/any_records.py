@@ -20,10 +20,19 @@ from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
 from ..frames import bands, varying
+from ..one_layer.onset_figure import COLOURS
+from ..one_layer.seed_bands import cell_of
 from ..pictures import Picture, counted, evenly, first_of, sentences, style, written
-from .onset import COLOURS
-from .seed_bands import cell_of
-from .step_panels import ACROSS, ENDS, HALF, MOST_POINTS, is_cut_short, panel_grid, step_axis, thinned
+from .step_panels import (
+    ACROSS,
+    ENDS,
+    HALF,
+    MOST_POINTS,
+    is_cut_short,
+    panel_grid,
+    step_axis,
+    thinned,
+)
 
 FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # no names of settings
 MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells of a figure; values along x, and with a line each

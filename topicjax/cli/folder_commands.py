@@ -125,7 +125,7 @@ def inspect_trial(options: argparse.Namespace) -> int:
         from topicjax.experiments.one_layer.lines import data_model
 
         words = data_model(make_trial(row.to_dict())).topic_word
-    inspect = analysis("report.trial_page").inspect
+    inspect = analysis("one_layer.trial_page").inspect
     with explained("draw into", options.out or options.folder):
         paths = inspect(run, trial_id, options.step, options.out, words)
     for path in paths:
@@ -135,8 +135,8 @@ def inspect_trial(options: argparse.Namespace) -> int:
 
 def write_report(options: argparse.Namespace) -> int:
     """Write the report of a run into its folder, saying what is being drawn; while it runs if watched."""
-    report, panel = analysis("report.report"), tuple(filter(None, options.panel.split(",")))
-    chosen = analysis("report.selection").Selection(options.x, options.y, panel, tuple(options.filters))
+    report, panel = analysis("page.report"), tuple(filter(None, options.panel.split(",")))
+    chosen = analysis("page.selection").Selection(options.x, options.y, panel, tuple(options.filters))
     with explained("write into", options.folder):
         if options.watch is None:
             path = report.write(options.folder, say, chosen)
@@ -147,7 +147,7 @@ def write_report(options: argparse.Namespace) -> int:
             def write(live: Any) -> Path:
                 return report.write(options.folder, say if live is None else quiet, chosen, live)
 
-            path = analysis("report.live").watch(options.folder, options.watch, write, say)
+            path = analysis("page.live").watch(options.folder, options.watch, write, say)
     print(f"{path}: open it in a browser")
     return 0
 

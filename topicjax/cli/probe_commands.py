@@ -64,7 +64,7 @@ def probe_models(options: argparse.Namespace) -> int:
     models = chosen_models(names, checkpoints, corpus, options, choices.seed)
     measured = measure(models, lists, content.vocabulary[2:], choices, say)
     about = {"choices": asdict(choices), "topics": topics.about, "corpus": corpus.about}
-    page = analysis("report.probe_page").write(measured, topics, about, options.out, say)
+    page = analysis("probe.page").write(measured, topics, about, options.out, say)
     print(f"{page}: open it in a browser")
     return 0
 

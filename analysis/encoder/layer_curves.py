@@ -1,0 +1,74 @@
+"""Records of deeper models as curves: one per trial and layer, and one per trial for all layers together.
+
+All curves lie end to end in one table, sorted by trial, layer and step; layer 0 stands for all layers.
+"""
+
+import numpy as np
+import pandas as pd
+
+from topicjax.store.reader import Run
+
+from ..frames import check_columns, check_records, sort_records
+from ..one_layer.trained_models import Frame
+
+ALL = 0  # the layer that stands for all layers together
+WHOLE = "all layers"
+NEEDED_TRAJECTORIES = (
+    *("eval_loss", "eval_loss_uniform", "eval_loss_silent"),
+    *("eval_loss_se", "eval_gain_se", "eval_value_se"),
+)
+OF_TEXT = ("eval_loss_unigram", "eval_context_se")
+NORMS = ("norm_v", "norm_k", "norm_q")
+OF_TOPICS = ("attn_same_topic", "attn_diff_topic")  # not recorded where words have no topics
+MEANS = ("entropy_deficit", *OF_TOPICS)
+NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent", "gain_se", "value_se")
+KEYS = ["trial_id", "step"]
+
+
+def layer_curves(run: Run) -> Frame:
+    """Return one row per trial, layer and step; a trial that has no details has its layer 0 only.
+
+    `trial` is the row of the trial; on, uniform and silent are the held-out losses with the attention of the
+    layer (of all layers) as trained, forced uniform and silenced.  P = silent - uniform is what values add
+    under uniform attention, Q = uniform - on what attention adds to that, Q_all the same of all layers;
+    value_se and gain_se are the standard errors of P and Q over documents.
+    """
+    check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
+    records, trial = sort_records(run.trajectories, run.trials)
+    of_some = [name for name in ("e_block", *OF_TEXT) if name in records]
+    scalars = records[[*KEYS, *NEEDED_TRAJECTORIES, *of_some]]
+    scalars = scalars.assign(trial=trial, Q_all=records["eval_loss_uniform"] - records["eval_loss"])
+    unknown: dict[str, float] = {name: np.nan for name in OF_TOPICS if name not in run.details}
+    details = run.details.assign(**unknown) if len(run.details) else run.details
+    parts = [whole_model(scalars, details)]
+    if len(details):
+        check_columns(details, ("layer", *NEEDED_DETAILS), f"{run.folder}/details")
+        layers = details[[*KEYS, "layer", *NEEDED_DETAILS]].merge(scalars, on=KEYS)
+        parts.append(layers.rename(columns=dict(loss_uniform="uniform", loss_silent="silent")))
+    curves = pd.concat(parts, ignore_index=True).rename(columns=dict(eval_loss="on"))
+    curves = curves.sort_values(["trial", "layer", "step"], ignore_index=True)
+    curves = curves.drop(columns=["eval_loss_uniform", "eval_loss_silent", "eval_gain_se", "eval_value_se"])
+    number = curves.groupby(["trial", "layer"], sort=False).ngroup().to_numpy()
+    first = curves.loc[np.unique(number, return_index=True)[1]]
+    names = (first["trial_id"] + ", " + first["layer"].map(part_name)).to_numpy()
+    check_records(names, number, curves["step"].to_numpy())
+    return curves.assign(P=curves["silent"] - curves["uniform"], Q=curves["uniform"] - curves["on"])
+
+
+def whole_model(scalars: Frame, details: Frame) -> Frame:
+    """Return the curves of all layers together: norms of all weights, means over layers of the rest."""
+    names = dict(uniform="eval_loss_uniform", silent="eval_loss_silent")
+    names |= dict(gain_se="eval_gain_se", value_se="eval_value_se")
+    whole = scalars.assign(layer=ALL, **{name: scalars[own] for name, own in names.items()})
+    if not len(details):
+        return whole.assign(**dict.fromkeys((*NORMS, *MEANS, "rotation_v"), np.nan))
+    groups = details.groupby(KEYS, sort=False)
+    squares = (details[list(NORMS)] ** 2).groupby([details[name] for name in KEYS], sort=False)
+    norms = squares.sum(min_count=1) ** 0.5
+    means = groups[[*MEANS]].mean()
+    return whole.merge(norms.join(means).reset_index(), on=KEYS, how="left").assign(rotation_v=np.nan)
+
+
+def part_name(layer: int) -> str:
+    """Return "all layers" or "layer 2"."""
+    return WHOLE if layer == ALL else f"layer {layer}"

@@ -1,0 +1,217 @@
+"""What a run of deeper models says, as sentences: do all layers behave like the one?"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pandas as pd
+
+from topicjax.store.reader import Run
+from topicjax.store.status import Status
+
+from ..one_layer.trained_models import Frame
+from ..pictures import counted, first_of, setting_text
+from .layer_cells import (
+    DIRECTIONS,
+    EVERY,
+    SOME,
+    layer_cells,
+    models,
+    telling_settings,
+)
+from .layer_curves import ALL, WHOLE
+from .layers import CUTS, LAYER_CLASSES, LEAVES_UNIFORM
+
+COMPARED = (
+    "layers",
+    "heads",
+    "residual",
+    "layer_norm",
+    "mlp",
+    "output_projection",
+    "init",
+    "init_scale",
+    "optimizer",
+)
+NOT_JUDGED = ("diverged", "no-learning", "unfinished")  # of a whole model
+WORDS = (
+    "P: what the values of a layer add to the prediction when its attention is forced uniform, against the "
+    "layer silenced; Q: what its attention adds to that. In nats of the held-out loss, the other layers as "
+    f"trained; '{WHOLE}': the same done to all at once. Layers may stand in for each other, or need each "
+    "other, so P and Q of the layers need not add up to those of all",
+    "Θ: the largest, over the steps, of the smaller of F_V and 1 - F_A, the monotone rises of P and Q from 0 "
+    "to 1 on the way up (to the lowest loss): 1 if V was done before attention began",
+    f"two-stage: Θ of at least {CUTS.two_stage:g}; stage 2 begun: the same, but the attention of all layers "
+    f"together gained less than {CUTS.stage2:.0%} of what topics give a one-layer model; reversed: attention "
+    f"first; simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: all "
+    "between",
+    "V-only, attention-only: the other adds nothing; silent: the layer adds nothing at all. Nothing means "
+    f"less than {CUTS.attention:.0%} of what topics give a one-layer model, or what the noise of records "
+    "explains, or, for attention that neither follows the topics nor avoids them, the error over held-out "
+    "documents",
+    "unscored: what the values or the attention add only falls from where it began, as it may after the "
+    "default start",
+    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the best loss of uniform "
+    f"attention in one layer; no-learning: less than {CUTS.no_learning:.0%}",
+    "by the norms: the same score of the rises of |W^V| and of (|W^K| + |W^Q|) / 2, as one reads the paper's "
+    "figures; unscored where a norm only falls",
+    f"attention leaves its start: its entropy is {LEAVES_UNIFORM:g} nats lower than at step 0",
+)
+
+
+def findings(run: Run, scores: Frame, state: Status) -> Iterator[str]:
+    """Give the sentences of the answer, the answer itself first."""
+    table, cells = models(run, scores), layer_cells(run, scores)
+    yield from answer(table)
+    yield from by_setting(run, table)
+    yield from by_layer(cells)
+    yield from order(table)
+    yield from norms(cells)
+    yield from topics(cells, table)
+    yield from doubts(table, cells)
+
+
+def answer(table: Frame) -> Iterator[str]:
+    """Give how many cells have two stages in every layer, in some, in none."""
+    deep = table.loc[table["depth"] > 1]
+    judged = deep.loc[~deep["class"].isin(NOT_JUDGED)]
+    if len(judged):
+        every, some = (count_of(judged["holds"] == kind) for kind in (EVERY, SOME))
+        word = "Yes" if every == len(judged) else "No" if every == 0 else "Not always"
+        yield (
+            f"Do all layers behave like the one? {word}: of {counted(len(judged), 'cell')} with several "
+            f"layers that learned, {every} {are(every)} two-stage (V first, then attention) in every layer, "
+            f"{some} in some, {len(judged) - every - some} in none."
+        )
+        whole = judged["class"] == "two-stage"
+        hidden = count_of(whole & (judged["holds"] != EVERY))
+        yield (
+            f"All layers taken together {count_of(whole)} of these are two-stage"
+            + (f", {hidden} of them without being so in every layer." if hidden else ".")
+        )
+    elif len(deep):
+        yield f"None of {counted(len(deep), 'cell')} with several layers learned enough to be judged."
+    single = table.loc[table["depth"] <= 1]
+    if len(single):
+        hits = count_of(single["class"] == "two-stage")
+        yield f"Of {counted(len(single), 'cell')} with one layer {hits} {are(hits)} two-stage."
+
+
+def by_setting(run: Run, table: Frame) -> Iterator[str]:
+    """Give, for each setting that varies, the share of cells with two stages in every layer (in some)."""
+    deep = table.loc[(table["depth"] > 1) & ~table["class"].isin(NOT_JUDGED)]
+    parts = []
+    for name in (name for name in COMPARED if name in telling_settings(run)):
+        groups = list(deep.groupby(name, dropna=False))
+        if len(groups) < 2:
+            continue
+        texts = [
+            f"{setting_text(name, value)} {count_of(own['holds'] == EVERY)}"
+            f" (+{count_of(own['holds'] == SOME)}) of {len(own)}"
+            for value, own in groups
+        ]
+        parts.append(first_of(texts))
+    if parts:
+        yield f"Two stages in every layer (+ in some only), by setting: {'; '.join(parts)}."
+
+
+def by_layer(cells: Frame) -> Iterator[str]:
+    """Give how often each layer of the deepest models is in each class."""
+    depth = cells.groupby("cell")["layer"].transform("max")
+    deepest = cells.loc[(depth == depth.max()) & (cells["layer"] != ALL)]
+    deepest = deepest.loc[~deepest["class"].isin(NOT_JUDGED)]
+    if depth.max() < 2 or deepest.empty:
+        return
+    texts = []
+    for layer, own in deepest.groupby("layer"):
+        counts = own["class"].value_counts()
+        named = [f"{counts[kind]} {kind}" for kind in LAYER_CLASSES if kind in counts]
+        texts.append(f"layer {layer}: {', '.join(named)}")
+    yield f"In models of {counted(int(depth.max()), 'layer')}, {first_of(texts, '; ')}."
+
+
+def order(table: Frame) -> Iterator[str]:
+    """Give in which order attention and V start."""
+    judged = table.loc[~table["class"].isin(NOT_JUDGED)]
+    for column, what in (("direction", "Attention leaves its start"), ("direction_v", "V gets half way")):
+        known = judged.loc[judged[column] != "", column].value_counts()
+        if len(known):
+            texts = [f"{kind} in {known[kind]}" for kind in DIRECTIONS if kind in known]
+            yield f"{what}: {', '.join(texts)} of {counted(int(known.sum()), 'cell')}."
+
+
+def norms(cells: Frame) -> Iterator[str]:
+    """Give where norms mislead."""
+    judged = cells.loc[(cells["layer"] != ALL) & ~cells["class"].isin(NOT_JUDGED)]
+    if judged.empty:
+        return
+    loss, norm = judged["class"] == "two-stage", judged["class_norm"] == "two-stage"
+    differ = count_of(judged["class"] != judged["class_norm"])
+    if not differ:
+        yield f"Norms and loss give all {counted(len(judged), 'layer')} the same class."
+        return
+    wrong = judged.loc[norm & ~loss, "class"].value_counts()
+    named = ", ".join(f"{count} {kind}" for kind, count in wrong.items())
+    yield (
+        f"Norms mislead: they give another class than the loss to {differ} of "
+        f"{counted(len(judged), 'layer')}. They call {count_of(norm)} two-stage, of which the loss denies "
+        f"{count_of(norm & ~loss)}{f' ({named})' if named else ''}, and miss {count_of(loss & ~norm)} of the "
+        f"{count_of(loss)} that are."
+    )
+
+
+def topics(cells: Frame, table: Frame) -> Iterator[str]:
+    """Give how far attention and embeddings follow the topics in the end."""
+    single = cells.loc[(cells["layer"] != ALL) & np.isfinite(cells["topic_shift"])]
+    if len(single):
+        shift, cut = single["topic_shift"], CUTS.attention
+        low, middle, high = np.percentile(single["topic_ratio"], [25, 50, 75])
+        yield (
+            f"In the end {count_of(shift >= cut)} of {counted(len(single), 'layer')} attend to words of the "
+            f"same topic more than at step 0, relative to other topics, {count_of(shift <= -cut)} less, and "
+            f"in {count_of(shift.abs() < cut)} the ratio has changed by less than {cut:.0%} (same / "
+            f"different: median {middle:.2f}, quartiles {low:.2f} and {high:.2f}{by_depth(single)})."
+        )
+    block = table["e_block"].dropna() if "e_block" in table else pd.Series(dtype=float)
+    if len(block):
+        yield (
+            f"Embeddings of one topic are nearer to each other than to others in {count_of(block > 0)} of "
+            f"{counted(len(block), 'cell')} (difference of inner products: median {block.median():.2f})."
+        )
+
+
+def by_depth(single: Frame) -> str:
+    """Return the median ratio of each layer of the deepest models; empty if they have one layer."""
+    depth = single.groupby("cell")["layer"].transform("max")
+    medians = single.loc[depth == depth.max()].groupby("layer")["topic_ratio"].median()
+    texts = [f"layer {layer} {ratio:.2f}" for layer, ratio in medians.items()]
+    return f"; of the deepest models {first_of(texts)}" if len(texts) > 1 else ""
+
+
+def doubts(table: Frame, cells: Frame) -> Iterator[str]:
+    """Give what was not judged, and whether seeds agree."""
+    counts = table["class"].value_counts()
+    left = [f"{counts[kind]} {kind}" for kind in NOT_JUDGED if kind in counts]
+    if left:
+        yield f"Cells that are not judged: {', '.join(left)}."
+    begun = count_of(cells.loc[cells["layer"] != ALL, "class"].isin(["stage 2 begun", "V-only"]))
+    if begun:
+        yield (
+            f"Statements about the budget of steps: {counted(begun, 'layer')} V-only or with stage 2 just "
+            "begun."
+        )
+    several = cells.loc[cells["trials"] > 1]
+    if several.empty:
+        yield "Every cell has one seed: nothing here tells how much the seed matters."
+    else:
+        split = count_of(several["agreement"] < 1)
+        yield f"The seeds disagree on the class in {split} of {len(several)} squares of the map."
+
+
+def count_of(which: Iterable[bool]) -> int:
+    """Return how many are true."""
+    return int(np.count_nonzero(np.asarray(which)))
+
+
+def are(count: int) -> str:
+    """Return "is" or "are"."""
+    return "is" if count == 1 else "are"

@@ -1,0 +1,157 @@
+"""Which layers are two-stage: a row per cell, a column per layer and one for all layers together."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from topicjax.store.reader import Run
+
+from ..figures.step_panels import title_lines
+from ..maps.blocks import SQUARE, Blocks
+from ..one_layer.map_panels import CORNER, hatch_ink
+from ..one_layer.trained_models import Frame
+from ..pictures import (
+    CLASS_COLOURS,
+    CLASS_HATCHES,
+    SMALL,
+    WIDTH,
+    Picture,
+    counted,
+    described,
+    evenly,
+    sentences,
+    style,
+)
+from .layer_cells import layer_cells, telling_settings
+from .layer_curves import ALL
+from .layers import CUTS, LAYER_CLASSES
+
+COLOURS = CLASS_COLOURS | {"silent": "#F2F2F2"}
+HATCHES = CLASS_HATCHES | {"silent": "----"}
+STRIP = np.array([(-1, -1), (-0.62, -1), (-0.62, 1), (-1, 1)]) * 0.47  # along the left: class by the norms
+ROW, LINE = 0.24, 0.12  # inches of a row, and of a further line of its words
+MOST_ROWS, MOST_MAPS = 36, 6
+MOST_COLUMNS = 12  # layers of a map; of deeper models some, evenly picked
+
+
+def layer_map(run: Run, scores: Frame) -> list[Picture]:
+    """Return the map of classes by layer, the deepest models first; long maps are several pictures."""
+    names, cells = telling_settings(run), layer_cells(run, scores)
+    depth = cells.groupby("cell")["layer"].transform("max")
+    parts = []
+    for layers in sorted(depth.unique(), reverse=True):
+        own = cells.loc[depth == layers]
+        numbers = own["cell"].unique()
+        groups = np.array_split(numbers, -(-len(numbers) // MOST_ROWS))
+        parts += [own.loc[own["cell"].isin(group)] for group in groups]
+    shown = parts if len(parts) <= MOST_MAPS else [parts[place] for place in evenly(len(parts), MOST_MAPS)]
+    drawn = sum(own["cell"].nunique() for own in shown)
+    words = (
+        f"Drawn are {drawn:,} of {depth.groupby(cells['cell']).first().size:,} cells; the tables have all."
+    )
+    return [map_picture(own, names, words * (len(shown) < len(parts))) for own in shown]
+
+
+def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
+    """Return one map: cells whose models have the same number of layers."""
+    told = [name for name in names if len(cells[name].unique()) > 1]
+    shared = described(cells.iloc[0], [name for name in names if name not in told])
+    depth = int(cells["layer"].max())
+    single = [] if depth < 2 else (1 + evenly(depth, MOST_COLUMNS)).tolist()
+    kept = [ALL, *single]  # one layer is all of them
+    rows = cells.groupby("cell", sort=False).first()
+    texts = [title_lines(described(row, told) or ["all trials"], 2) for row in rows.to_dict("records")]
+    height = ROW + LINE * max(0, max(map(len, texts)) - 2)
+    with style():
+        figure = Figure(figsize=(WIDTH, height * len(rows) + 1.9))
+        ax = figure.subplots()
+        draw_map(ax, cells.loc[cells["layer"].isin(kept)], kept, ["\n".join(lines) for lines in texts])
+        add_legend(figure, cells.loc[cells["layer"].isin(kept)])
+    judged = cells.loc[cells["layer"] != ALL] if single else cells.loc[cells["layer"] == ALL]
+    hits, apart = (judged["class"] == "two-stage").sum(), (judged["class"] != judged["class_norm"]).sum()
+    parts = {
+        f"Of {counted(len(judged), 'layer')} in {counted(len(rows), 'cell')} {hits} are two-stage.": len(
+            single
+        ),
+        f"Of {counted(len(judged), 'cell')} {hits} are two-stage.": not single,
+        f"The norms give another class in {apart}.": True,
+        f"All have {', '.join(shared)}.": shared,
+        "Colour is the class by the loss split of most seeds, the number Θ, the median over seeds "
+        f"(two-stage from {CUTS.two_stage:g} on).": True,
+        f"Drawn are {len(single)} of {depth} layers.": 0 < len(single) < depth,
+        words: words,
+    }
+    alt = f"Classes of {counted(len(rows), 'cell')} by layer: {hits} of {len(judged)} are two-stage."
+    title = f"Classes by layer, {counted(depth, 'layer')}" if depth else "Classes of the models"
+    return Picture(figure, title, sentences(parts), alt)
+
+
+def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
+    """Draw a square per cell and layer, with its marks."""
+    column = {layer: place + 0.4 * (place > 0) for place, layer in enumerate(kept)}
+    row = {cell: -place for place, cell in enumerate(cells["cell"].unique())}  # the first is on top
+    centres = np.column_stack([cells["layer"].map(column), cells["cell"].map(row)]).astype(float)
+    outlines = centres[:, None] + SQUARE
+    blocks = Blocks(centres, np.ones(len(cells)), outlines, np.arange(len(cells)), ROW)
+    classes = cells["class"].to_numpy()
+    for name in np.unique(classes):
+        mine = classes == name
+        blocks.fill(ax, mine, COLOURS[name], hatch=HATCHES.get(name), edgecolors=hatch_ink(name))
+    apart = is_apart(cells)
+    others = [COLOURS[name] for name in cells["class_norm"][apart]]
+    blocks.inset(ax, apart, STRIP, others, edgecolors="white", lw=0.5)
+    mixed = (cells["agreement"] < 1).to_numpy()
+    failed = mixed & ((cells["diverged"] > 0) & (classes != "diverged")).to_numpy()
+    blocks.inset(ax, mixed, CORNER, "black", edgecolors="white", lw=0.4)
+    blocks.inset(ax, failed, CORNER * (1, -1), "black", edgecolors="white", lw=0.4)
+    theta = cells["theta"].to_numpy(float)
+    known = np.isfinite(theta) & ~np.isin(classes, list(HATCHES))
+    grounds = np.array([to_rgb(COLOURS[name]) for name in classes])
+    blocks.write(ax, known, [f"{value:.2f}".lstrip("0") for value in theta[known]], grounds[known])
+    ax.set_xlim(-0.5, max(column.values()) + 0.5)
+    ax.set_ylim(0.5 - len(row), 0.5)
+    ax.set_xticks(list(column.values()), ["all" if len(kept) > 1 else "1", *map(str, kept[1:])])
+    ax.set_yticks(list(row.values()), texts, fontsize=SMALL)
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
+    ax.set_xlabel("layer")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def is_apart(cells: Frame) -> np.ndarray:
+    """Return where the norms say another class than the loss."""
+    return (cells["class"] != cells["class_norm"]).to_numpy()
+
+
+def add_legend(figure: Figure, cells: Frame) -> None:
+    """Explain colours and marks below the map."""
+    classes = set(cells["class"]) | set(cells["class_norm"][is_apart(cells)])
+    counts = cells["class"].value_counts()
+    handles: list[Any] = [
+        Patch(fc=COLOURS[name], hatch=HATCHES.get(name), ec=hatch_ink(name), lw=0.3)
+        for name in LAYER_CLASSES
+        if name in classes
+    ]
+    texts = [f"{name}: {counts.get(name, 0)}" for name in LAYER_CLASSES if name in classes]
+    marks = {
+        "strip on the left: class by the norms, where it differs": (STRIP, is_apart(cells).any()),
+        "corner: seeds disagree": (CORNER, (cells["agreement"] < 1).any()),
+        "lower corner: some diverged": (CORNER * (1, -1), (cells["diverged"] > 0).any()),
+    }
+    for text, (shape, is_there) in marks.items():
+        if is_there:
+            handles.append(Line2D([], [], marker=shape, ls="", color="black", markersize=8))
+            texts.append(text)
+    figure.legend(
+        handles,
+        texts,
+        loc="outside lower center",
+        ncols=2,
+        title="class by the loss split: number of squares",
+    )

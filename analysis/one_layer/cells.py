@@ -1,0 +1,110 @@
+"""Cells, the trials that differ in the seed only: their medians, majority class, and how firm it is."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topicjax.store.reader import Run
+
+from ..frames import distinct, settings_in
+from .curves import Array, Cuts
+from .stages import (
+    CLASSES,
+    CUTS,
+    HAS_STAGE2,
+    VIEWS,
+    classify,
+    is_topical,
+    score_trials,
+)
+
+MOST_SEEDS = 32  # of a cell: the weights of further ones are not read
+SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
+
+
+def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return one row per cell: trials of equal `by`, by default of equal settings but the seed.
+
+    trials, diverged and topical are counts; per view: theta, theta_q25, theta_q75 (over the trials
+    that have one; none where the class says that stage 2 did not happen), medians of the other scores,
+    the majority class, and agreement, its share.
+    """
+    keys, cell = cell_numbers(scores, by)
+    cells = scores[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
+    columns: dict[str, Array] = {
+        "trials": np.bincount(cell),
+        "diverged": np.bincount(cell, scores["class"] == "diverged").astype(int),
+        "topical": np.bincount(cell, is_topical(scores)).astype(int),
+    }
+    for end in VIEWS.values():
+        classes = scores["class" + end].to_numpy()
+        columns["class" + end], columns["agreement" + end] = majority(cell, classes)
+        medians = scores[[name + end for name in SCORES]].groupby(cell).median()
+        found = {str(name): values.to_numpy() for name, values in medians.items()}
+        for share, name in ((0.25, "q25"), (0.75, "q75")):
+            found[f"theta{end}_{name}"] = scores["theta" + end].groupby(cell).quantile(share).to_numpy()
+        happened = np.isin(columns["class" + end], HAS_STAGE2)
+        columns |= {
+            name: values if name.startswith("onset") else np.where(happened, values, np.nan)
+            for name, values in found.items()
+        }
+    return cells.assign(**columns)
+
+
+def cell_labels(run: Run) -> list[tuple[dict[str, Any], str, float]]:
+    """Return the settings, the class and the Theta (NaN: none) of each cell of a run, by the loss."""
+    cells = score_cells(score_trials(run))
+    settings: Any = cells[cell_settings(cells)]
+    return list(
+        zip(settings.to_dict("records"), cells["class"].tolist(), cells["theta"].tolist(), strict=True)
+    )
+
+
+def lowest_seeds(trials: Any) -> Any:
+    """Return the trials whose weights are read: of every cell the MOST_SEEDS lowest seeds, in their order."""
+    ordered = trials.sort_values("seed", kind="stable")
+    return ordered.groupby(cell_numbers(ordered)[1]).head(MOST_SEEDS) if len(trials) else trials
+
+
+def cell_settings(scores: pd.DataFrame) -> list[str]:
+    """Return the settings that make a cell: all but the seed."""
+    return [name for name in settings_in(scores) if name != "seed"]
+
+
+def cell_numbers(scores: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[list[str], Array]:
+    """Return the settings that make a cell, and the number of each trial's cell in order of appearance."""
+    keys = cell_settings(scores) if by is None else list(by)
+    return keys, distinct(scores, keys)[0]
+
+
+def count_cells(scores: pd.DataFrame) -> int:
+    """Return how many cells the trials make."""
+    return len(np.unique(cell_numbers(scores)[1]))
+
+
+def majority(cell: Array, classes: Array, kinds: Sequence[str] = CLASSES) -> tuple[Array, Array]:
+    """Return the most frequent class of each cell, in a tie the first of `kinds`, and its share."""
+    place, size = pd.Index(kinds).get_indexer(pd.Index(classes)), len(kinds)
+    counts = np.bincount(size * cell + place, minlength=size * (cell.max(initial=-1) + 1)).reshape(-1, size)
+    return np.array(kinds)[counts.argmax(axis=1)], counts.max(axis=1) / counts.sum(axis=1)
+
+
+def sensitivity(
+    scores: pd.DataFrame,
+    cuts: Sequence[float] = (0.8, 0.9, 0.95),
+    by: Sequence[str] | None = None,
+    base: Cuts = CUTS,
+) -> pd.DataFrame:
+    """Return per view and cut of Theta the share of trials and of cells that leave their class."""
+    _, cell = cell_numbers(scores, by)
+    rows = []
+    for view in VIEWS:
+        before = classify(scores, view, base)
+        for cut in cuts:
+            after = classify(scores, view, replace(base, two_stage=cut))
+            cells_change = majority(cell, before)[0] != majority(cell, after)[0]
+            rows.append((view, cut, (before != after).mean(), cells_change.mean()))
+    return pd.DataFrame(rows, columns=["view", "cut", "trials_changed", "cells_changed"])

@@ -1,0 +1,173 @@
+"""Theorem 1: embeddings trained alone beside its equations, and beside models with all parts trained."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS
+from topicjax.store.reader import Run
+from topicjax.theory.documents import DataModel
+
+from ..figures.seed_rows import (
+    MEASURED,
+    MOST_ROWS,
+    dots,
+    draw_seeds,
+    label_rows,
+    row_text,
+    rows_of,
+    telling_apart,
+)
+from ..frames import varying
+from ..pictures import WIDTH, Picture, counted, label, sentences, style
+from .embedding_family import (
+    embedding_rows,
+    embeddings_alone,
+    trains_all,
+    with_gains,
+)
+from .trained_models import Array, Frame
+
+PREDICTED: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
+BAYES: dict[str, Any] = dict(color="black", ls="", marker="*", ms=6, mfc="white", zorder=2)
+CASES = {"embeddings alone": MEASURED, "all parts trained": "#D55E00"}
+HOW = ("optimizer", "learning_rate", "steps", "batch_size")  # training, which cases should share
+LIFT = 0.14  # of a case above the middle of its row
+
+
+def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
+    """Return residuals of Theorem 1's equations and blocks of W_E^T W_E, a row per cell; squared loss."""
+    frame: Frame = embedding_rows(run)
+    frame = frame[frame["residual"].notna()].reset_index(drop=True)
+    names = telling_apart(frame)
+    places, rows = rows_of(frame, names)
+    frame, places, rows = frame[places < MOST_ROWS], places[places < MOST_ROWS], rows[:MOST_ROWS]
+    height = block_height(frame)
+    with style():
+        figure = Figure(figsize=(WIDTH, 1.1 + 0.36 * len(rows)))
+        left, right = figure.subplots(1, 2, sharey=True)
+        draw_seeds(left, places, frame["residual"].to_numpy())
+        left.set_xlabel("relative residual")
+        left.axvline(1, color="0.6", lw=0.8)
+        left.set_xscale("log")
+        draw_seeds(right, places, frame["final_e_block"].to_numpy())
+        right.axvline(height, **PREDICTED)
+        right.set_xlim(0, 1.15 * max(height, frame["final_e_block"].max()))
+        right.set_xlabel("$W_E^T W_E$: same topic - others")
+        label_rows((left, right), [row_text(row) for row in rows])
+        ends = [dots(), Line2D([], [], label="uniform blocks, from Theorem 1", **PREDICTED)]
+        figure.legend(handles=ends, loc="outside lower center", ncols=2)
+    return Picture(
+        figure,
+        "Embeddings trained alone, beside Theorem 1",
+        equations_caption(frame, height),
+        f"Residuals of Theorem 1's equations and blocks of {counted(len(rows), 'cell')}, each seed a dot.",
+    )
+
+
+def block_height(frame: Frame) -> float:
+    """Return the same-topic entries of uniform blocks in Theorem 1's family: 1 / ((1 - (1 - p_c) p_m) v)."""
+    data = DataModel.of(frame.iloc[0].to_dict())
+    return 1 / (data.survival * data.words_per_topic)
+
+
+def equations_caption(frame: Frame, height: float) -> str:
+    """Return what the axes mean, and how far residuals and blocks go on infinite and finite documents."""
+    infinite = frame["infinite_documents"].to_numpy(bool)
+    residuals = {kind: frame["residual"][kept] for kind, kept in ((True, infinite), (False, ~infinite))}
+    parts = {
+        "Left: the largest violation of Theorem 1's equations (without its bias: of Lemma 1's) by W_E^T W_E; "
+        "0 is a member of the family, 1 (grey line) as far from it as a matrix of zeros.": True,
+        f"Infinite documents: {span(residuals[True])} over {counted(int(infinite.sum()), 'trial')}; float32 "
+        "ends near 1e-6.": infinite.any(),
+        f"Finite documents: {span(residuals[False])} over {counted(int((~infinite).sum()), 'trial')}; steps "
+        "are noisy there, and the theorem is of infinite documents.": not infinite.all(),
+        "Right: mean dot product of words of one topic minus that of words of different topics.  Theorem 1 "
+        f"fixes the sum over a topic: {height:.3f} if all its words have the same share, less if the word "
+        "itself has more, as after large initial embeddings.": True,
+    }
+    return sentences(parts)
+
+
+def span(values: Any) -> str:
+    """Return the smallest and the largest number."""
+    return f"{values.min():.2g} to {values.max():.2g}"
+
+
+def embedding_cases(run: Run, scores: pd.DataFrame) -> Picture:
+    """Return gains and blocks of embeddings trained alone beside models with all trained, by objective."""
+    frame: Frame = with_gains(run)
+    is_alone = np.isin(frame["trial_id"], embeddings_alone(frame)["trial_id"])
+    frame = frame.assign(case=np.where(is_alone, "embeddings alone", "all parts trained"))
+    frame = frame[is_alone | trains_all(frame)].reset_index(drop=True)
+    names = varying(frame, (*DATA_SETTINGS, "embedding_scale"))
+    places, rows = rows_of(frame, names)
+    objectives = sorted(set(frame["objective"]), reverse=True)
+    with style():
+        figure = Figure(figsize=(WIDTH, 2 * (0.7 + 0.4 * len(rows)) + 0.4))
+        axes = figure.subplots(2, len(objectives), sharey=True, squeeze=False)
+        for column, objective in enumerate(objectives):
+            chosen = (frame["objective"] == objective).to_numpy()
+            draw_cases(axes[:, column], frame[chosen], places[chosen])
+            axes[0, column].set_title(label(objective))
+        for line in axes:
+            label_rows(line, [row_text(row) for row in rows])
+        ends = [dots(colour, case) for case, colour in CASES.items()]
+        figure.legend(
+            handles=[*ends, Line2D([], [], label="Bayes", **BAYES)], loc="outside lower center", ncols=3
+        )
+    return Picture(
+        figure,
+        "Embeddings alone, or all parts trained",
+        cases_caption(frame, places, objectives),
+        f"Gains of the loss and blocks of embeddings in {counted(len(rows), 'row')}, both cases in each.",
+    )
+
+
+def draw_cases(axes: Sequence[Axes] | Array, frame: Frame, places: Array) -> None:
+    """Draw the gains and, below, the blocks of both cases in the rows of one objective."""
+    for (case, colour), lift in zip(CASES.items(), (LIFT, -LIFT), strict=True):
+        own = (frame["case"] == case).to_numpy()
+        draw_seeds(axes[0], places[own], frame["gain"].to_numpy()[own], colour, lift)
+        draw_seeds(axes[1], places[own], frame["final_e_block"].to_numpy()[own], colour, lift)
+    first = np.unique(places, return_index=True)[1]
+    axes[0].plot(frame["bayes_gain"].to_numpy()[first], -places[first], **BAYES)
+    axes[0].axvline(1, color="0.6", lw=0.8)
+    axes[0].set_xlabel("gain of the loss (1: best uniform attention)")
+    axes[1].axvline(0, color="0.6", lw=0.8)
+    axes[1].set_xlabel("$W_E^T W_E$: same topic - others")
+
+
+def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str:
+    """Return what a gain is, and how much embeddings alone gain of what all parts gain, by objective."""
+    sides = {case: (frame["case"] == case).to_numpy() for case in CASES}
+    shares = []
+    for objective in objectives:
+        chosen = (frame["objective"] == objective).to_numpy()
+        medians = [
+            pd.Series(frame["gain"].to_numpy()[chosen & own]).groupby(places[chosen & own]).median()
+            for own in sides.values()
+        ]
+        share = (100 * medians[0] / medians[1]).dropna()
+        ends = sorted({f"{end:.0f}" for end in (share.min(), share.max())}, key=float) if len(share) else []
+        shares += [f"{label(objective)} {' to '.join(ends)} %"] if ends else []
+    lowest = float(frame["final_e_block"].min())
+    others = int((frame["final_e_block"] <= 0).sum())
+    apart = [
+        label(name) for name in HOW if not set.intersection(*({*frame[name][own]} for own in sides.values()))
+    ]
+    parts = {
+        "Gain: held-out loss at the end; 0 for uniform predictions of all words, 1 (grey line) for the best "
+        f"value matrix under uniform attention; {counted(len(frame), 'trial')}, a dot each, tick: median.": 1,
+        "Embeddings alone gain, of what all parts gain on the same documents: "
+        f"{', '.join(shares)} (medians, over rows with both).": shares,
+        f"The cases differ in {' and '.join(apart)} too.": apart,
+        f"Same-topic dot products are the larger ones in every trial, by {lowest:.2g} at least.": not others,
+        f"In {counted(others, 'trial')} same-topic dot products are not the larger ones.": others,
+    }
+    return sentences(parts)

@@ -1,0 +1,281 @@
+"""The tables of a report: classes, Table 3 of the paper, distances to theory, onsets, sensitivity, stability.
+
+Each is a function of (run, scores).  Means and standard errors are over seeds, at the end of training.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topicjax.errors import UserError
+from topicjax.store.reader import Run
+
+from ..frames import MAIN_SETTINGS, SETTINGS, distinct, varying
+from ..outputs import write_file
+from ..pictures import label, written
+from . import cells
+from .attention_weights import attention_rows
+from .embedding_family import embedding_rows
+from .onset_times import onset_fit, onset_times
+from .optima import optimum, optimum_error
+from .stability import longest_steps
+from .stability import stability as still_two_stage
+from .stages import class_counts, is_topical
+from .trained_models import Array, Frame, effective_model, with_weights
+
+KINDS = ("attn_same_word", "attn_same_topic", "attn_diff_topic")
+HEADERS = {  # a column as a reader says it
+    "attn_same_word": "same word",
+    "attn_same_topic": "same topic",
+    "attn_diff_topic": "different topic",
+    "ratio": "same / different topic",
+    "uniform": "uniform attention",
+    "theorem2_distance": "distance to Theorem 2",
+    "optimum_distance": "distance to the optimum",
+    "weights_read": "weights read (lowest seeds)",
+    "weight_average": "alpha'",
+    "lower": "Theorem 3: above",
+    "upper": "below",
+    "assumed": "Assumption 2: best alpha'",
+    "best_average": "best alpha'",
+    "weight_mask": "[MASK]",
+    "best_mask": "best [MASK]",
+    "weight_topic": "alpha",
+    "best_topic": "best alpha",
+    "weight_self": "beta",
+    "best_self": "best beta",
+    "exact_loss": "loss",
+    "missed": "missed (%)",
+    "assumed_missed": "Assumption 2 misses (%)",
+    "final_e_block": "blocks",
+    "final_eval_loss": "held-out loss",
+    "two_stage": "two-stage then",
+    "ended": "of these ended by then",
+    "still_two_stage": "still at twice as many steps",
+    "saved": "uniform - joint",
+    "share": "in units of stage 1 - stage 2",
+    "way": "of the way from uniform words to stage 1",
+    "last_tenth": "of it in the last tenth of the steps",
+    "converged": "seeds converged",
+    "line_stage1": "stage 1",
+    "line_stage2": "stage 2",
+    "line_bayes": "Bayes",
+    "held_out_stage1": "stage 1, these documents",
+    "held_out_stage2": "stage 2, these documents",
+}
+WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
+ERROR = "_se"  # the standard error of column x is in column x_se
+SPREAD = ("_q25", "_q75")  # the quartiles of column x are in columns x_q25 and x_q75
+UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # it depends on
+
+
+def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the classes that occur with their counts and their median Theta in the loss view."""
+    counts = class_counts(scores)
+    counts = counts[counts.sum(axis=1) > 0]
+    theta = scores.groupby("class")["theta"].median()
+    topical = scores.loc[is_topical(scores), "class"].value_counts()
+    medians = theta.reindex(counts.index).to_numpy()
+    hits = topical.reindex(counts.index).fillna(0).astype(int).to_numpy()
+    return counts.assign(median_theta=medians, topical=hits).reset_index()
+
+
+def table3(run: Run, scores: pd.DataFrame, pooled: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the attention between two positions by kind of word pair, one row per setting (Table 3).
+
+    Of each kind the mean over seeds and its standard error; ratio = same topic / different topic,
+    its mean over seeds; uniform = what uniform attention would pay; n = seeds, without the
+    diverged ones.  Infinite documents: relative to uniform.  Settings in `pooled` are treated as the seed is.
+    """
+    trials = run.trials
+    columns = {name: final(trials, name) for name in KINDS}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns["ratio"] = columns["attn_same_topic"] / columns["attn_diff_topic"]
+    kind, kinds = distinct(trials, UNIFORM)
+    columns["uniform"] = np.array([uniform_attention(row) for row in kinds.to_dict("records")])[kind]
+    table = over_seeds(trials, columns, pooled)
+    return table.assign(**{"uniform" + ERROR: np.nan})  # known, not measured
+
+
+def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the relative distance of the value matrix to theory, one row per setting.
+
+    To Theorem 2, and to the optimum of uniform attention for the trial's own documents, keys and L2
+    where that is known, for squared loss without biases, and where weights are stored.  Of settings with
+    more than MOST_SEEDS seeds the weights of the lowest are read, and weights_read says how many.
+    """
+    trials = run.trials
+    distance = np.full(len(trials), np.nan)
+    stored: Frame = with_weights(trials)
+    read = cells.lowest_seeds(stored)
+    places = trials.index.get_indexer(read.index)
+    for place, row in zip(places, read.to_dict("records"), strict=True):
+        if optimum(row) is not None:
+            value = effective_model(run.restore(row["trial_id"]), row).U
+            distance[place] = optimum_error(value, row)
+    columns = {"theorem2_distance": final(trials, "theorem2_distance"), "optimum_distance": distance}
+    table = over_seeds(trials, columns)
+    if len(read) < len(stored):
+        table["weights_read"] = over_seeds(trials, {"optimum_distance": distance})["n"]
+    return table
+
+
+def theorem1(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return residuals of Theorem 1's equations, blocks, losses and gains of embeddings trained alone."""
+    rows: Frame = embedding_rows(run)
+    names = ("residual", "final_e_block", "final_eval_loss", "gain")
+    return over_seeds(rows, {name: rows[name].to_numpy(float) for name in names})
+
+
+def attention_theory(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return how trained attention weighs keys, one row per setting, beside theory."""
+    rows: Frame = attention_rows(run)
+    known = (
+        *("lower", "upper", "assumed", "assumed_missed"),
+        *(f"best_{name}" for name in WEIGHTS),
+        "best_loss",
+    )
+    pairs = ((f"weight_{name}", f"best_{name}") for name in WEIGHTS)
+    names = [
+        "weight_average",
+        "lower",
+        "upper",
+        "assumed",
+        *dict.fromkeys(name for pair in pairs for name in pair),
+    ]
+    names += ["exact_loss", "best_loss", "missed", "assumed_missed"]
+    columns = {name: rows[name].to_numpy(float) for name in dict.fromkeys(names)}
+    columns |= {name: 100 * columns[name] for name in ("missed", "assumed_missed")}
+    return over_seeds(rows, columns).assign(**{name + ERROR: np.nan for name in known})  # not measured
+
+
+def onsets(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return measured and predicted slopes of the onset of attention, one row per fit."""
+    return onset_fit(onset_times(run))
+
+
+def sensitivity(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of trials and of cells that change class with the cut of Theta."""
+    return cells.sensitivity(scores)
+
+
+def stability(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return how many trials are two-stage after 1/4 and 1/2 of the steps, and still at twice as many."""
+    longest = longest_steps(run)
+    return still_two_stage(run, (longest // 4, longest // 2))
+
+
+def uniform_attention(settings: Mapping[Any, Any]) -> float:
+    """Return the mean attention over pairs of positions that both show words, if it is uniform.
+
+    A document with K keys has K (K - 1) pairs of weight 1/K.  Hiding or masking takes positions out
+    at random with chance 1 - q, so E[K (K - 1)] = q^2 E[N (N - 1)]; 1 for infinite documents.
+    """
+    if settings["infinite_documents"]:
+        return 1.0
+    length = np.arange(settings["length_min"], settings["length_max"] + 1)
+    pairs = np.mean(length * (length - 1.0))
+    if settings["key_visibility"] == "all":  # weight 1/N, whatever the positions show
+        return float(np.mean(length - 1.0) / pairs)
+    seen = 1 - settings["p_mask"]
+    others = np.mean(seen * length - 1 + (1 - seen) ** length)  # E[max(K - 1, 0)]
+    return float(others / (seen**2 * pairs))
+
+
+def final(trials: Frame, name: str) -> Array:
+    """Return a column at the end of training; NaN for diverged trials."""
+    if f"final_{name}" not in trials:
+        raise UserError(f"the trials have no column final_{name}")
+    values = trials[f"final_{name}"].to_numpy(float)
+    return np.where((trials["status"] == "ok") & np.isfinite(values), values, np.nan)
+
+
+def row_settings(trials: Frame) -> list[str]:
+    """Return the settings that tell the rows of a table apart: objective, optimizer and all that vary."""
+    return [
+        *MAIN_SETTINGS,
+        *varying(trials, (name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS))),
+    ]
+
+
+def settings_to_pool(trials: Frame, rows: int) -> list[str]:
+    """Return the settings to pool, those of most values first, so that at most so many rows remain."""
+    keys, pooled = row_settings(trials), []
+    others = sorted(keys[len(MAIN_SETTINGS) :], key=lambda name: -trials[name].nunique())
+    for name in others:
+        if len(trials[keys].drop_duplicates()) <= rows:
+            break
+        keys.remove(name)
+        pooled.append(name)
+    return pooled
+
+
+def over_seeds(trials: Frame, columns: Mapping[str, Array], pooled: Sequence[str] = ()) -> pd.DataFrame:
+    """Return one row per setting, except those pooled: mean and error of each column, n and diverged."""
+    keys = [name for name in row_settings(trials) if name not in pooled]
+    cell = trials.groupby(keys, dropna=False, sort=True).ngroup().to_numpy()
+    table = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
+    first = next(iter(columns.values()))
+    table["n"] = np.bincount(cell, np.isfinite(first)).astype(int)
+    table["diverged"] = np.bincount(cell, trials["status"] == "diverged").astype(int)
+    for name, values in columns.items():
+        groups: Frame = pd.Series(values).groupby(cell)
+        table[name] = groups.mean().to_numpy()
+        table[name + ERROR] = groups.sem().to_numpy()  # NaN for a single seed
+    return table
+
+
+def spread_text(values: Sequence[float]) -> str:
+    """Return a median with its quartiles, to the decimals that losses need."""
+    if not np.isfinite(values).all():
+        return "-"
+    middle, low, high = (f"{value:.4f}" for value in values)
+    return f"{middle} ({low} to {high})"
+
+
+def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
+    """Write the table with all its digits; return the path."""
+    return write_file(Path(path), table.to_csv(index=False))
+
+
+def to_text(table: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
+    """Return the table as it is read: "mean ± standard error", "median (quartile to quartile)".
+
+    Means have so many significant digits.
+    """
+    beside = {name for name in table if str(name).endswith((ERROR, *SPREAD))}
+    names = [str(name) for name in table if name not in beside]
+    rows = [
+        [
+            spread_text([row[name], *(row[name + end] for end in SPREAD)])
+            if name + SPREAD[0] in row
+            else entry_text(row[name], row.get(name + ERROR), digits)
+            for name in names
+        ]
+        for row in table.to_dict("records")
+    ]
+    return pd.DataFrame(rows, columns=[HEADERS.get(name, label(name)) for name in names], dtype=object)
+
+
+def to_markdown(table: pd.DataFrame, digits: int = 3) -> str:
+    """Return the table of `to_text` in Markdown."""
+    read = to_text(table, digits)
+    lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def entry_text(value: Any, error: float | None, digits: int) -> str:
+    """Return a mean with its error, both to the decimals of the mean, or a setting or count as it is."""
+    if error is None:
+        return written(value, 4)
+    if not np.isfinite(value):
+        return "-"
+    decimals = 0 if value == 0 else max(0, digits - 1 - int(np.floor(np.log10(abs(value)))))
+    text = f"{value:.{decimals}f}"
+    if not np.isfinite(error):
+        return text
+    is_tiny = error > 0 and round(error, decimals) == 0
+    return f"{text} ± <{10**-decimals:.{decimals}f}" if is_tiny else f"{text} ± {error:.{decimals}f}"

@@ -1,0 +1,226 @@
+"""One trained model on one page: its matrices, its attention on documents, its trajectory, its numbers."""
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+
+from topicjax.errors import UserError
+from topicjax.experiments.one_layer.settings import DEFAULTS
+from topicjax.store.reader import Run
+from topicjax.theory.documents import DataModel
+from topicjax.theory.queries import sample_queries
+
+from ..frames import SETTINGS, prepared
+from ..outputs import subfolder
+from ..pictures import Picture, described, style, written
+from .matrix_panels import attention_matrix, heat_map
+from .optima import optimum_error
+from .stages import VIEWS, score_trials
+from .tables import HEADERS
+from .trained_models import (
+    Array,
+    EffectiveModel,
+    attention,
+    colour_limit,
+    effective_model,
+    order_parameters,
+)
+from .trajectories import trajectory_panels, verdict
+
+PAGE_WIDTH = 7.0  # inches: a page to print
+DOCUMENTS = 3
+DRAWN = 100  # documents to choose from
+SHARE = 0.2  # a topic of a document to be drawn has at least this share of its words
+RANGE = 2.0  # colours of attention end at 4 times and a quarter of uniform: powers of two
+TITLE = ("optimizer", "objective", "key_visibility", "learning_rate", "init_scale", "seed")
+SCORES = r"attention scores $S = (W^K)^\top W^Q / \sqrt{d_a}$"
+NamedValue = tuple[str, str]
+
+
+def inspect(
+    run: Run,
+    trial_id: str,
+    step: int | None = None,
+    out: str | Path | None = None,
+    topic_word: Array | None = None,
+) -> list[Path]:
+    """Write the page of the trial that begins so as PNG and SVG into FOLDER/inspect; return both paths.
+
+    `topic_word` (T x Tv) is needed to draw documents whose words are not uniform in their topic.
+    """
+    trial_id = run.find(trial_id)
+    step = run.snapshot_step(trial_id, step)
+    picture = trial_page(run, trial_id, run.restore(trial_id, step), step, topic_word)
+    return picture.save(Path(out or subfolder(run.folder, "inspect")) / f"{trial_id}-step{step}")
+
+
+def trial_page(
+    run: Run,
+    trial_id: str,
+    weights: Mapping[str, Array],
+    step: int,
+    topic_word: Array | None = None,
+) -> Picture:
+    """Return everything about one trial on one page, with these weights of it."""
+    one = prepared(run.select([trial_id]))
+    settings = {str(name): value for name, value in one.trials.iloc[0].items()}
+    model = effective_model(weights, settings)
+    if not all(np.isfinite(matrix).all() for matrix in (model.U, model.S)):
+        raise UserError(f"the weights of trial {trial_id} at step {step} are not finite: nothing to draw")
+    scores = score_trials(one)
+    score = scores.iloc[0]
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 9.6), layout="constrained")
+        figure.suptitle(heading(settings, score, step), fontsize=9)
+        top, middle, bottom = np.asarray(figure.subfigures(3, 1, height_ratios=[3.0, 2.9, 3.9]), object)
+        draw_matrices(model, settings, top)
+        documents = draw_documents(model, settings, topic_word, middle)
+        left, right = np.asarray(bottom.subfigures(1, 2, width_ratios=[1.65, 1]), object)
+        draw_trajectory(one, scores, step, left)
+        write_values(listed_values(model, settings, score, one, step), right)
+    return Picture(
+        figure, f"Trial {trial_id} at step {step}", caption(settings, documents), alt(score, model)
+    )
+
+
+def heading(settings: Mapping[str, Any], score: pd.Series, step: int) -> str:
+    """Return which trial this is, and every setting that is not the default."""
+    others = [name for name in SETTINGS if name in settings and name not in TITLE]
+    others = [name for name in others if settings[name] != DEFAULTS[name]]
+    kind = ", ".join(filter(None, (str(score[name]) for name in ("class", "suffix"))))
+    lines = [f"trial {settings['trial_id']} at step {step:,}: {kind}", ", ".join(described(settings, TITLE))]
+    return "\n".join(lines + textwrap.wrap(", ".join(described(settings, others)), 100))
+
+
+def draw_matrices(model: EffectiveModel, settings: Mapping[str, Any], figure: SubFigure) -> None:
+    """Draw the value matrix, the attention scores and, if there are any, the embeddings."""
+    words = int(settings["words_per_topic"])
+    axes = figure.subplots(1, 2 if model.E is None else 3)
+    name = r"$W^V$" if model.E is None else r"$(W^E)^\top W^V W^E$"
+    heat_map(model.U, axes[0], words, colour_limit([(model.U, words)]))
+    axes[0].set(title=f"value {name}", xlabel="key token (topic)", ylabel="predicted token (topic)")
+    attention_matrix(model.S, axes[1], words)
+    axes[1].set_title(r"attention scores $S$, eq. (5)" if model.E is not None else SCORES)
+    if model.E is not None:
+        heat_map(model.E, axes[2], words, colour_limit([(model.E, words)]))
+        axes[2].set(title=r"embeddings $(W^E)^\top W^E$", xlabel="token (topic)", ylabel="token (topic)")
+    for ax in axes:
+        figure.colorbar(ax.images[0], ax=ax, extend="both", location="bottom", aspect=25)
+
+
+def draw_documents(
+    model: EffectiveModel, settings: Mapping[str, Any], topic_word: Array | None, figure: SubFigure
+) -> str:
+    """Draw attention on three documents; return how they were drawn."""
+    documents = sample_documents(settings, topic_word)
+    axes = np.atleast_1d(figure.subplots(1, len(documents)))
+    for place, (keys, ax) in enumerate(zip(documents, axes, strict=True), 1):
+        attention_panel(model.S, keys, ax, int(settings["words_per_topic"]))
+        ax.set_title(f"attention, document {place} ({len(keys)} keys)")
+    axes[0].set_ylabel("seen position (by topic)")
+    image = axes[0].images[0]
+    bar = figure.colorbar(image, ax=axes, extend="both", shrink=0.85, pad=0.01)
+    bar.set_ticks([-2, -1, 0, 1, 2], labels=["¼", "½", "1", "2", "4"])
+    bar.set_label("times uniform")
+    is_uniform = settings["word_distribution"] == "uniform" and settings["overlap"] == 0
+    words = "" if is_uniform or topic_word is not None else ", words uniform in their topic"
+    return f"Documents are the first {len(documents)} of {DRAWN} drawn ones with a mixture of topics{words}."
+
+
+def sample_documents(settings: Mapping[str, Any], topic_word: Array | None) -> list[Array]:
+    """Return the visible tokens of three documents, sorted by topic: those that mix topics, if any do."""
+    data = replace(DataModel.of(settings), infinite_documents=False, topic_word=topic_word)
+    drawn = sample_queries(data, DRAWN, seed=0)
+    mixed = (drawn.topics >= SHARE).sum(axis=1) > 1
+    chosen = np.argsort(~mixed, kind="stable")[:DOCUMENTS]
+    counts = drawn.keys[chosen].astype(int)
+    return [np.repeat(np.arange(counts.shape[1]), document) for document in counts]
+
+
+def attention_panel(S: Array, keys: Array, ax: Axes, words_per_topic: int) -> Axes:
+    """Draw who attends to whom among the visible positions, relative to uniform attention, as log2."""
+    queries = np.r_[0, keys[keys > 0]]  # one [MASK]: all attend alike
+    relative = np.log2(np.maximum(len(keys) * attention(S, keys, queries), 1e-9))
+    ax.imshow(relative, cmap="PuOr_r", vmin=-RANGE, vmax=RANGE, interpolation="nearest", aspect="auto")
+    for tokens, line, axis in ((keys, ax.axhline, ax.yaxis), (queries, ax.axvline, ax.xaxis)):
+        topic = np.where(tokens > 0, (tokens + words_per_topic - 1) // words_per_topic, 0)
+        edges = np.flatnonzero(np.diff(topic)) + 1
+        for edge in edges:
+            line(edge - 0.5, color="0.4", lw=0.4)
+        label_topics(topic, edges, axis)
+    ax.set_xlabel("attending position (by topic)")
+    ax.spines[:].set_visible(True)
+    return ax
+
+
+def label_topics(topic: Array, edges: Array, axis: Any) -> None:
+    """Name the topics that have room for their number, and [MASK]."""
+    bounds = np.r_[0, edges, len(topic)]
+    wide = [(a, b) for a, b in pairwise(bounds) if topic[a] and b - a > len(topic) / 15]
+    axis.set_ticks([(a + b - 1) / 2 for a, b in wide], [str(topic[a]) for a, _ in wide])
+    axis.set_tick_params(length=0)
+
+
+def draw_trajectory(run: Run, scores: pd.DataFrame, step: int, figure: SubFigure) -> None:
+    """Draw norms, order parameters and progress of a run's only trial, the step of the weights marked."""
+    axes = list(figure.subplots(3, 1, sharex=True))
+    trajectory_panels(run, scores, scores["trial_id"].iloc[0], axes)
+    is_earlier = step < run.trajectories["step"].to_numpy().max()
+    marks: set[str] = set()  # every panel has them: the first explains them
+    for ax in axes:
+        if is_earlier:
+            ax.axvline(step, color="0.6", lw=4, alpha=0.4, zorder=0, label="these weights")
+        lines, names = ax.get_legend_handles_labels()
+        shown = [(line, name) for line, name in zip(lines, names, strict=True) if name not in marks]
+        ax.legend(*zip(*shown, strict=True), fontsize=6, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        marks |= set(names)
+
+
+def listed_values(
+    model: EffectiveModel, settings: Mapping[str, Any], score: pd.Series, run: Run, step: int
+) -> list[NamedValue]:
+    """Return names and values: classes in three views, losses and lines, order parameters, distances."""
+    end = run.trajectories.set_index("step").reindex([step], method="ffill").iloc[0]
+    classes = [(f"class ({view})", verdict(score, view)) for view in VIEWS]
+    losses = [("held-out loss", "eval_loss"), ("  attention forced uniform", "eval_loss_uniform")]
+    lines = [(f"  limit: {name}", f"line_{name}") for name in ("uniform", "stage1", "stage2", "bayes")]
+    measured = {name: float(end[column]) for name, column in losses + lines}
+    measured |= order_parameters(model, settings) | {"optimum_distance": optimum_error(model.U, settings)}
+    known = {name: value for name, value in measured.items() if np.isfinite(value)}
+    return [*classes, *((HEADERS.get(name, name), written(value, 4)) for name, value in known.items())]
+
+
+def write_values(values: list[NamedValue], figure: SubFigure) -> None:
+    """Write names and values in two columns."""
+    ax = figure.subplots()
+    ax.axis("off")
+    height = 1 / max(len(values), 22)
+    for line, (name, value) in enumerate(values):
+        y = 1 - (line + 0.5) * height
+        ax.text(0.0, y, name, fontsize=6.5, va="center", transform=ax.transAxes)
+        ax.text(1.0, y, value, fontsize=6.5, va="center", ha="right", transform=ax.transAxes)
+
+
+def caption(settings: Mapping[str, Any], documents: str) -> str:
+    """Return what is drawn."""
+    return (
+        "Top: trained matrices between token types sorted by topic, [MASK] first and wider; from attention "
+        "scores each query's mean over words is taken off, which the softmax does not see. Middle: attention "
+        f"between the visible positions of documents, sorted by topic, the first column [MASK]. {documents} "
+        "Bottom: the trial's trajectory with its stage marks, and its numbers; distances are relative "
+        f"Frobenius distances of the value matrix. Keys: {settings['key_visibility']}."
+    )
+
+
+def alt(score: pd.Series, model: EffectiveModel) -> str:
+    """Return the page in a sentence."""
+    parts = "value matrix and attention scores" + ("" if model.E is None else " and embeddings")
+    return f"Heat maps of {parts}, attention on documents and the trajectory of a {score['class']} trial."

@@ -1,0 +1,153 @@
+"""What a reader wants to see of a run: the axes and panels of maps, and the trials that are shown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from topicjax.errors import UserError, unknown_name
+from topicjax.experiments.one_layer.settings import SETTINGS
+from topicjax.store.reader import FIRST_EXPERIMENT, Run
+
+from ..one_layer.catalogue import Entry
+from ..one_layer.stages import CLASSES
+from ..pictures import Picture, first_of, written
+
+CLASS = "class"  # of the loss view: a filter that is no setting
+TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Axes and panels of maps by the names of their settings, and filters as they were typed: name=v1,v2."""
+
+    x: str | None = None
+    y: str | None = None
+    panel: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The arguments of figures that take axes."""
+        given = dict(x=self.x, y=self.y, panel=self.panel)
+        return {name: value for name, value in given.items() if value}
+
+    def check(self, run: Run) -> None:
+        """Raise a UserError for a name that the run does not have, or that is given twice."""
+        named = [name for name in (self.x, self.y, *self.panel) if name]
+        for name in named:
+            if name not in run.setting_names:
+                raise UserError(unknown_name("setting", name, run.setting_names))
+        if "seed" in named:
+            raise UserError("a cell holds all its seeds; allowed as --x, --y or --panel: settings but seed")
+        twice = [name for name in named if named.count(name) > 1]
+        if twice:
+            raise UserError(f"{twice[0]} is given twice; allowed: once, as --x, --y or --panel")
+        if self.panel and run.experiment != FIRST_EXPERIMENT:
+            raise UserError(f"--panel is for runs of {FIRST_EXPERIMENT}; allowed here: --x, --y, --filter")
+        self.wanted(run)
+
+    def wanted(self, run: Run) -> dict[str, list[Any]]:
+        """Return the values of each filter, in the type of its setting."""
+        found: dict[str, list[Any]] = {}
+        is_first = run.experiment == FIRST_EXPERIMENT
+        names = [*run.setting_names, *([CLASS] if is_first else [])]
+        for text in self.filters:
+            name, equals, values = (part.strip() for part in text.partition("="))
+            if not equals or not values:
+                raise UserError(f"--filter {text!r} cannot be read; allowed: NAME=VALUE or NAME=V1,V2")
+            if name not in names:
+                raise UserError(unknown_name("setting", name, names))
+            if name in found:
+                raise UserError(f"--filter names {name} twice; allowed: once, as {name}=V1,V2")
+            if name == CLASS:
+                found[name] = class_names(values)
+            else:
+                kind = SETTINGS[name] if is_first and name in SETTINGS else None
+                found[name] = [converted(kind, run.trials[name], name, one) for one in values.split(",")]
+        return found
+
+    def kept(self, run: Run, classes: Any = None) -> np.ndarray:
+        """Return for each trial whether it is shown; a UserError says what there is if none is."""
+        kept = np.ones(len(run.trials), bool)
+        for name, values in self.wanted(run).items():
+            column: Any = classes if name == CLASS else run.trials[name]
+            own = is_one_of(column, values)
+            if not (kept & own).any():
+                there = [written(value, 6) for value in sorted(column[kept].unique().tolist())]
+                shown = ",".join(written(value, 6) for value in values)
+                raise UserError(f"no trial is left with {name}={shown}; there are: {first_of(there)}")
+            kept &= own
+        return kept
+
+    def sentence(self, shown: int, trials: int) -> str:
+        """Return what was filtered; empty without a filter."""
+        if not self.filters:
+            return ""
+        return f"Filtered by {'; '.join(self.filters)}: {shown:,} of {trials:,} trials are shown."
+
+    def applied(self, entry: Entry, filtered: str) -> Entry:
+        """Return an entry that draws with these axes, and whose captions say what was filtered."""
+        options = {name: value for name, value in self.axes.items() if name in entry.axes}
+        if not options and not filtered:
+            return entry
+
+        def make(run: Run, scores: pd.DataFrame, *pooled: Any) -> Any:
+            made = entry.make(run, scores, *pooled, **options)
+            if isinstance(made, list):
+                return [said(picture, filtered) for picture in made]
+            return said(made, filtered) if isinstance(made, Picture) else made
+
+        title = f"{entry.title}. {filtered.rstrip('.')}" if filtered and entry.title else entry.title
+        return replace(entry, make=make, title=title)
+
+
+def said(picture: Picture, filtered: str) -> Picture:
+    """Return the picture with a caption that says what was filtered."""
+    return replace(picture, caption=f"{picture.caption} {filtered}".strip())
+
+
+def class_names(text: str) -> list[str]:
+    """Return the classes that a list names; the name of one has a comma itself."""
+    parts, found = [part.strip() for part in text.split(",")], []
+    while parts:
+        both = ", ".join(parts[:2])
+        name = both if both in CLASSES else parts[0]
+        if name not in CLASSES:
+            raise UserError(unknown_name("class", name, CLASSES))
+        found.append(name)
+        parts = parts[1 + name.count(",") :]
+    return found
+
+
+def converted(kind: Any, column: Any, name: str, text: str) -> Any:
+    """Return the value that a text means: by the setting's own conversion, or by the type of its column."""
+    text = text.strip()
+    if kind is not None:
+        return kind.convert(kind.kind.read(text))
+    try:
+        if is_bool_dtype(column):
+            return TRUTH[text.lower()]
+        return float(text) if is_numeric_dtype(column) else text
+    except (KeyError, ValueError):
+        allowed = "true or false" if is_bool_dtype(column) else "a number"
+        raise UserError(f"{name} is {text!r}; allowed: {allowed}") from None
+
+
+def is_one_of(column: Any, values: Sequence[Any]) -> np.ndarray:
+    """Return where a column has one of the values; numbers are compared by value, to nine digits."""
+    if is_numeric_dtype(column) and not is_bool_dtype(column):
+        numbers = column.to_numpy(float)
+        return np.any([np.isclose(numbers, value, rtol=1e-9, atol=0) for value in values], axis=0)
+    return column.isin(values).to_numpy()
+
+
+def only(run: Run, kept: np.ndarray, **tables: pd.DataFrame) -> tuple[Run, Mapping[str, pd.DataFrame]]:
+    """Return the run and the tables, a row per trial, with the kept trials only."""
+    if kept.all():
+        return run, tables
+    chosen = run.select(run.trials.loc[kept, "trial_id"].tolist())
+    return chosen, {name: table.loc[kept].reset_index(drop=True) for name, table in tables.items()}

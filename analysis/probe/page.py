@@ -1,0 +1,133 @@
+"""The page of probed models: Figure 3, Tables 1 and 2, with all files beside it."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from topicjax.store.files import plain
+
+from ..one_layer.trained_models import Frame
+from ..outputs import write_file
+from ..page import html as page
+from ..pictures import Picture
+from . import tables as probe_tables
+from .findings import findings
+from .word_pairs import attention_layers, embedding_averages, nine_words
+
+TITLE = "Topics in the embeddings and attention of language models"
+TOP_WORDS = 10
+
+
+def write(
+    measured: Any, topics: Any, about: Mapping[str, Any], folder: Path, say: Callable[[str], object]
+) -> Path:
+    """Write tables, figures and the page that shows them; return the path of the page."""
+    say("drawing")
+    shown = middle(measured.embeddings["threshold"])
+    pictures = {
+        "nine_words": nine_words(measured.nine),
+        "embeddings": embedding_averages(measured.embeddings),
+        "attention": attention_layers(measured.attention, shown),
+    }
+    tables = all_tables(measured, topics)
+    drawn = {name: draw(picture, folder, name) for name, picture in pictures.items()}
+    kept = {name: keep(*table, folder, name) for name, table in tables.items()}
+    sentences = findings(measured.embeddings, measured.attention, shown)
+    write_file(folder / "about.json", json.dumps(plain(dict(about)), indent=2) + "\n")
+    sections = [
+        ("Embeddings", drawn["nine_words"] + drawn["embeddings"] + kept["table1_embeddings"]),
+        ("Attention", drawn["attention"] + kept["table1_attention"] + kept["table1_attention_layers"]),
+        ("Co-occurrence", kept["table2"]),
+        ("The paper", kept["paper_table1"]),
+        ("How it was done", page.items(choices(about)) + kept["topics"]),
+    ]
+    subtitle = (
+        f"{len(set(measured.embeddings['model']))} models, words of {about['corpus'].get('source', 'a text')}"
+    )
+    text = page.page(TITLE, subtitle, page.items(sentences, "answer"), sections)
+    return write_file(folder / "tables.html", text)
+
+
+def middle(thresholds: Frame) -> float:
+    """Return the threshold in the middle: that of figures."""
+    values = sorted(set(thresholds))
+    return values[len(values) // 2]
+
+
+def all_tables(measured: Any, topics: Any) -> dict[str, tuple[Frame, str]]:
+    """Return each table with its caption."""
+    order = np.argsort(-topics.probability_TxV, axis=1, kind="stable")[:, :TOP_WORDS]
+    words = [[topics.words[word] for word in row] for row in order]
+    return {
+        "table1_embeddings": (
+            probe_tables.embedding_table(measured.embeddings),
+            "Table 1, embeddings: averages over pairs of different words ± standard error over topics",
+        ),
+        "table1_attention": (
+            probe_tables.attention_table(measured.attention, is_by_layer=False),
+            "Table 1, attention over all layers and heads (uniform: 1) ± standard error over windows; pairs "
+            "of different words of one window",
+        ),
+        "table1_attention_layers": (
+            probe_tables.attention_table(measured.attention, is_by_layer=True),
+            "The same by layer",
+        ),
+        "table2": (
+            probe_tables.cooccurrence_table(measured.embeddings, measured.attention, measured.pairs),
+            "Table 2: same-topic words beside the pairs that share most windows of the corpus (as many as a "
+            "topic has pairs), other pairs of content words, and random pairs",
+        ),
+        "paper_table1": (
+            probe_tables.paper_table(),
+            "Table 1 of the paper: ratios same topic / different topics of checkpoints that the registry "
+            "does not have",
+        ),
+        "topics": (
+            probe_tables.topic_table(words, topics.npmi_T),
+            f"Topics: their {TOP_WORDS} likeliest words and NPMI over documents",
+        ),
+    }
+
+
+def draw(picture: Picture, folder: Path, name: str) -> str:
+    """Write a picture; return its part of the page."""
+    return page.figure(picture, picture.save(folder / "figures" / name), folder)
+
+
+def keep(table: Frame, caption: str, folder: Path, name: str) -> str:
+    """Write a table as CSV and Markdown; return its part of the page."""
+    read = probe_tables.readable(table)
+    lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
+    markdown = "\n".join(f"| {' | '.join(str(entry).strip() for entry in line)} |" for line in lines)
+    files = [
+        write_file(folder / f"{name}.csv", table.to_csv(index=False)),
+        write_file(folder / f"{name}.md", f"{caption}.\n\n{markdown}\n"),
+    ]
+    links = " · ".join(page.link(file, folder, file.suffix[1:].upper()) for file in files)
+    return page.table(read, caption, links)
+
+
+def choices(about: Mapping[str, Any]) -> list[str]:
+    """Return what was chosen where the paper leaves it open."""
+    fit, chosen, corpus = about["topics"], about["choices"], about["corpus"]
+    return [
+        f"Topics: LDA with {fit['topics']} topics (tomotopy {fit['tomotopy']}, {fit['iterations']} Gibbs "
+        f"iterations, alpha {fit['alpha']:g}, eta {fit['eta']:g}, seed {fit['seed']}) on {fit['tokens']:,} "
+        f"content words of {fit['documents']:,} documents; one model for all rows, of words rather than each "
+        f"tokenizer's pieces. Mean NPMI {fit['npmi']:.3f}.",
+        "Each word belongs to the topic that gives it the highest probability, and each topic keeps its "
+        "likeliest words: threshold x vocabulary of them, so that all topics have as many, as in the paper's "
+        "Table 2.",
+        f"Attention: {chosen['windows']:,} windows of {chosen['words']} words, one per document, without "
+        "punctuation and numbers, in lower case; words outside the vocabulary are [UNK]. Weights are "
+        "averaged over heads and over the pieces of both words, and multiplied by the number of keys: this "
+        "stands in for the paper's normalisation, which its appendix E.3 describes and which we do not have.",
+        "At equal distance: the average over different-topic pairs at each distance in words, weighted by "
+        "the distances of the same-topic pairs. Identical words are never a pair.",
+        "Co-occurrence: in how many windows of the content words of the corpus both words are; as many pairs "
+        "as one topic has.",
+        f"Corpus {corpus.get('hash', '')}: {corpus.get('source', '')}; licence {corpus.get('licence', '')}.",
+    ]

@@ -1,0 +1,148 @@
+"""Figure 3 and the numbers of Tables 1 and 2 as pictures: similarity of words, attention between words."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..one_layer.trained_models import Frame
+from ..pictures import SMALL, WIDTH, Picture, counted, style
+
+SAME, OTHER = "#0072B2", "#D55E00"
+GROUP = 3  # words of a topic in Figure 3
+COLUMNS = 2  # of panels
+
+
+def models_of(frame: Frame) -> list[str]:
+    """Return the models of a frame, in its order."""
+    return list(dict.fromkeys(frame["model"]))
+
+
+def panels(count: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels in rows of two."""
+    columns = min(COLUMNS, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(WIDTH * (1 if columns > 1 else 0.75), rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()
+    for ax in axes[count:]:
+        ax.set_axis_off()
+    return figure, list(axes[:count])
+
+
+def legend_below(figure: Figure, ax: Axes) -> None:
+    """Put the legend that all panels share below them."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", fontsize=SMALL)
+
+
+def nine_words(nine: Frame) -> Picture:
+    """Return the cosine of each two of Figure 3's words, a panel per model."""
+    names = models_of(nine)
+    with style():
+        figure, axes = panels(len(names), 2.75)
+        image = None
+        for ax, name in zip(axes, names, strict=True):
+            own = nine[nine["model"] == name]
+            words = list(dict.fromkeys(own["word"]))
+            cosine = own["cosine"].to_numpy(float).reshape(len(words), len(words))
+            image = ax.imshow(
+                np.where(np.eye(len(words)) == 1, np.nan, cosine), cmap="viridis", vmin=-0.1, vmax=0.8
+            )
+            write_cells(ax, cosine)
+            ax.set_xticks(range(len(words)), words, rotation=90)
+            ax.set_yticks(range(len(words)), words)
+            for place in range(GROUP, len(words), GROUP):
+                ax.axhline(place - 0.5, color="white", linewidth=2)
+                ax.axvline(place - 0.5, color="white", linewidth=2)
+            ax.set_title(name)
+        if image is not None:
+            figure.colorbar(
+                image, ax=axes, label="cosine of the embeddings", shrink=0.6, location="bottom", aspect=40
+            )
+    caption = (
+        "Animals, composers, mathematics: cosine of the word embeddings (the first matrix of the model, no "
+        "context). A word of several pieces has the mean of their embeddings. Numbers are hundredths; the "
+        "diagonal is left out."
+    )
+    alt = f"Nine by nine heat maps of cosines for {', '.join(names)}."
+    return Picture(figure, "Nine words of three topics (Figure 3 of the paper)", caption, alt)
+
+
+def write_cells(ax: Axes, cosine: np.ndarray) -> None:
+    """Write the numbers of a heat map in hundredths, except its diagonal."""
+    for row, column in np.ndindex(cosine.shape):
+        if row != column and np.isfinite(cosine[row, column]):
+            colour = "black" if cosine[row, column] > 0.4 else "white"
+            text = f"{100 * cosine[row, column]:.0f}".replace("-0", "0")
+            ax.text(column, row, text, ha="center", va="center", fontsize=6, color=colour)
+
+
+def embedding_averages(embeddings: Frame) -> Picture:
+    """Return the average cosine within and between topics over thresholds, a panel per model."""
+    names = models_of(embeddings)
+    with style():
+        figure, axes = panels(len(names), 2.1, sharey=True)
+        for place, (ax, name) in enumerate(zip(axes, names, strict=True)):
+            own = embeddings[embeddings["model"] == name]
+            x = np.arange(len(own))
+            for column, colour, label in (
+                ("same", SAME, "same topic"),
+                ("different", OTHER, "different topics"),
+            ):
+                mean, error = own[f"cosine_{column}"], own[f"cosine_{column}_se"]
+                ax.errorbar(x, mean, 2 * error, fmt="o", color=colour, label=label, capsize=2, markersize=4)
+            ax.axhline(0, color="0.7", linewidth=0.7)
+            ax.set_xticks(x, [f"{t:g}" for t in own["threshold"]])
+            ax.set_xlim(-0.5, len(own) - 0.5)
+            ax.set_title(name)
+            ax.set_xlabel("ambiguity threshold")
+            if place % COLUMNS == 0:
+                ax.set_ylabel("average cosine")
+        legend_below(figure, axes[0])
+    caption = (
+        "Average cosine of the embeddings of two different words, of the same topic and of different topics; "
+        f"bars are two standard errors over {counted(int(embeddings['topics'].max()), 'topic')}. "
+        "The threshold is the number of words kept per topic, divided by the vocabulary."
+    )
+    alt = f"Average cosines within and between topics for {', '.join(names)}."
+    return Picture(figure, "Embeddings of same-topic and different-topic words (Table 1)", caption, alt)
+
+
+def attention_layers(attention: Frame, threshold: float) -> Picture:
+    """Return the average attention within and between topics in each layer, a panel per model."""
+    chosen = (
+        (attention["contrast"] == "topic") & (attention["threshold"] == threshold) & (attention["layer"] > 0)
+    )
+    rows = attention[chosen]
+    names = models_of(rows)
+    lines: Sequence[tuple[str, str, str, str]] = (
+        ("same", SAME, "-", "same topic"),
+        ("different", OTHER, "-", "different topics"),
+        ("matched_different", OTHER, ":", "different topics, at the distances of the same-topic pairs"),
+    )
+    with style():
+        figure, axes = panels(len(names), 2.2, sharey=True)
+        for place, (ax, name) in enumerate(zip(axes, names, strict=True)):
+            own = rows[rows["model"] == name]
+            for column, colour, dash, label in lines:
+                mean, error = own[column].to_numpy(float), 2 * own[f"{column}_se"].to_numpy(float)
+                ax.plot(own["layer"], mean, dash, color=colour, marker="o", markersize=3, label=label)
+                ax.fill_between(
+                    own["layer"], mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
+                )
+            ax.axhline(1, color="0.6", linewidth=0.7)
+            ax.set_xticks(own["layer"])
+            ax.set_xlabel("layer")
+            ax.set_ylim(0, max(1.25, 1.08 * float(rows[["same", "different"]].max(axis=None))))
+            ax.set_title(name)
+            if place % COLUMNS == 0:
+                ax.set_ylabel("attention (uniform: 1)")
+        legend_below(figure, axes[0])
+    caption = (
+        "Average attention between two different words of a window, over heads, times the number of keys: 1 "
+        f"is uniform attention. Threshold {threshold:g}; bands are two standard errors over windows. The gap "
+        "between blue and dotted is what same-topic words get beyond being nearer to each other."
+    )
+    alt = f"Attention of same-topic and different-topic pairs by layer for {', '.join(names)}."
+    return Picture(figure, "Attention between same-topic and different-topic words, by layer", caption, alt)

@@ -1,0 +1,140 @@
+"""What a run on text says, as sentences: is it the paper's Figure 5, and is context used by then?"""
+
+from collections.abc import Iterator
+
+from topicjax.store.reader import Run
+from topicjax.store.status import Status
+
+from ..encoder.layer_cells import telling_settings
+from ..encoder.layer_findings import count_of
+from ..one_layer.trained_models import Frame
+from ..pictures import counted, described, first_of, setting_text
+from .text_stages import FIGURE5, GROWTH, HALF, LEADS, LITTLE, SHAPES, STILL, text_cells
+
+WORDS = (
+    f"{FIGURE5}: the shape of the paper's Figure 5 by norms: when |W^V| has made {HALF:.0%} of its rise, "
+    f"(|W^K| + |W^Q|)/2 has made less than {LITTLE:.0%} of its own",
+    f"{LEADS}: V is half way earlier than K and Q, but these have begun; not V first: K and Q are half way "
+    f"as early; {STILL}: a norm grows by less than a factor of {GROWTH:g}, as from the usual start: there is "
+    "no rise to be first in",
+    "unigram line: the loss of predicting every word by how often it occurs in the documents to train on, on "
+    "the same held-out words as the losses. A model above it has not used context yet, whatever its norms do",
+    "held-out losses are of words of documents never trained on, at positions that show [MASK]; uniform: "
+    "attention forced uniform in all layers; silenced: its output zero",
+    "a cell is a combination of settings over its seeds; its shape is that of most of them",
+)
+
+ERRORS = 2.0  # so many standard errors are no chance
+
+
+def findings(run: Run, scores: Frame, state: Status) -> Iterator[str]:
+    """Give the sentences of the answer, the answer itself first."""
+    cells = text_cells(run, scores)
+    cells = cells.loc[cells["shape"] != "diverged"]
+    yield from answer(cells)
+    yield from by_setting(run, cells)
+    yield from by_layer(cells)
+    yield from context(cells)
+    yield from gains(run, scores)
+    yield from doubts(cells)
+
+
+def answer(cells: Frame) -> Iterator[str]:
+    """Give in how many cells all layers, some or none have Figure 5's shape."""
+    if cells.empty:
+        yield "No model is left that did not diverge."
+        return
+    hits = (cells["shape"] == FIGURE5).groupby(cells["cell"]).mean()
+    every, some = count_of(hits == 1), count_of((hits > 0) & (hits < 1))
+    word = "Yes" if every == len(hits) else "No" if every + some == 0 else "In part"
+    yield (
+        f"Does the shape of the paper's Figure 5 appear (V first, then K and Q, by norms)? {word}: in every "
+        f"layer of {every} of {counted(len(hits), 'cell')}, in some layers of {some}, in none of "
+        f"{len(hits) - every - some}. V is ahead of K and Q, but these have begun by then, in "
+        f"{count_of(cells['shape'] == LEADS)} of {counted(len(cells), 'layer')}."
+    )
+    context_used = cells.groupby("cell")["seeds_passed"].max() > 0
+    early = cells.loc[cells["shape"].isin([FIGURE5, LEADS])]
+    if len(early):
+        before = count_of(early["seeds_before"] > early["trials"] / 2)
+        never = count_of(~context_used.reindex(early["cell"]).to_numpy())
+        yield (
+            f"Before or after context is used? In {before} of these {counted(len(early), 'layer')} K and Q "
+            f"are half way before the loss passes the unigram line ({never} of them in cells that never pass "
+            "it): what the norms show there is not about context."
+        )
+
+
+def by_setting(run: Run, cells: Frame) -> Iterator[str]:
+    """Give how many layers have the shape, for each value of each setting that varies."""
+    parts = []
+    for name in telling_settings(run):
+        groups = list(cells.groupby(name, dropna=False))
+        texts = [
+            f"{setting_text(name, value)} {count_of(own['shape'] == FIGURE5)} of {len(own)}"
+            for value, own in groups
+        ]
+        parts += [first_of(texts)] if len(groups) > 1 else []
+    if parts:
+        yield f"Layers with that shape, by setting: {'; '.join(parts)}."
+
+
+def by_layer(cells: Frame) -> Iterator[str]:
+    """Give how often each layer has each shape."""
+    texts = []
+    for layer, own in cells.groupby("layer"):
+        counts = own["shape"].value_counts()
+        named = [f"{counts[kind]} {kind}" for kind in SHAPES if kind in counts]
+        texts.append(f"layer {layer}: {', '.join(named)}")
+    if len(texts) > 1:
+        yield f"By layer, {first_of(texts, '; ')}."
+
+
+def context(cells: Frame) -> Iterator[str]:
+    """Give where and when the loss passes the unigram line."""
+    models = cells.groupby("cell").first()
+    passing = models.loc[models["seeds_passed"] > 0]
+    sentence = f"The loss passes the unigram line in {len(passing)} of {counted(len(models), 'cell')}"
+    if len(passing):
+        steps = passing["passed"]
+        sentence += f", at step {steps.min():.0f} to {steps.max():.0f} (medians over seeds)"
+    surely = count_of(models["below"] > ERRORS * models["below_se"])
+    yield (
+        f"{sentence}; at the end it is below it in {count_of(models['below'] > 0)}, in {surely} by more than "
+        f"two standard errors over held-out windows ({models['below_se'].median():.3f} nats)."
+    )
+
+
+def gains(run: Run, scores: Frame) -> Iterator[str]:
+    """Give what the best cell has learned from context in the end, and through which attention."""
+    ok = run.trials.loc[run.trials["status"] == "ok"]
+    names = telling_settings(run)
+    if ok.empty:
+        return
+    columns = [f"final_eval_loss{end}" for end in ("", "_uniform", "_silent")]
+    table = (ok.groupby(names, dropna=False) if names else ok.groupby(lambda row: 0))[columns].mean()
+    best = table[columns[0]].to_numpy().argmin()
+    loss, uniform, silent = table.iloc[best]
+    line = float(scores["unigram"].median())
+    row = table.iloc[[best]].reset_index().iloc[0].to_dict()
+    where = ", ".join(described(row, names)) if names else "all trials"
+    yield (
+        f"The lowest loss in the end is {loss:.3f} ({where}; mean over seeds), {abs(line - loss):.3f} nats "
+        f"{'below' if loss < line else 'above'} the unigram line of {line:.3f}; with attention forced "
+        f"uniform it is {uniform:.3f}, with attention silenced {silent:.3f}: of what attention adds, "
+        f"{share(silent - uniform, silent - loss)} comes through uniform attention."
+    )
+
+
+def share(part: float, whole: float) -> str:
+    """Return a share in per cent; a dash if there is nothing to share."""
+    return f"{part / whole:.0%}" if whole > 0 else "-"
+
+
+def doubts(cells: Frame) -> Iterator[str]:
+    """Give whether seeds agree."""
+    if (cells["trials"] == 1).all():
+        yield "Every cell has one seed: nothing here tells how much the seed matters."
+        return
+    split = count_of(cells["agreement"] < 1)
+    yield f"The seeds disagree on the shape of {split} of {counted(len(cells), 'layer')}."

@@ -1,0 +1,153 @@
+"""The paper's Figure 5 on text: norms, rotation and entropy of each layer, and beneath what the loss says."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from topicjax.errors import UserError
+from topicjax.store.reader import Run
+
+from ..encoder.layer_cells import cell_of_rows, telling_settings
+from ..encoder.layer_curves import ALL, layer_curves
+from ..encoder.layer_panels import DASHED, draw_layers, layer_bands, shade, shown_layers
+from ..figures.step_panels import (
+    ACROSS,
+    HALF,
+    QUARTILES,
+    panel_grid,
+    shared_legend,
+    thinned,
+    title_lines,
+)
+from ..frames import bands
+from ..one_layer.trained_models import Frame
+from ..pictures import Picture, counted, described, sentences, style
+from .text_stages import SHAPES, text_cells
+
+MOST_CELLS = 12
+ABOVE = 1.0  # nats above the unigram line are drawn: losses differ little beside their start
+ROWS = {  # panels from top to bottom: columns, label
+    ("norm_v",): r"$\|W^V\|_F$",
+    ("norm_k", "norm_q"): r"$\|W^K\|_F$, $\|W^Q\|_F$",
+    ("rotation_v",): "rotation of $W^V$",
+    ("entropy_deficit",): "entropy deficit\n(nats)",
+    ("on", "uniform", "silent"): "held-out loss\n(nats)",
+}
+HEIGHTS = (0.95, 0.95, 0.95, 0.95, 1.3)
+LOSSES = {  # column: colour, label
+    "on": ("black", "loss as trained"),
+    "uniform": ("#E69F00", "attention uniform in all layers"),
+    "silent": ("#CC79A7", "attention silenced in all layers"),
+}
+UNIGRAM = Line2D([], [], color="#009E73", lw=1.1, ls="--", label="unigram line")
+PASSED = Line2D([], [], color="0.35", lw=0.9, ls=":", label="loss passes the unigram line")
+WORDS = (
+    "Rotation: (1 - cos)/2 between W^V and itself ten steps before. Entropy deficit: log(number of keys) - "
+    "entropy of attention. Losses are of held-out words that show [MASK]. The unigram line is the loss of "
+    "predicting every word by how often it occurs: only a loss below it uses context. Losses of the first "
+    f"steps are higher than the panel, which ends {ABOVE:g} nat above that line."
+)
+
+
+def text_layers(run: Run, scores: Frame) -> list[Picture]:
+    """Return the layers of every cell over the steps with the loss beneath, two cells to a picture."""
+    names, cells = telling_settings(run), text_cells(run, scores)
+    chosen = clearest_first(cells.loc[cells["shape"] != "diverged"])[:MOST_CELLS]
+    if not chosen:
+        raise UserError("no model is left that did not diverge")
+    pictures = []
+    for at in range(0, len(chosen), ACROSS):
+        own = chosen[at : at + ACROSS]
+        titles = [cell_title(cells, names, cell) for cell in own]
+        frames = [curves_of(run, scores, names, cell) for cell in own]
+        lines = [cells.loc[cells["cell"] == cell, ["unigram", "passed"]].iloc[0].tolist() for cell in own]
+        left_out = cells["cell"].nunique() - len(chosen)
+        remarks = {f"{counted(left_out, 'cell')} more are in the table.": left_out > 0, WORDS: True}
+        pictures.append(text_figure(titles, frames, lines, {} if at else remarks))
+    return pictures
+
+
+def clearest_first(cells: Frame) -> list[int]:
+    """Return the cells, those whose layers are nearest to Figure 5's shape first."""
+    rank: Any = cells["shape"].map(SHAPES.index).groupby(cells["cell"]).mean()
+    return rank.sort_values(kind="stable").index.tolist()
+
+
+def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
+    """Return the settings of a cell, and the shape of its layers, on lines."""
+    own = cells.loc[cells["cell"] == cell]
+    texts = [f"layer {layer}: {shape}" for layer, shape in zip(own["layer"], own["shape"], strict=True)]
+    if own["shape"].nunique() == 1:
+        texts = [f"all layers: {own['shape'].iloc[0]}"]
+    settings = described(own.iloc[0].to_dict(), names) or ["all trials"]
+    return [*title_lines(settings, ACROSS), *title_lines(texts, ACROSS)]
+
+
+def curves_of(run: Run, scores: Frame, names: Sequence[str], cell: int) -> Frame:
+    """Return the curves of the trials of a cell that did not diverge, those of the whole model as layer 0."""
+    mine = (cell_of_rows(scores, names) == cell) & (scores["status"] == "ok").to_numpy()
+    curves = layer_curves(run.select(scores.loc[mine, "trial_id"].unique().tolist()))
+    number = curves.groupby(["trial", "layer"]).ngroup()
+    layer = dict(zip(number, curves["layer"], strict=True))
+    frame: Frame = thinned(curves.assign(trial_id=number), [name for group in ROWS for name in group])
+    return frame.assign(layer=frame["trial_id"].map(layer))
+
+
+def text_figure(
+    titles: list[list[str]], frames: list[Frame], lines: list[list[float]], remarks: dict[str, Any]
+) -> Picture:
+    """Return a column of panels per cell, with a line per layer, and the losses of the model beneath."""
+    depth = max(int(frame["layer"].max()) for frame in frames)
+    seeds = sorted({int((frame["layer"] == 1).sum() // frame["step"].nunique()) for frame in frames})
+    with style():
+        figure, columns = panel_grid(titles, ACROSS, dict(zip(ROWS.values(), HEIGHTS, strict=True)))
+        for frame, line, axes in zip(frames, lines, columns, strict=True):
+            draw_column(axes, frame, *line)
+        share_limits([axes[-1] for axes in columns], max(line[0] for line in lines) + ABOVE)
+        handles = [Line2D([], [], color=shade(n, depth), label=f"layer {n}") for n in shown_layers(depth)]
+        handles += [Line2D([], [], color="0.4", ls=DASHED, label=r"dashed: $\|W^Q\|_F$"), UNIGRAM]
+        handles += [PASSED] if any(np.isfinite(line[1]) for line in lines) else []
+        shared_legend(figure, columns, more=[*handles, *([QUARTILES] if seeds[-1] > 1 else [])])
+    parts = {
+        f"Lines are medians and bands quartiles over {seeds[-1]} seeds.": seeds[-1] > 1,
+        "Each line is of one trial.": seeds[-1] == 1,
+        **remarks,
+    }
+    alt = (
+        f"Norms, rotation and entropy deficit against the step with a line per layer, and beneath the "
+        f"held-out losses with the unigram line, for {counted(len(frames), 'cell')}."
+    )
+    return Picture(figure, "Figure 5 on text", sentences(parts), alt)
+
+
+def draw_column(axes: Sequence[Axes], frame: Frame, unigram: float, passed: float) -> None:
+    """Draw the panels of one cell."""
+    for ax, group in zip(axes, ROWS, strict=True):
+        if "on" in group:
+            draw_losses(ax, frame, unigram)
+        else:
+            for name, line in zip(group, ("-", DASHED), strict=False):
+                draw_layers(ax, layer_bands(frame, name), name, line)
+        if np.isfinite(passed):
+            ax.axvline(passed, color="0.35", lw=0.9, ls=":")
+        ax.set_xlim(0, frame["step"].max())
+
+
+def draw_losses(ax: Axes, frame: Frame, unigram: float) -> None:
+    """Draw the losses of the whole model and the unigram line."""
+    whole = frame.loc[frame["layer"] == ALL]
+    for name, (colour, text) in LOSSES.items():
+        table = bands(whole[["step", "layer"]].assign(value=whole[name]), "value", "layer", least=HALF)
+        ax.plot(table["step"], table["q50"], color=colour, lw=1.2, label=text)
+        ax.fill_between(table["step"], table["q25"], table["q75"], color=colour, alpha=0.18, lw=0)
+    ax.axhline(unigram, color=UNIGRAM.get_color(), lw=1.1, ls="--")
+
+
+def share_limits(row: Sequence[Axes], highest: float) -> None:
+    """Give the panels of a row the same vertical axis, which ends at the highest value of interest."""
+    low, high = (pick(ax.get_ylim()[place] for ax in row) for place, pick in ((0, min), (1, max)))
+    for ax in row:
+        ax.set_ylim(low, min(high, highest))
