@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from command_line import FAST, ROOT, end_started, start
+from support.command_line import FAST, ROOT, end_started, start
 
 os.environ["XDG_CACHE_HOME"] = str(ROOT / ".pytest_cache" / "cache")  # not the user's own
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"

@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import test_engine
-from one_trial import expand
+from support import engine_runs
+from support.one_trial import expand
 
 from topicjax import cli
-from topicjax.sweep_files import load_sweep
+from topicjax.sweep.files import load_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,7 +21,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 def folder(tmp_path_factory) -> Path:
     """A small run where the README expects the one of two_stage."""
     place = tmp_path_factory.mktemp("readme")
-    test_engine.train_sweep(place / "results" / "two_stage")
+    engine_runs.train_sweep(place / "results" / "two_stage")
     return place
 
 

@@ -9,7 +9,7 @@ from topicjax.errors import UserError
 from topicjax.experiments import Experiment, trial_settings
 from topicjax.store.reader import Run, load
 from topicjax.sweep import Sweep, bind, expand
-from topicjax.sweep_files import NamedSweep
+from topicjax.sweep.files import NamedSweep
 
 if TYPE_CHECKING:
     from topicjax.engine.cluster.cluster import Cluster

@@ -22,7 +22,7 @@ from topicjax.engine.progress import size
 from topicjax.engine.run import Options, run_sweep
 from topicjax.store.writer import Writer
 from topicjax.sweep import expand, product
-from topicjax.sweep_files import NamedSweep
+from topicjax.sweep.files import NamedSweep
 
 SLEEPER = (MODULE, "Sleeper")
 TRIALS = 512  # of the chunk that is measured

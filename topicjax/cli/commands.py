@@ -12,11 +12,11 @@ from topicjax.cli.engine_options import engine_options
 from topicjax.cli.folder_commands import analysis, say
 from topicjax.errors import UserError
 from topicjax.experiments import trial_settings
-from topicjax.overrides import override
-from topicjax.refine import Label, Panel, Refinement, make_panels, next_trials
 from topicjax.store import reader
 from topicjax.sweep import expand as expand_trials
-from topicjax.sweep_files import DEFAULT, NamedSweep, load_sweep, sweep_names
+from topicjax.sweep.files import DEFAULT, NamedSweep, load_sweep, sweep_names
+from topicjax.sweep.overrides import override
+from topicjax.sweep.refine import Label, Panel, Refinement, make_panels, next_trials
 from topicjax.trial import Trial
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from topicjax.engine.run import Options, plan_groups
 from topicjax.experiments import load_experiment
 from topicjax.store.manifest import read_manifest
 from topicjax.sweep import axes_of
-from topicjax.sweep_files import NamedSweep
+from topicjax.sweep.files import NamedSweep
 from topicjax.trial import Trial
 
 MOST_VALUES = 8  # of an axis

@@ -32,7 +32,7 @@ from topicjax.store.files import first_line
 from topicjax.store.reader import committed
 from topicjax.store.writer import Writer
 from topicjax.sweep import axes_of
-from topicjax.sweep_files import NamedSweep
+from topicjax.sweep.files import NamedSweep
 from topicjax.trial import Trial
 
 WAITING = 4  # chunks of a cluster that may wait to be written

@@ -1,0 +1,221 @@
+"""Scores of the layers of deeper models: every number by construction, and the adversaries of SCIENCE."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.layer_runs import EARLY, LATE, model, run_of
+from support.synthetic_runs import STEP, ramp
+
+from topicjax.analysis.encoder.layer_cells import layer_cells, models, rank_order, telling_settings
+from topicjax.analysis.encoder.layers import LAYER_CLASSES, LEAVES_UNIFORM, score_layers
+from topicjax.store.files import StoreError
+
+TWO_STAGE = (0.6 * EARLY, 0.1 * LATE)
+NOISE = np.random.default_rng(0).normal(size=len(STEP))
+
+
+def scores_of(*made, **options):
+    return score_layers(run_of(*made, **options))
+
+
+def classes(*made, **options):
+    return scores_of(*made, **options)["class"].tolist()
+
+
+def test_two_layers_that_learn_v_first_are_two_stage_each_and_together():
+    scores = scores_of(model([TWO_STAGE, (0.6 * EARLY, 0.2 * ramp(500, 900))]))
+    assert scores["part"].tolist() == ["all layers", "layer 1", "layer 2"]
+    assert scores["layer"].tolist() == [0, 1, 2]
+    assert scores["class"].tolist() == ["two-stage"] * 3
+    assert scores["theta"].to_numpy() == pytest.approx(1.0)
+    assert scores["onset_v"].to_numpy() == pytest.approx(50)
+    assert scores["onset_attention"].tolist()[1:] == pytest.approx([500, 700])
+    assert scores["max_p"].tolist() == pytest.approx([1.2, 0.6, 0.6])
+    assert scores["max_q"].tolist() == pytest.approx([0.3, 0.1, 0.2])
+
+
+def test_theta_is_where_the_two_rises_cross():
+    """F_V = t / 500 and F_A = (t - 100) / 500 cross at F_V = 1 - F_A = 0.6."""
+    P, Q = 1.2 * ramp(0, 500), 0.2 * ramp(100, 600)
+    (whole, layer) = scores_of(model([(P, Q)])).to_dict("records")
+    assert whole["theta"] == pytest.approx(0.6) and layer["theta"] == pytest.approx(0.6)
+    assert whole["theta_reversed"] == pytest.approx(0.4) and whole["class"] == "simultaneous"
+    shifted = scores_of(model([(P, 0.2 * ramp(300, 800))])).iloc[0]
+    assert shifted["theta"] == pytest.approx(0.8) and shifted["class"] == "V leads"
+
+
+def test_roles_may_be_swapped_between_layers():
+    """One layer has values only, the other attention only: neither has two stages, the model has."""
+    kinds = classes(model([(1.2 * EARLY, 0.0), (0.0, 0.2 * LATE)]))
+    assert kinds == ["two-stage", "V-only", "attention-only"]
+
+
+def test_attention_first_is_reversed_and_a_little_first_leads():
+    late, early = 1.2 * ramp(500, 900), 0.2 * EARLY
+    scores = scores_of(model([(late, early)]), model([(1.2 * ramp(100, 600), 0.2 * ramp(0, 300))]))
+    assert scores["class"].tolist() == ["reversed"] * 2 + ["attention leads"] * 2
+    assert scores["theta"].iloc[0] == pytest.approx(0.0) and scores["theta_reversed"].iloc[
+        0
+    ] == pytest.approx(1)
+
+
+def test_noise_of_attention_is_no_second_stage():
+    noisy = (0.6 * EARLY, 0.015 * NOISE)
+    assert classes(model([TWO_STAGE, noisy])) == ["two-stage", "two-stage", "V-only"]
+    late = np.where(STEP[-1] == STEP, 0.02, 0.0)  # twice the cut, in the last record alone
+    assert classes(model([TWO_STAGE, (0.6 * EARLY, late)]))[2] == "V-only"
+
+
+@pytest.mark.parametrize(("error", "kind"), [(0.02, "two-stage"), (0.06, "V-only")])
+def test_a_gain_within_two_standard_errors_of_its_documents_is_none(error, kind):
+    half, halves = (0.6 * EARLY, 0.05 * LATE), [error / 2, error / 2]
+    assert classes(model([half, half], eval_gain_se=error, gain_se=halves)) == [kind] * 3
+
+
+def test_each_layer_has_the_errors_of_its_own_gains():
+    layer = (0.6 * EARLY, 0.05 * LATE)
+    assert classes(model([layer, layer], gain_se=[0.001, 0.03])) == ["two-stage", "two-stage", "V-only"]
+    unsure = model([layer, layer], value_se=[0.001, 0.3])
+    assert classes(unsure) == ["two-stage", "two-stage", "attention-only"]
+    assert classes(model([layer, layer], eval_value_se=0.7, eval_gain_se=0.01))[0] == "silent"
+
+
+def test_attention_that_follows_the_topics_needs_no_certainty_over_documents():
+    """The ratio same / different grows by e^0.2, beyond 0.1: attention moved, whatever the documents."""
+    half = (0.6 * EARLY, 0.05 * LATE)
+    for shift, kind in ((0.2, "two-stage"), (-0.2, "two-stage"), (0.05, "V-only")):
+        own = 0.01 * np.exp(shift * LATE)
+        scores = scores_of(model([half, half], gain_se=[0.03, 0.03], attn_same_topic=[own, own]))
+        assert scores["class"].tolist()[1:] == [kind] * 2
+        assert scores["topic_shift"].tolist()[1:] == pytest.approx([shift] * 2)
+
+
+def test_a_layer_that_never_acts_is_silent():
+    scores = scores_of(model([(1.2 * EARLY, 0.1 * LATE), (0.0, 0.0), (0.004 * EARLY, 0.003 * LATE)]))
+    assert scores["class"].tolist() == ["two-stage", "two-stage", "silent", "silent"]
+    assert scores[["theta", "onset_v", "onset_attention"]].iloc[2:].isna().all(axis=None)
+
+
+def test_what_others_take_over_later_is_no_lack_of_progress():
+    """P of a layer falls to a quarter of what it was: V was first all the same, and a flag says so."""
+    falls = 0.8 * EARLY - 0.6 * ramp(100, 500)
+    layer = scores_of(model([(falls, 0.1 * LATE), (0.6 * EARLY, 0.0)], (1.2 * EARLY, 0.1 * LATE))).iloc[1]
+    assert layer["class"] == "two-stage" and "v_recedes" in layer["flags"]
+
+
+def test_a_stage_2_of_less_than_half_of_the_lines_is_begun_only():
+    """L1* - L2* is 0.1: half of it is 0.05."""
+    for gain, kind in ((0.048, "stage 2 begun"), (0.052, "two-stage")):
+        assert classes(model([(1.2 * EARLY, gain * LATE)])) == [kind] * 2
+    assert classes(model([(1.2 * EARLY, 0.048 * LATE)]), lines=False) == ["two-stage"] * 2
+
+
+def test_models_that_do_not_learn_or_do_not_finish_have_no_layers_to_judge():
+    kinds = [classes(model([(share * 1.2 * EARLY, 0.05 * LATE)])) for share in (0.02, 0.5)]
+    assert kinds == [["no-learning"] * 2, ["unfinished"] * 2]
+    flat = model([(0.0, 0.0)], eval_loss=4.6 + 0.001 * NOISE)
+    assert classes(flat, lines=False) == ["no-learning"] * 2
+
+
+def test_only_the_way_up_is_scored():
+    """Both rise together to step 500; then the loss rises again while Q, of a broken model, grows tenfold."""
+    rise = ramp(0, 500)
+    late = 0.2 * rise + 2 * ramp(600, 900)
+    loss = 4.6 - 1.4 * rise + ramp(600, 900)
+    scores = scores_of(model([(1.2 * rise, late)], eval_loss=loss))
+    assert scores["class"].tolist() == ["simultaneous"] * 2
+    assert scores["theta"].to_numpy() == pytest.approx(0.5)
+    assert scores["max_q"].to_numpy() == pytest.approx(0.2)
+
+
+def test_one_record_is_no_learning_and_nan_is_diverged():
+    short = model([(0.0, 0.0)] * 2, step=STEP[:1])
+    row, records, details = model([TWO_STAGE])
+    records.loc[records["step"] > 500, "eval_loss":"eval_gain_se"] = np.nan
+    details.loc[details["step"] > 500, ["loss_uniform", "loss_silent", "norm_v"]] = np.nan
+    scores = scores_of(short, (row | dict(status="diverged", diverged_step=510), records, details))
+    assert scores["class"].tolist() == ["no-learning"] * 3 + ["diverged"] * 2
+    assert scores[["theta", "theta_norm", "onset_entropy", "onset_v"]].isna().all(axis=None)
+    unlabelled = scores_of((row, records, details))
+    assert unlabelled["class"].tolist() == ["diverged"] * 2
+
+
+def test_norms_are_scored_beside_the_loss():
+    """Norms of K and Q rise with V while attention adds nothing until later; one norm of V falls."""
+    together = [0.1 + EARLY, 0.1 + EARLY]
+    made = model([TWO_STAGE, TWO_STAGE], norm_k=together, norm_v=[0.1 + EARLY, 5 - EARLY])
+    scores = scores_of(made)
+    assert scores["class"].tolist() == ["two-stage"] * 3
+    assert scores["class_norm"].tolist()[1:] == ["simultaneous", "unscored"]
+    assert scores["theta_norm"].iloc[1] == pytest.approx(0.5) and np.isnan(scores["theta_norm"].iloc[2])
+
+
+def test_norms_of_all_layers_are_those_of_all_weights():
+    """|V|^2 = 0.09 + 9 F_1 + 16 F_2 ... of one layer that rises at once and one that rises late."""
+    made = model([TWO_STAGE, TWO_STAGE], norm_v=[3 * EARLY, 4 * LATE], norm_k=[0.1 + LATE, 0.1 + LATE])
+    whole = scores_of(made).iloc[0]
+    rise = np.sqrt((3 * EARLY) ** 2 + (4 * LATE) ** 2) / 5
+    assert whole["onset_v_norm"] == pytest.approx(np.interp(0.5, rise[:11], STEP[:11]))
+
+
+def test_attention_leaves_uniform_a_stated_amount_above_its_start():
+    deficit = [0.3 + 0.1 * ramp(200, 300), 0.005 * LATE]
+    scores = scores_of(model([TWO_STAGE, TWO_STAGE], entropy_deficit=deficit))
+    assert LEAVES_UNIFORM == 0.01
+    assert scores["onset_entropy"].iloc[1] == pytest.approx(210)
+    assert np.isnan(scores["onset_entropy"].iloc[2])
+
+
+def test_the_order_of_layers():
+    def starting(*begin, seed=0):
+        deficit = [0.1 * ramp(first, first + 100) if first else 0 * STEP for first in begin]
+        return model([TWO_STAGE] * len(begin), entropy_deficit=deficit, seed=seed, init=INITS[len(begin)])
+
+    INITS = {1: "uniform", 2: "default", 3: "normal"}
+    made = [
+        starting(600, 300, 100),
+        starting(100, 600, 300),
+        starting(300, 305),
+        starting(0, 300),
+        starting(400),
+    ]
+    run = run_of(*made)
+    scores = score_layers(run)
+    ranks = rank_order(scores, "onset_entropy", 10).tolist()
+    assert ranks == pytest.approx([-1, 1 / 3, 0, -1, np.nan], nan_ok=True)
+    table = models(run, scores)  # cells: 3 layers (2 trials), 2 layers (2 trials), one layer
+    assert telling_settings(run) == ["layers"]
+    assert table["depth"].tolist() == [1, 2, 3] and table["trials"].tolist() == [1, 2, 2]
+    assert table["direction"].tolist() == ["", "last layer first", "mixed"]
+    assert table["order"].tolist() == ["1", "1 ≈ 2", "3 < 1 < 2"]
+    never = run_of(starting(0, 300))
+    assert models(never, score_layers(never))["order"].tolist() == ["2; never 1"]
+
+
+def test_cells_have_medians_and_the_majority_of_their_seeds():
+    gains = (0.2, 0.1, 0.15)
+    made = [model([(0.6 * EARLY, gain * LATE), (0.6 * EARLY, 0.0)], seed=n) for n, gain in enumerate(gains)]
+    made[1] = model([(0.6 * ramp(0, 800), 0.1 * ramp(0, 800)), (0.6 * EARLY, 0.0)], seed=1)
+    run = run_of(*made, model([TWO_STAGE, TWO_STAGE], residual=False))
+    cells = layer_cells(run, score_layers(run))
+    own = cells.loc[cells["residual"]]
+    assert own["class"].tolist() == ["two-stage", "two-stage", "V-only"]
+    assert own["agreement"].tolist()[1:] == pytest.approx([2 / 3, 1])
+    assert own["max_q"].tolist()[1] == pytest.approx(0.15) and own["trials"].tolist() == [3] * 3
+    table = models(run, score_layers(run))
+    assert table["holds"].tolist() == ["every layer", "some layers"]
+    assert set(cells["class"]) <= set(LAYER_CLASSES)
+
+
+def test_layers_without_step_0_or_without_columns_are_said():
+    row, records, details = model([TWO_STAGE])
+    with pytest.raises(StoreError, match="layer 1 has no record at step 0"):
+        scores_of((row, records, details.loc[details["step"] > 0]))
+    with pytest.raises(StoreError, match="has no column eval_loss_silent"):
+        scores_of((row, records.drop(columns="eval_loss_silent"), details))
+
+
+def test_a_run_without_details_has_its_whole_models():
+    run = run_of(model([(1.2 * EARLY, 0.1 * LATE)]))
+    scores = score_layers(run.replace(details=pd.DataFrame(columns=["trial_id", "step"])))
+    assert scores["class"].tolist() == ["two-stage"] and scores["class_norm"].tolist() == ["unscored"]

@@ -1,0 +1,99 @@
+"""Effective matrices against plain loops over tokens; order parameters and blocks by hand."""
+
+import numpy as np
+import pytest
+from support.small_models import TOKENS, blocks, one_hot_weights, random_weights, settings
+
+from topicjax.analysis.one_layer.trained_models import (
+    EffectiveModel,
+    attention,
+    block_share,
+    colour_limit,
+    effective_model,
+    order_parameters,
+)
+from topicjax.errors import UserError
+
+
+def token_by_token(given: dict[str, np.ndarray], keys: list[int], query: int) -> np.ndarray:
+    """Eq. (5) and (6) for one position, one key after the other."""
+    zero = np.zeros(5)
+    embed = [given["W_E"][:, token] for token in range(TOKENS)]
+    asked = given["W_Q"] @ embed[query] + given.get("b_Q", np.zeros(3))
+    exponent = [
+        np.exp((given["W_K"] @ embed[key] + given.get("b_K", np.zeros(3))) @ asked / 3**0.5) for key in keys
+    ]
+    mixed = sum(e * (given["W_V"] @ embed[key]) for e, key in zip(exponent, keys, strict=True)) / sum(
+        exponent
+    )
+    hidden = mixed + given.get("b_V", zero)
+    return np.array([embed[token] @ hidden + given["b_pred"][token] for token in range(TOKENS)])
+
+
+@pytest.mark.parametrize("biases", [False, True])
+def test_the_matrices_predict_what_the_tokens_do(biases: bool):
+    given = random_weights(biases)
+    model = effective_model(given, settings(embedding="trained", embedding_dim=5, attention_dim=3))
+    keys, queries = [0, 3, 3, 12, 7], [0, 7, 1]
+    weight = attention(model.S, keys, queries)
+    np.testing.assert_allclose(weight.sum(axis=0), 1, rtol=1e-14)
+    for column, query in enumerate(queries):
+        prediction = model.U[:, keys] @ weight[:, column] + model.bias
+        np.testing.assert_allclose(prediction, token_by_token(given, keys, query), rtol=1e-12)
+    assert model.E is not None
+    assert model.E[2, 9] == pytest.approx(given["W_E"][:, 2] @ given["W_E"][:, 9])
+
+
+def test_attention_by_hand():
+    score = np.log([[1.0, 1.0], [3.0, 1.0]])  # row = key, column = query
+    np.testing.assert_allclose(
+        attention(score, [0, 1, 1], [0, 1]), [[1 / 7, 1 / 3], [3 / 7, 1 / 3], [3 / 7, 1 / 3]]
+    )
+    assert attention(score, [], [0, 1]).shape == (0, 2)
+
+
+def test_uniform_attention_has_no_scores_whatever_the_weights():
+    given = random_weights(biases=False)
+    model = effective_model(given, settings(embedding="random", embedding_dim=5, attention="uniform"))
+    assert not model.S.any()
+
+
+def test_weights_of_another_model_are_refused():
+    value = np.eye(TOKENS)
+    with pytest.raises(UserError, match="the weights have no W_E; they have W_K, W_Q, W_V, b_pred"):
+        effective_model(one_hot_weights(value), settings(embedding="trained"))
+    with pytest.raises(UserError, match=r"W_V \(13, 13\) and W_E \(21, 21\) do not belong to 21 tokens"):
+        effective_model(one_hot_weights(value), settings(topics=5))
+
+
+def test_order_parameters_by_hand():
+    score = blocks(2.0, 1.5, -0.5)
+    score[:, 0] = np.r_[4.0, np.full(12, 1.0)]  # the [MASK] query
+    model = EffectiveModel(blocks(5.0, 3.0, 1.0), score, blocks(9.0, 0.5, 0.25), np.zeros(TOKENS))
+    found = order_parameters(model, settings())
+    assert found["v_block"] == 2.0 and found["v_diag"] == 2.0
+    assert found["e_block"] == 0.25
+    assert found["a_topic"] == 2.0 and found["a_self"] == 0.5
+    assert found["a_mask"] == -3.0
+    word_key = (1.0 + 2.0 + 3 * 1.5 - 8 * 0.5) / 13
+    mask_key = (4.0 + 12 * 99) / 13
+    assert found["a_key"] == pytest.approx((mask_key - word_key) * np.sqrt(12) / 13)
+
+
+def test_blocks_explain_their_share_of_the_variance():
+    clean = blocks(7.0, 3.0, 1.0)
+    assert block_share(clean, 4) == pytest.approx(1)
+    assert np.isnan(block_share(np.ones((TOKENS, TOKENS)), 4))
+    noise = np.where((np.add.outer(np.arange(13), np.arange(13)) % 2) == 0, 1.0, -1.0)
+    mixed = clean + 0.5 * noise  # in a topic of four: 4 pairs +, 8 pairs -; outside as many + as -
+    within = (36 * 0.25 * (1 - (1 / 3) ** 2) + 96 * 0.25) / 132
+    means = (36 * (3 - 0.5 / 3) + 96 * 1.0) / 132
+    between = (36 * (3 - 0.5 / 3 - means) ** 2 + 96 * (1 - means) ** 2) / 132
+    assert block_share(mixed, 4) == pytest.approx(between / (between + within))
+
+
+def test_the_diagonal_and_the_mask_do_not_stretch_the_colours():
+    assert colour_limit([(blocks(50.0, 2.0, -1.0), 4)]) == 3.0
+    several = [(blocks(50.0, size, -1.0), 4) for size in (2.0, 4.0, 800.0)]
+    assert colour_limit(several) == 6.0  # the median matrix
+    assert colour_limit([(np.zeros((TOKENS, TOKENS)), 4)]) == 1.0

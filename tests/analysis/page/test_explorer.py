@@ -1,0 +1,540 @@
+"""The map to explore: what is packed equals what was recorded, and a browser shows what the scores say."""
+
+import base64
+import io
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.browsers import start_browser
+from support.synthetic_runs import STAGE2, STEP, TWO_STAGE, case, ramp, random_search, run_of
+
+from topicjax.analysis.frames import aligned
+from topicjax.analysis.one_layer.cells import score_cells
+from topicjax.analysis.one_layer.definitions import definitions
+from topicjax.analysis.one_layer.stages import VIEWS, score_trials
+from topicjax.analysis.page import explorer
+from topicjax.analysis.page import html as page
+from topicjax.analysis.page.packing import LEVELS, code_series, kept_records
+
+ROOT = Path(__file__).resolve().parents[3]
+PHONE, DESK = 390, 1280  # pixels
+CELL = ["optimizer", "key_visibility", "learning_rate", "init_scale"]
+FINGER = 44  # pixels
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def unpacked(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+def decoded(codes: np.ndarray, low: np.ndarray, high: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The numbers as data.js reads them."""
+    low, width = np.repeat(low.astype(float), counts), np.repeat((high - low).astype(float), counts)
+    size = np.exp(low + ((codes & 0x7FFF) - 1.0) * width / LEVELS)
+    found = np.where(codes & 0x8000, -1, 1) * np.where(codes & 0x7FFF, size, 0)
+    return np.where(codes == 0x8000, np.nan, found)
+
+
+def test_numbers_of_any_size_come_back():
+    rng = np.random.default_rng(0)
+    small = np.exp(rng.uniform(np.log(1e-9), np.log(2), 500)) * rng.choice([-1, 1], 500)
+    losses = rng.uniform(2.9, 4.7, 300)
+    odd = np.array([0, np.nan, np.inf, -np.inf, 1e-38, -3e38, 1])
+    values = np.concatenate([small, losses, odd, np.zeros(3), [7.0]])
+    counts = np.array([500, 300, 7, 3, 1])
+    codes, low, high = code_series(values, np.cumsum(counts) - counts)
+    found = decoded(codes, low, high, counts)
+    np.testing.assert_allclose(found[:500], small, rtol=4e-4)
+    np.testing.assert_allclose(found[500:800], losses, rtol=1e-5)
+    np.testing.assert_allclose(found[800:807], np.where(np.isfinite(odd), odd, np.nan), rtol=3e-3)
+    assert (found[807:810] == 0).all() and found[810] == pytest.approx(7, rel=1e-6)
+
+
+def test_records_near_the_start_the_end_and_what_happens_are_kept():
+    step, marks = np.arange(0, 3001, 20), np.array([35.0, 1741.0, np.nan])
+    kept = step[kept_records(step, marks, 48)]
+    assert len(kept) <= 48 and (kept[0], kept[-1]) == (0, 3000)
+    assert {20, 40, 60, 1720, 1740, 1760} <= set(kept)
+    assert np.diff(kept).max() <= 20 + 3000 / 17  # evenly spread ...
+    assert (kept < 300).sum() > 2 * ((kept > 2300) & (kept <= 2600)).sum()  # ... and denser early
+    assert kept_records(step[:40], marks, 48).tolist() == list(range(40))
+    assert kept_records(step[:1], marks, 48).tolist() == [0]
+
+
+@pytest.mark.parametrize("most", [16, 48])
+def test_no_more_records_than_asked_for(most):
+    step = np.arange(0, 20001, 10)
+    for marks in ([np.nan] * 3, [0.0, 20000.0, 30000.0], [500.0, 7000.0, 11111.0]):
+        kept = kept_records(step, np.array(marks), most)
+        assert len(kept) <= most and (kept[0], kept[-1]) == (0, len(step) - 1) and (np.diff(kept) > 0).all()
+
+
+def small_run():
+    """Two optimizers, two key visibilities, 3 x 2 places, two seeds; trials end at different steps."""
+    cases = []
+    for optimizer in ("sgd", "adam"):
+        for keys in ("all", "unmasked"):
+            for number, rate in enumerate((0.1, 1.0, 10.0)):
+                for init_scale in (1e-4, 1e-2):
+                    for seed in (0, 1):
+                        gain = TWO_STAGE[1] * (number == 2 or (number == 1 and seed == 0))
+                        step = STEP if seed else STEP[:80]
+                        values = TWO_STAGE[0][: len(step)], gain[: len(step)]
+                        settings = dict(optimizer=optimizer, key_visibility=keys, learning_rate=rate)
+                        settings |= dict(init_scale=init_scale, seed=seed)
+                        ended = dict(stopped_step=int(step[-1]), stop_reason="" if seed else "decided")
+                        attention = values[1] * 1.5 + 1e-8
+                        by_norms = dict(norm_k=0.1 + 30 * ramp(0, 100, step)) if keys == "all" else {}
+                        row, frame = case(*values, step, a_topic=attention, **by_norms, **settings)
+                        cases.append((row | ended, frame))
+    return run_of(*cases)
+
+
+@pytest.fixture(scope="module")
+def small():
+    run = aligned(small_run())
+    return run, score_trials(run)
+
+
+def written(run, scores, folder: Path) -> str:
+    """Write a page of this run's map; return its address."""
+    text = page.page("map", "", explorer.explorer(run, scores), [])
+    (folder / "report.html").write_text(text, encoding="utf-8")
+    return (folder / "report.html").as_uri()
+
+
+def test_packed_trajectories_are_the_recorded_values(small):
+    run, scores = small
+    data = explorer.page_data(run, scores)
+    packed, frame = data["records"], run.trajectories.set_index(["trial_id", "step"])
+    counts = unpacked(packed["counts"], "<u2").astype(int)
+    rows, step = unpacked(packed["rows"], "<u4"), unpacked(packed["steps"], "<u4")
+    assert data["ids"] == run.trials["trial_id"].tolist() and rows.tolist() == list(range(48))
+    index = [*zip(np.repeat(run.trials["trial_id"].to_numpy()[rows], counts), step, strict=True)]
+    assert set(packed["curves"]) == set(explorer.CURVES) - {"norm_e"}
+    for name, curve in packed["curves"].items():
+        ends = unpacked(curve["low"], "<f4"), unpacked(curve["high"], "<f4")
+        found = decoded(unpacked(curve["codes"], "<u2").astype(int), *ends, counts)
+        np.testing.assert_allclose(found, frame.loc[index, name].to_numpy(), rtol=5e-4, err_msg=name)
+    assert set(packed["lines"]) == {"stage1", "stage2"}
+    assert unpacked(packed["lines"]["stage2"], "<f4") == pytest.approx(np.full(48, STAGE2))
+
+
+def test_a_part_of_the_trials_and_other_axes_can_be_asked_for(small):
+    run, scores = small
+    own = scores[scores["optimizer"] == "adam"].reset_index(drop=True)
+    text = explorer.explorer(run, own, x="key_visibility", y="learning_rate")
+    data = json.loads(re.findall(r'id="explorer-data">(.*?)</script>', text)[0])
+    assert data["ids"] == own["trial_id"].tolist() and len(unpacked(data["records"]["rows"], "<u4")) == 24
+    assert (data["x"], data["y"]) == ("key_visibility", "learning_rate")
+
+
+def test_a_thousand_trials_are_small():
+    step = np.arange(0, 3001, 20)
+    frames = [case(ramp(0, 300, step), ramp(t, 2000, step), step) for t in (500, 900)]
+    run = run_of(*(frames[number % 2] for number in range(4)))
+    many = np.arange(1000) % 4
+    trials = run.trials.iloc[many].assign(
+        trial_id=[f"{number:012x}" for number in range(1000)],
+        learning_rate=np.geomspace(0.1, 10, 10)[np.arange(1000) % 10],
+        seed=np.arange(1000) // 10,
+    )
+    records = pd.concat([run.trajectories[run.trajectories["trial_id"] == f"{n:03d}"] for n in many])
+    names = np.repeat(trials["trial_id"].to_numpy(), len(step))
+    run = run.replace(trials=trials.reset_index(drop=True), trajectories=records.assign(trial_id=names))
+    run = run.replace(trajectories=run.trajectories.reset_index(drop=True))
+    text = explorer.explorer(run, score_trials(run))
+    assert len(text) < 1_800_000  # figures take up to 4 MB of 6
+    assert "Lines have at most 48 records of a trial" in text
+
+
+def test_very_many_trials_leave_their_trajectories_out():
+    scores = pd.DataFrame(
+        dict(seed=np.tile(np.arange(10), 1000), learning_rate=np.repeat(np.arange(1000.0), 10))
+    )
+    every, most, sentence = explorer.trials_that_fit(scores[:2000])
+    assert (len(every), most, sentence) == (2000, 30, "")
+    first, most, sentence = explorer.trials_that_fit(scores)
+    assert first.tolist() == list(range(0, 10000, 10)) and most == 48
+    assert sentence == "Of 10,000 trials the first of each cell has its trajectory on this page."
+    alone = scores.assign(learning_rate=np.arange(10000.0))
+    none, _, sentence = explorer.trials_that_fit(alone)
+    assert not len(none) and "No trajectories are on this page: 10,000 trials" in sentence
+
+
+def test_a_page_of_five_thousand_trials_packs_long_settings():
+    run = aligned(random_search(5000))
+    data = explorer.page_data(run, score_trials(run))
+    rate = next(column for column in data["settings"] if column["name"] == "learning_rate")
+    values, code = unpacked(rate["values"], "<f4"), unpacked(rate["codes"], "<u2")
+    np.testing.assert_allclose(values[code], run.trials["learning_rate"], rtol=1e-7)
+    assert data["records"] is None and len(json.dumps(data)) < 1_000_000
+
+
+def test_scripts_and_style_are_installed_and_all_in_the_page(small):
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    folder = ROOT / "analysis" / "report"
+    installed = {path for pattern in listed["topicjax.analysis.report"] for path in folder.glob(pattern)}
+    found = {path for kind in ("js", "css") for path in folder.rglob(f"*.{kind}")}
+    assert installed == found and len(found) == 1 + len(explorer.SCRIPTS)
+    text = explorer.explorer(*small)
+    assert all(path.read_text(encoding="utf-8") in text for path in found)
+
+
+def test_words_are_explained_in_the_order_in_which_they_are_met():
+    answer = ["3 of 9 trials are two-stage in the loss view (median Θ 0.95).", "2 V-only with keys all."]
+    words = re.findall(r"<dfn>(.*?)</dfn>", definitions(answer))
+    assert words == ["trial", "two-stage", "loss view", "Θ (Theta)", "V-only", "keys", "cell"]
+    assert "<dfn>V</dfn>" in definitions(["V first, then attention."])
+
+
+def test_a_table_of_more_than_a_dozen_rows_is_folded():
+    tables = [
+        page.table(pd.DataFrame(dict(x=np.arange(rows))), "Numbers.", "<a>csv</a>") for rows in (12, 13)
+    ]
+    assert "<details>" not in tables[0] and "<caption>Numbers. <a>csv</a></caption>" in tables[0]
+    assert "<summary>Numbers. <a>csv</a> <b>13 rows</b></summary>" in tables[1]
+    assert tables[1].count("<tr>") == 14 and "<caption>" not in tables[1]
+
+
+def test_hostile_words_cannot_leave_the_data():
+    run = aligned(small_run())
+    run = run.replace(trials=run.trials.assign(stop_reason=HOSTILE))
+    text = explorer.explorer(run, score_trials(run))
+    assert HOSTILE not in text and text.count("</script>") == 2
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = start_browser(DESK, 1000)
+    yield found
+    found.quit()
+
+
+@pytest.fixture
+def opened(browser, small, tmp_path):
+    browser.get(written(*small, tmp_path))
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def ask(browser, script: str, *arguments):
+    return browser.execute_script(script, *arguments)
+
+
+def labels(browser) -> list[str]:
+    script = "return [...document.querySelectorAll('#explorer .cell')].map(c => c.getAttribute('aria-label'))"
+    return ask(browser, script)
+
+
+def count(browser) -> str:
+    return ask(browser, "return document.querySelector('#explorer .count').textContent")
+
+
+def detail(browser) -> str:
+    return ask(browser, "return document.querySelector('#explorer .detail').innerText")
+
+
+def click(browser, selector: str, number: int = 0) -> None:
+    """Click as a reader does; a cell is not an HTML element, so the event is made."""
+    event = "new MouseEvent('click', {bubbles: true})"
+    ask(
+        browser,
+        f"document.querySelectorAll(arguments[0])[arguments[1]].dispatchEvent({event})",
+        selector,
+        number,
+    )
+
+
+def tick(browser, text: str) -> None:
+    """Tick or untick the box with this text."""
+    script = "[...document.querySelectorAll('#explorer .chip')].find(c => c.children[c.children.length - 1]"
+    script += ".textContent === arguments[0] || c.children[2]?.textContent === arguments[0]).click()"
+    ask(browser, script, text)
+
+
+def choose(browser, axis: str, name: str) -> None:
+    script = "const s = document.querySelector(`select[data-axis=${arguments[0]}]`); s.value = arguments[1];"
+    ask(browser, script + "s.dispatchEvent(new Event('change', {bubbles: true}))", axis, name)
+
+
+def expected_labels(scores: pd.DataFrame, view: str) -> set[str]:
+    """The text of each cell, from the table of cells."""
+    names = dict(sgd="SGD", adam="Adam")
+    found = set()
+    for row in score_cells(scores).to_dict("records"):
+        kind, theta = row["class" + VIEWS[view]], row["theta" + VIEWS[view]]
+        own = scores[(scores[CELL] == pd.Series(row)[CELL]).all(axis=1)]
+        counts = own["class" + VIEWS[view]].value_counts()
+        others = [f"{number} {name}" for name, number in counts.items() if name != kind]
+        place = f"{names[row['optimizer']]}, keys {row['key_visibility']}"
+        axes = f"learning rate {row['learning_rate']:g}, init scale {row['init_scale']:g}"
+        axes = axes.replace("0.0001", "1e-4")
+        share = "; ".join([f"{counts[kind]} of 2 trials", *others])
+        found.add(f"{place}, {axes}: {kind} ({share}), Θ {'-' if np.isnan(theta) else f'{theta:.2f}'}")
+    return found
+
+
+@pytest.mark.parametrize("number, view", [*enumerate(VIEWS)])
+def test_every_cell_says_what_the_scores_say(opened, small, number, view):
+    ask(opened, f"document.querySelectorAll('#explorer input[type=radio]')[{number}].click()")
+    assert set(labels(opened)) == expected_labels(small[1], view)
+    assert count(opened) == "24 cells with 48 trials of 48"
+
+
+def test_a_click_shows_the_trials_of_the_cell(opened, small):
+    _, scores = small
+    number = next(n for n, text in enumerate(labels(opened)) if "Adam, keys all, learning rate 1, " in text)
+    label = labels(opened)[number]
+    click(opened, "#explorer .cell", number)
+    text = detail(opened)
+    own = scores[(scores["optimizer"] == "adam") & (scores["key_visibility"] == "all")]
+    own = own[(own["learning_rate"] == 1) & (own["init_scale"] == (1e-4 if "1e-4" in label else 1e-2))]
+    assert len(own) == 2 and all(f"{trial} · seed" in text for trial in own["trial_id"])
+    assert "loss: two-stage, Θ 1.00" in text and "loss: V-only, Θ -" in text
+    assert "stopped step 790" in text and "stop reason decided" in text
+    assert "at the end: loss 3.2, ‖W^V‖ 150, ‖W^K‖ 30.1, a_topic 1.5 (step 790)" in text
+    lines = "return document.querySelectorAll(`#explorer [data-curve=${arguments[0]}]`).length"
+    assert [ask(opened, lines, name) for name in ("eval_loss", "a_topic", "norm_v", "norm_e")] == [2, 2, 2, 0]
+    assert ask(opened, "return document.querySelectorAll('#explorer .limit').length") == 2
+    tick(opened, "steps on a log axis")
+    tick(opened, "enlarge the stage lines")
+    assert "at the end: loss 3.2" in detail(opened)
+
+
+def test_hovering_shows_numbers(opened):
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+
+    cell = opened.find_elements(By.CSS_SELECTOR, "#explorer .cell")[2]
+    ActionChains(opened).move_to_element(cell).perform()
+    tip = opened.find_element(By.CSS_SELECTOR, "#explorer .tip")
+    assert tip.is_displayed() and "Θ 1.00" in tip.text and "half way: V at step 50" in tip.text
+
+
+def test_filters_leave_cells_out_and_come_back(opened):
+    tick(opened, "Adam")
+    assert count(opened) == "12 cells with 24 trials of 48"
+    assert all(text.startswith("SGD") for text in labels(opened))
+    tick(opened, "unmasked")
+    assert count(opened) == "6 cells with 12 trials of 48"
+    tick(opened, "V-only")
+    assert count(opened) == "2 cells with 4 trials of 48"
+    assert {text.split(": ")[1][:9] for text in labels(opened)} == {"two-stage"}
+    tick(opened, "SGD")
+    assert count(opened) == "0 cells with 0 trials of 48" and labels(opened) == []
+    click(opened, "#explorer .tools button", 1)  # Clear filters
+    assert count(opened) == "24 cells with 48 trials of 48"
+
+
+def test_any_setting_that_varies_can_be_an_axis(opened):
+    choose(opened, "x", "optimizer")
+    panels = "return [...document.querySelectorAll('#explorer .panel h4')].map(h => h.textContent)"
+    assert ask(opened, panels) == [
+        f"keys {k}, learning rate {r}" for k in ("all", "unmasked") for r in ("0.1", "1", "10")
+    ]
+    assert count(opened) == "24 cells with 48 trials of 48"
+    choose(opened, "y", "optimizer")  # the axes change places
+    assert ask(opened, "return document.querySelector('select[data-axis=x]').value") == "init_scale"
+    choose(opened, "x", "seed")
+    assert count(opened) == "48 cells with 48 trials of 48"
+
+
+def test_cells_are_walked_and_opened_by_keys(opened):
+    from selenium.webdriver import ActionChains, Keys
+
+    here = "return document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    stops = "return document.querySelectorAll('#explorer .cell[tabindex=\"0\"]').length"
+    ask(opened, "document.querySelector('#explorer .cell[tabindex=\"0\"]').focus()")
+    keys = ActionChains(opened)
+    keys.send_keys(Keys.HOME).perform()
+    assert "SGD, keys all, learning rate 0.1, init scale 0.01" in ask(opened, here)
+    for key, place in (
+        (Keys.ARROW_RIGHT, "learning rate 1, init scale 0.01"),
+        (Keys.ARROW_DOWN, "learning rate 1, init scale 1e-4"),
+        (Keys.ARROW_RIGHT, "SGD, keys all, learning rate 10, init scale 1e-4"),
+        (Keys.ARROW_RIGHT, "Adam, keys all, learning rate 0.1, init scale 1e-4"),  # the next panel
+    ):
+        ActionChains(opened).send_keys(key).perform()
+        assert place in ask(opened, here)
+        assert ask(opened, stops) == 1
+        tip = ask(opened, "return document.querySelector('#explorer .tip').innerText")
+        assert place.split(", ")[-1] in tip and "Θ" in tip
+    assert ask(opened, "return document.querySelectorAll('#explorer .ring').length") == 1
+    ActionChains(opened).send_keys(Keys.ENTER).perform()
+    assert ask(opened, here) == "Adam, keys all · learning rate 0.1 · init scale 1e-4"
+    assert ask(opened, "return document.querySelectorAll('#explorer [aria-pressed=true]').length") == 1
+    ActionChains(opened).send_keys(Keys.ESCAPE).perform()
+    assert "Adam, keys all, learning rate 0.1, init scale 1e-4" in ask(opened, here)
+
+
+def test_the_selection_is_downloaded(opened, small):
+    run, scores = small
+    tick(opened, "SGD")
+    ask(
+        opened,
+        "URL.createObjectURL = blob => { blob.text().then(text => { window.saved = text }); return '#' }",
+    )
+    ask(opened, "HTMLAnchorElement.prototype.click = function () { window.saved_as = this.download }")
+    click(opened, "#explorer .tools button")
+    text = opened.execute_async_script("setTimeout(() => arguments[0](window.saved), 200)")
+    found = pd.read_csv(io.StringIO(text), dtype={"trial_id": str}, keep_default_na=True)
+    own = scores[scores["optimizer"] == "adam"].reset_index(drop=True)
+    assert ask(opened, "return window.saved_as") == f"{run.name}-selection.csv"
+    shared = [name for name in found if name in own and name != "suffix"]
+    assert set(shared) >= {*CELL, "seed", "class", "class_norm", "theta_order", "log_lag", "onset_attention"}
+    pd.testing.assert_frame_equal(found[shared], own[shared], check_dtype=False, rtol=1e-6)
+    assert found["stopped_step"].tolist() == [790, 1000] * 12
+
+
+def test_ids_and_commands_are_copied(opened):
+    from selenium.webdriver.common.by import By
+
+    click(opened, "#explorer .cell")
+    trial = ask(opened, "return document.querySelector('#explorer [data-trial]').dataset.trial")
+    commands = ask(opened, "return [...document.querySelectorAll('[data-copy]')].map(b => b.dataset.copy)")
+    folder = Path(opened.current_url.removeprefix("file://")).parent
+    assert commands[:2] == [trial, f"topicjax inspect {folder} {trial}"]
+    opened.find_element(By.CSS_SELECTOR, "[data-copy]").click()
+    said = "setTimeout(() => arguments[0](document.querySelector('#explorer .quiet').textContent), 300)"
+    assert opened.execute_async_script(said) == f"Copied: {trial}"
+
+
+def test_in_print_the_static_map_stands_alone(opened):
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = ask(opened, "return getComputedStyle(document.getElementById('explorer')).display")
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert shown == "none"
+
+
+def unfinished_run():
+    """The first trials of a 5 x 5 lattice: they are no regions, the rest was not run."""
+    values = np.geomspace(1e-2, 1, 5)
+    places = [(values[number % 5], values[number // 5]) for number in (*range(5, 15), 24)]
+    return run_of(*(case(*TWO_STAGE, learning_rate=rate, init_scale=scale) for rate, scale in places))
+
+
+def refined_run():
+    """A coarse lattice, and a finer one around a boundary."""
+    values = np.geomspace(1e-2, 1, 9)
+    places = {(i, j) for i in range(0, 9, 4) for j in range(0, 9, 4)} | {
+        (i, j) for i in (1, 2, 3) for j in (1, 2, 3)
+    }
+    return run_of(
+        *(
+            case(TWO_STAGE[0], TWO_STAGE[1] * (i > 2), learning_rate=values[i], init_scale=values[j])
+            for i, j in sorted(places)
+        )
+    )
+
+
+POOR = {
+    "one trial": (lambda: run_of(case(*TWO_STAGE)), 1),
+    "one axis": (lambda: run_of(*(case(*TWO_STAGE, l2=l2) for l2 in (0.0, 1e-4, 1e-3))), 3),
+    "words": (
+        lambda: run_of(
+            *(
+                case(*TWO_STAGE, init=i, infinite_documents=d)
+                for i in ("normal", "uniform")
+                for d in (True, False)
+            )
+        ),
+        4,
+    ),
+    "no lines": (
+        lambda: run_of(
+            *(case(*TWO_STAGE, lines=dict(line_stage1=np.nan, line_stage2=np.nan), seed=s) for s in (0, 1))
+        ),
+        1,
+    ),
+    "diverged": (
+        lambda: run_of(
+            *(
+                case(
+                    *TWO_STAGE,
+                    status="diverged",
+                    learning_rate=r,
+                    norm_v=np.nan,
+                    eval_loss=np.where(STEP > 90, np.nan, 4.6),
+                )
+                for r in (1.0, 2.0)
+            )
+        ),
+        2,
+    ),
+    "refined": (refined_run, 18),
+    "unfinished": (lambda: unfinished_run(), 11),
+    "sample": (lambda: random_search(60), 60),
+    "many": (lambda: random_search(5000), 120),
+}
+
+
+@pytest.mark.parametrize("kind", POOR)
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_any_run_has_a_map(browser, kind, width, tmp_path):
+    make, cells = POOR[kind]
+    run = aligned(make())
+    size = dict(width=width, height=900, deviceScaleFactor=1, mobile=width == PHONE)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(written(run, score_trials(run), tmp_path))
+        assert len(labels(browser)) == cells
+        click(browser, "#explorer .cell")
+        assert "Copy id" in detail(browser)
+        ask(browser, "document.querySelectorAll('#explorer input[type=radio]')[2].click()")
+        assert ask(browser, "return document.documentElement.scrollWidth") <= width
+        assert browser.get_log("browser") == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_refined_map_has_no_gaps(browser, tmp_path):
+    run = aligned(refined_run())
+    browser.get(written(run, score_trials(run), tmp_path))
+    shapes = "return [...document.querySelectorAll('#explorer .cell .shape')].map(s => s.getAttribute('d'))"
+    boxes = [re.findall(r"M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H", path) for path in ask(browser, shapes)]
+    corners = [np.array(own, float).T for own in boxes]
+    areas = [((right - left) * (bottom - top)).sum() for left, top, right, bottom in corners]
+    frame = "const f = document.querySelector('#explorer .frame'); return f.width.baseVal.value * "
+    box = ask(browser, frame + "f.height.baseVal.value")
+    assert min(areas) > 0 and sum(areas) == pytest.approx(box)
+
+
+def test_places_that_were_not_run_are_dots(browser, tmp_path):
+    run = aligned(unfinished_run())
+    browser.get(written(run, score_trials(run), tmp_path))
+    assert ask(browser, "return document.querySelectorAll('#explorer .cell rect.shape').length") == 11
+    assert ask(browser, "return document.querySelectorAll('#explorer .empty').length") == 3 * 5 - 11
+
+
+def test_on_a_phone_everything_can_be_touched(small, tmp_path):
+    phone = start_browser(PHONE, 844)
+    try:
+        phone.get(written(*small, tmp_path))
+        click(phone, "#explorer .cell", 3)
+        assert ask(phone, "return document.documentElement.scrollWidth") <= PHONE
+        sizes = "return [...document.querySelectorAll(arguments[0])]"
+        sizes += ".filter(e => e.offsetParent || e.ownerSVGElement)"
+        sizes += ".map(e => e.getBoundingClientRect()).map(r => Math.min(r.width, r.height))"
+        assert min(ask(phone, sizes, "#explorer button, #explorer select, #explorer .chip")) >= FINGER - 1
+        assert min(ask(phone, sizes, "#explorer .cell .shape")) >= FINGER - 1
+        top = ask(phone, "return document.querySelector('#explorer .detail h3').getBoundingClientRect().top")
+        assert -1 <= top < 100
+        assert phone.get_log("browser") == []
+    finally:
+        phone.quit()
+
+
+def test_hostile_words_are_text_in_the_browser(browser, tmp_path):
+    run = aligned(small_run())
+    run = run.replace(trials=run.trials.assign(stop_reason=HOSTILE))
+    browser.get(written(run, score_trials(run), tmp_path))
+    click(browser, "#explorer .cell")
+    assert HOSTILE in detail(browser)
+    assert ask(browser, "return document.images.length") == 0
+    assert browser.get_log("browser") == []

@@ -1,0 +1,112 @@
+"""The report of runs on text: shapes of norms by construction, the unigram line, sentences and figures."""
+
+import numpy as np
+import pytest
+from support.layer_runs import folder_of, model, run_of
+from support.synthetic_runs import STEP, ramp
+
+from topicjax.analysis.page import report
+from topicjax.analysis.text import page as text
+from topicjax.analysis.text import text_findings, text_panels
+from topicjax.analysis.text.text_stages import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
+
+LINE = dict(eval_loss_unigram=4.0, eval_context_se=0.3)
+FLAT = 5.0 + 0 * STEP
+FALLING = 5.0 - 2.0 * ramp(0, 1000)  # passes the line at step 500
+
+
+def norms(value, attention):
+    return 0.1 + np.asarray(value), 0.1 + np.asarray(attention)
+
+
+def layers(*pairs, loss=FLAT, **settings):
+    """Return a model whose layers have these rises of V, and of K and Q."""
+    value, attention = zip(*(norms(*pair) for pair in pairs), strict=True)
+    changed = dict(norm_v=list(value), norm_k=list(attention), eval_loss=loss, **LINE)
+    return model([(0.1, 0.0)] * len(pairs), **changed, **settings)
+
+
+SHAPED = (ramp(0, 100), ramp(400, 600))
+LEADING = (ramp(0, 400), ramp(100, 500))
+SAME = (ramp(0, 400), ramp(0, 400))
+SMALL = (0.05 * ramp(0, 100), ramp(400, 600))
+
+
+def grid():
+    """Return three cells of two seeds: V first without context, mixed with context, one that hardly moves."""
+    made = []
+    for seed in range(2):
+        made.append(layers(SHAPED, SHAPED, seed=seed, learning_rate=1e-4))
+        made.append(layers(SHAPED, LEADING, loss=FALLING, seed=seed, learning_rate=1e-3))
+        made.append(layers(SAME, SMALL, loss=FALLING, seed=seed, learning_rate=1e-2))
+    return made
+
+
+@pytest.fixture(scope="module")
+def scored():
+    run = run_of(*grid())
+    return run, score_text(run)
+
+
+def test_shapes_are_those_of_the_norms(scored):
+    cells = text_cells(*scored)
+    assert cells["shape"].tolist() == [FIGURE5, FIGURE5, FIGURE5, LEADS, TOGETHER, STILL]
+    first = cells.iloc[0]
+    assert (first["onset_v"], first["onset_a"]) == pytest.approx((50, 500), abs=1)
+    assert first["attention_then"] == pytest.approx(0, abs=1e-9) and first["growth_v"] == pytest.approx(11)
+    assert cells["attention_then"].iloc[3] == pytest.approx(0.25, abs=0.01)
+
+
+def test_the_step_at_which_the_loss_passes_the_line(scored):
+    cells = text_cells(*scored)
+    assert np.isnan(cells["passed"].iloc[0]) and cells["passed"].iloc[2] == pytest.approx(500, abs=1)
+    assert cells["seeds_passed"].tolist() == [0, 0, 2, 2, 2, 2]
+    assert cells["seeds_before"].tolist()[:2] == [2, 2]  # never passed: K and Q came before
+
+
+def test_the_answer_comes_first(scored):
+    said = list(text_findings.findings(*scored, None))
+    assert "In part: in every layer of 1 of 3 cells, in some layers of 1, in none of 1." in said[0]
+    assert "these have begun by then, in 1 of 6 layers." in said[0]
+    assert "the loss passes the unigram line (2 of them in cells that never pass it)" in said[1]
+    joined = " ".join(said)
+    assert "η 1e-4 2 of 2, η 0.001 1 of 2, η 0.01 0 of 2" in joined
+    assert "layer 2: 1 V first, 1 V leads, 1 hardly moves" in joined
+    assert "The loss passes the unigram line in 2 of 3 cells, at step 500 to 500" in joined
+    assert "at the end it is below it in 2, in 2 by more than two standard errors" in joined
+    assert "held-out windows (0.300 nats)" in joined
+    assert "The seeds disagree on the shape of 0 of 6 layers." in joined
+    assert "1.000 nats below the unigram line of 4.000" in joined
+
+
+def test_figures_have_the_line_and_the_step(scored):
+    pictures = text_panels.text_layers(*scored)
+    assert len(pictures) == 2
+    first = pictures[0].figure.axes
+    assert len(first) == 10
+    assert any(list(line.get_ydata()) == [4.0, 4.0] for line in first[8].lines)
+    assert not any(list(line.get_ydata()) == [0, 1] for line in first[0].lines)  # never passed
+    marked = [line for line in first[1].lines if list(line.get_ydata()) == [0, 1]]
+    assert [line.get_xdata()[0] for line in marked] == [pytest.approx(500, abs=1)]
+
+
+def test_tables_have_a_row_per_cell_and_layer(scored):
+    losses = text.text_losses(*scored)
+    assert losses["unigram_line"].tolist() == [4.0] * 3
+    assert losses["loss"].tolist() == pytest.approx([5, 3, 3], abs=1e-6)
+    assert losses["below_unigram"].tolist() == pytest.approx([-1, 1, 1], abs=1e-6)
+    assert losses["below_unigram_se"].tolist() == pytest.approx([0.3] * 3)
+    assert len(text.layer_shapes(*scored)) == 6
+
+
+def test_a_difference_within_its_error_is_no_use_of_context():
+    run = run_of(*(layers(SAME, loss=5.0 - 1.1 * ramp(0, 1000), seed=seed) for seed in range(2)))
+    joined = " ".join(text_findings.findings(run, score_text(run), None))
+    assert "at the end it is below it in 1, in 0 by more than two standard errors" in joined
+
+
+def test_a_page_is_written(tmp_path):
+    runs = [dict(experiment="text", description="Is it Figure 5?")]
+    folder = folder_of(tmp_path / "run", *grid(), runs=runs, limit_lines=[])
+    page = report.write(folder).read_text()
+    assert "Does the shape of the paper" in page and "defect" not in page and "Not drawn" not in page

@@ -1,0 +1,364 @@
+"""The command line as a user meets it: real processes, real signals, one sentence for every mistake."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from support import engine_runs
+from support.command_line import DEEP, FAST, start
+from support.one_trial import expand
+
+import topicjax
+from topicjax import cli
+from topicjax.cli import advice
+from topicjax.engine import run as engine_run
+from topicjax.engine.progress import Progress
+from topicjax.experiments.one_layer.settings import SETTINGS
+from topicjax.sweep import product
+from topicjax.sweep.files import NamedSweep
+
+
+def test_a_run_says_what_it_did_and_what_is_next(smoke):
+    folder, out = smoke
+    assert "smoke: 16 trials to train on" in out
+    assert "Done: 16 trials in" in out and "16 ok, 0 diverged" in out
+    for place in ("trials", "trajectories", "checkpoints"):
+        assert f"results/smoke/{place}" in out and (folder / place).is_dir()
+    manifest = topicjax.load(folder).manifest
+    (run,) = manifest["runs"]
+    assert run["planned"] == run["trials"] == 16 and run["versions"]["jax"]
+    assert run["axes"]["learning_rate"] == [0.3, 1.0, 0.001, 0.01]
+    assert {entry["objective"] for entry in manifest["limit_lines"]} == {"cross_entropy", "squared"}
+    for entry in manifest["limit_lines"]:
+        assert entry["uniform"] > entry["stage1"] > entry["bayes"]
+        for stage in ("stage1", "stage2"):
+            away = abs(entry[f"held_out_{stage}"] - entry[stage])
+            assert 0 < away < 4 * entry[f"held_out_{stage}_se"]
+
+
+def test_no_trained_model_beats_bayes(smoke):
+    """Not even on its own held-out documents, by more than sampling allows."""
+    folder, _ = smoke
+    run = topicjax.load(folder)
+    lines = {entry["objective"]: entry["bayes"] for entry in run.manifest["limit_lines"]}
+    for _, trial in run.trials.iterrows():
+        assert trial["final_eval_loss"] > 0.9 * lines[trial["objective"]]
+
+
+def test_the_same_command_again_has_nothing_to_do(smoke, cache):
+    folder, _ = smoke
+    process = start("run", "smoke", "--lanes", "2", cache=cache, cwd=folder.parents[1])
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "Nothing left to train" in out
+    assert "limit lines" not in out  # nothing to compute
+    assert len(topicjax.load(folder).manifest["runs"]) == 1  # it added nothing
+
+
+def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_path, cache):
+    """Three SIGKILLs, from the start of the process to its last writes, then the same command."""
+    folder, _ = smoke
+    arguments = ("run", "smoke", "--lanes", "2", "--snapshots", "50,100", "--save-every", "0")
+    rng = np.random.default_rng(0)
+    moments = rng.permutation((2.0, 4.5, 7.0))
+    for moment in moments:
+        process = start(*arguments, cache=cache, cwd=tmp_path)
+        time.sleep(moment)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    process = start(*arguments, cache=cache, cwd=tmp_path)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    resumed, whole = topicjax.load(tmp_path / "results" / "smoke"), topicjax.load(folder)
+    for table, keys in (("trials", ["trial_id"]), ("trajectories", ["trial_id", "step"])):
+        mine, other = (getattr(run, table).sort_values(keys, ignore_index=True) for run in (resumed, whole))
+        which = [name for name in other if name != "run"]  # four runs made these
+        pd.testing.assert_frame_equal(mine[which], other[which])
+    for trial_id in whole.trials["trial_id"][::5]:
+        for step in (50, 100):
+            mine, other = resumed.restore(trial_id, step), whole.restore(trial_id, step)
+            assert all((mine[name] == other[name]).all() for name in other)
+    assert pd.read_parquet(tmp_path / "results" / "smoke" / "trajectories")["trial_id"].nunique() == 16
+
+
+def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache):
+    arguments = ["--set", "depth=1", "--axis", "steps=10000000", "--save-every", "0"]
+    arguments += ["--out", "my runs", DEEP]
+    process = start("run", *arguments, cache=cache, cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("my runs/partial/*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)  # seconds on a quiet machine
+    assert process.returncode == 130
+    again = f"python -m topicjax run {shlex.join(arguments)}"
+    assert f"Continue with the same command: {again}\n" in out
+    status = start("status", "my runs", cache=cache, cwd=tmp_path).communicate()[0]
+    assert "0 of 64 trials finished" in status and "not running" in status
+
+
+MISTAKES = [
+    (["run", "two_stag"], "did you mean 'two_stage'"),
+    (["run", "smoke", "--set", "lerning_rate=1"], "did you mean 'learning_rate'"),
+    (["run", "smoke", "--set", "steps=ten"], "steps is 'ten'; allowed: a whole number"),
+    (["run", "smoke", "--set", "steps=7"], "steps is 7; allowed: a multiple of record_every"),
+    (["run", "smoke", "--axis", "learning_rate=log:0:1:3"], "learning_rate"),
+    (["run", "smoke", "--snapshots", "often"], "snapshots is 'often'; allowed"),
+    (
+        ["run", "smoke", "--set", "seed=7"],
+        "the sweep has seed at 0, 1; to use another value instead: --axis seed=7",
+    ),
+    (["run", "smoke", "--lanes", "-1"], "--lanes is -1; allowed"),
+    (["run", "smoke", "--lanes", "x"], "invalid int value"),
+    (["plan", "smoke", "--set", "p_keep=0.95"], "p_keep"),
+    (["status", "nowhere"], "nowhere"),
+    (["restore", "nowhere", "abc"], "nowhere"),
+    (["report", "nowhere"], "there is no folder nowhere"),
+    (["report", "."], "is empty"),
+    (["inspect", "nowhere", "abc"], "nowhere"),
+    (["inspect", "."], "the following arguments are required: trial_id"),
+    (["fly"], "invalid choice"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES, ids=lambda x: " ".join(x)[:40])
+def test_mistakes_are_one_sentence_exit_2_and_write_nothing(
+    arguments, sentence, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["topicjax", *arguments])
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    try:
+        returned = cli.main(arguments)
+    except SystemExit as stopped:
+        returned = stopped.code
+    error = capsys.readouterr().err
+    assert returned == 2 and sentence in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_list_names_every_sweep(capsys):
+    assert cli.main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"two_stage +480 trials +Where does", listed)
+
+
+def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):
+    folder, _ = smoke
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    assert cli.main(["plan", "smoke", "--set", "learning_rate=0.3", "--axis", "l2=0,1e-3"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("--set learning_rate=0.3 keeps 4 of 16 trials\nsmoke: 8 trials\n")
+    assert "l2" in text and "left: 8" in text
+    assert text.count("learning_rate") == 1  # no longer an axis
+    assert "memory: about" in text and "disk: about" in text and "time: about" in text
+    assert not list(tmp_path.iterdir())
+    assert cli.main(["plan", "smoke", "--out", str(folder)]) == 0
+    assert f"already in {folder}: 16 trials; left: 0" in capsys.readouterr().out
+
+
+def test_a_layout_is_repeated(smoke, tmp_path, monkeypatch, capsys):
+    folder, _ = smoke
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    (entry,) = topicjax.load(folder).manifest["runs"]
+    assert entry["lanes"] == 2 and set(entry["devices"]) == {"cpu"}
+    assert cli.main(["plan", "smoke", "--layout", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert f"2 programs on {len(entry['devices'])} x cpu\n" in text and "streams x 2 trials" in text
+    monkeypatch.setattr("topicjax.engine.run.available_devices", lambda: jax.devices()[:1])
+    if len(entry["devices"]) > 1:
+        assert cli.main(["plan", "smoke", "--layout", str(folder)]) == 2
+        assert "and there are 1 x cpu; allowed: --lanes and --devices instead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "devices"),
+    [
+        ({"JAX_NUM_CPU_DEVICES": "3"}, (), 3),
+        ({"XLA_FLAGS": f"{FAST} --xla_force_host_platform_device_count=3"}, ("--devices", "2"), 2),
+    ],
+)
+def test_the_environment_and_an_option_say_how_many_devices(variables, options, devices, tmp_path, cache):
+    process = start("plan", "smoke", *options, cache=cache, cwd=tmp_path, **variables)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert f"2 programs on {devices} x cpu\n" in out
+
+
+@pytest.mark.parametrize("variable", ["JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS"])
+def test_an_environment_that_jax_cannot_take_is_one_sentence(variable, tmp_path, cache):
+    process = start("plan", "smoke", cache=cache, cwd=tmp_path, **{variable: "many"})
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and err.startswith("topicjax: ") and err.count("\n") == 1
+
+
+def test_help_tells_the_exit_codes(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished is kept" in text
+
+
+def test_restore_writes_weights_for_people_without_python(smoke, tmp_path, capsys):
+    folder, _ = smoke
+    run = topicjax.load(folder)
+    trial_id = run.trials["trial_id"][3]
+    out = tmp_path / "weights.npz"
+    assert cli.main(["restore", str(folder), trial_id[:9], "--out", str(out)]) == 0
+    assert "W_K 13x13" in capsys.readouterr().out
+    with np.load(out) as stored:
+        assert (stored["W_V"] == run.restore(trial_id)["W_V"]).all()
+        assert set(stored) == {"W_K", "W_Q", "W_V", "b_pred"}
+    assert cli.main(["restore", str(folder), "zzz", "--out", str(out)]) == 2
+
+
+def test_another_sweeps_folder_is_refused_unless_extended(smoke, tmp_path, monkeypatch, capsys):
+    folder, _ = smoke
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    assert cli.main(["run", "joint", "--out", str(folder)]) == 2
+    assert "holds trials of smoke, not of joint; allowed: another folder (--out), or --extend" in (
+        capsys.readouterr().err
+    )
+    assert len(topicjax.load(folder).trials) == 16
+
+
+def test_a_fixed_setting_selects_and_both_runs_of_a_folder_are_known(smoke, tmp_path, cache, capsys):
+    folder, _ = smoke
+    mixed = Path(shutil.copytree(folder, tmp_path / "smoke"))
+    arguments = ("run", "smoke", "--set", "optimizer=sgd", "--set", "seed=1", "--axis", "l2=0,0.01")
+    process = start(*arguments, "--out", str(mixed), cache=cache, cwd=tmp_path)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "--set optimizer=sgd keeps 8 of 16 trials\n--set seed=1 keeps 4 of 8 trials\n" in out
+    assert "smoke: 4 trials to train (4 already finished)" in out
+    run = topicjax.load(mixed)
+    assert run.trials["run"].value_counts().to_dict() == {1: 16, 2: 4}
+    assert set(run.trials.query("run == 2")["learning_rate"]) == {0.3, 1.0}  # not those of Adam
+    first, second = run.manifest["runs"]
+    assert first["overrides"] == [] and second["base"]["optimizer"] == "sgd"
+    assert second["git_commit"] == first["git_commit"] and second["devices"]
+    assert cli.main(["status", str(mixed)]) == 0
+    assert capsys.readouterr().out == (
+        "smoke: 20 of 20 trials finished, 20 ok, 0 diverged; not running\n"
+        "the folder holds trials of several plans:\n"
+        "  16 of 16  smoke\n"
+        "  8 of 8  smoke --set optimizer=sgd --set seed=1 --axis l2=0,0.01\n"
+    )
+
+
+@pytest.mark.parametrize("error", [ValueError, FileNotFoundError, KeyError])
+def test_our_own_bugs_are_not_called_the_users_mistake(error, monkeypatch, capsys):
+    def broken() -> None:
+        raise error("operands could not be broadcast together")
+
+    monkeypatch.setattr("topicjax.cli.commands.sweep_names", broken)
+    assert cli.main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback") and "operands could not be broadcast" in said
+    assert said.endswith("please report it with the lines above (CONTRIBUTING.md says where)\n")
+
+
+def test_advice_repeats_what_was_typed(monkeypatch):
+    typed = ["run", "--set", "steps=20", "my sweep.py", "--out", "a $b"]
+    monkeypatch.setattr(sys, "argv", [".venv/bin/topicjax", *typed])
+    monkeypatch.delenv(advice.FROM_MAKE, raising=False)
+    assert advice.same_again(typed) == ".venv/bin/topicjax run --set steps=20 'my sweep.py' --out 'a $b'"
+    assert advice.report_command(Path("results/a")) == ".venv/bin/topicjax report results/a"
+
+
+def test_advice_for_users_of_make_is_what_make_understands(monkeypatch, tmp_path):
+    typed = ["run", "my sweep.py", "--out", "a $b 'c'", "--set", "steps=20"]
+    monkeypatch.setenv(advice.FROM_MAKE, "1")
+    assert advice.report_command(Path("results/a")) == "make report SWEEP=a"
+    assert (
+        advice.same_again(["run", "smoke", "--set", "steps=20"])
+        == "make sweep SWEEP=smoke ARGS='--set steps=20'"
+    )
+    recipe = "sweep:\n\t@printf '%s\\n' run $(SWEEP) $(ARGS)\n"
+    (tmp_path / "Makefile").write_text(recipe)
+    for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # `make test` runs this: its own make is not the user's
+        monkeypatch.delenv(name, raising=False)
+    command = advice.same_again(typed)
+    shown = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines() == typed
+
+
+def test_version_and_settings_are_printed(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"topicjax {topicjax.__version__}\n"
+    assert cli.main(["settings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[1:]} == set(SETTINGS)
+    (row,) = [line for line in lines if line.startswith("p_mask ")]
+    assert re.split(r"  +", row)[1:] == [
+        "0.15",
+        "above 0, at most 1",
+        "p_m: a position is masked",
+    ]
+
+
+def test_folders_of_the_user_do_not_stand_in_the_way(smoke, tmp_path, cache):
+    """The analysis and the sweeps are inside the package once installed."""
+    folder, _ = smoke
+    for name in ("analysis", "sweeps"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('the wrong package')")
+    copy = shutil.copytree(folder, tmp_path / "smoke")
+    trial = topicjax.load(folder).trials["trial_id"][0]
+    for arguments in (("list",), ("inspect", str(copy), trial)):
+        process = start(*arguments, cache=cache, cwd=tmp_path)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+
+
+class PressingCtrlC:
+    """Sends Ctrl-C to this process when the last segment of the last chunk is counted."""
+
+    def __init__(self, monkeypatch):
+        self.update = Progress.update
+        monkeypatch.setattr(Progress, "update", lambda progress, **counts: self.count(progress, **counts))
+
+    def count(self, progress, **counts):
+        self.update(progress, **counts)
+        if counts.get("steps") and progress.steps >= progress.total_steps:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_in_the_last_segment_comes_too_late_to_stop(tmp_path, monkeypatch):
+    PressingCtrlC(monkeypatch)
+    _, outcome = engine_runs.train_sweep(tmp_path / "run")
+    assert outcome.is_whole and outcome.ok == 18
+
+
+def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
+    begun, never = threading.Event(), threading.Event()
+
+    def endless(settings, objective):
+        begun.set()
+        never.wait()
+        return {}
+
+    monkeypatch.setattr("topicjax.experiments.one_layer.lines.stage_lines", endless)
+    named = NamedSweep("test", "", "one_layer", engine_runs.BASE, product(seed=0))
+    threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+    trials = expand(named.base, named.sweep)
+    try:
+        outcome = engine_run.run_sweep(named, trials, tmp_path / "run", engine_run.Options())
+    finally:
+        never.set()
+    assert not outcome.is_whole
+    assert topicjax.load(tmp_path / "run").manifest["limit_lines"] == []

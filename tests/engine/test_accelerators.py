@@ -1,0 +1,103 @@
+"""Programs for accelerators that are not here: lowered for all of them, compiled for TPUs, never run."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+from support.command_line import start
+from support.one_trial import expand
+
+from topicjax.engine import orders, target
+from topicjax.engine.plan import fitted_specs, make_groups
+from topicjax.errors import UserError
+from topicjax.experiments import load_experiment
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.sweep import expand as expand_any
+from topicjax.sweep.files import load_sweep, sweep_names
+
+STREAMS, LANES = 2, 3
+
+
+def shapes(part, *lengths: int):
+    """Return traced settings with leading axes, as shapes alone."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(lengths, np.asarray(leaf).dtype), part)
+
+
+@functools.cache
+def lowered_for(experiment, spec) -> tuple[str, ...]:
+    """Return the platforms that a window of this program, from its start, can be lowered for."""
+
+    def window(stream, hypers, data):
+        state = orders.init_row(experiment, spec, stream, hypers, data)
+        state, records = orders.lanes_together(experiment, spec, stream, hypers, state, num_windows=1)
+        return experiment.weights(spec, jax.tree.map(lambda leaf: leaf[0], state.trial_L)), records
+
+    export = jax.export.export(jax.jit(jax.vmap(window, (0, 0, None))), platforms=("cuda", "tpu"))
+    _, Stream, Hypers = experiment.settings.classes
+    traced = experiment.settings.traced
+    data = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), experiment.data_shapes(spec)
+    )
+    return export(shapes(traced(Stream()), STREAMS), shapes(traced(Hypers()), STREAMS, LANES), data).platforms
+
+
+QUICK = ("two_stage",)
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in sweep_names()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_programs_can_be_lowered_for_gpu_and_tpu(name):
+    named = load_sweep(name)
+    experiment = load_experiment(named.experiment)
+    for spec in fitted_specs(experiment, expand_any(named.settings, named.base, named.sweep)):
+        assert lowered_for(experiment, spec) == ("cuda", "tpu")
+
+
+def test_a_target_needs_the_compiler_of_tpus(monkeypatch):
+    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="--target needs the compiler of TPUs; install it with: make tpu"):
+        target.target_devices("v5e:2x2")
+
+
+def test_an_unknown_target_is_one_sentence(monkeypatch):
+    def refuse(**_):
+        raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: Invalid TPU external name: TPU v99\nat libtpu.cc")
+
+    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: "found")
+    monkeypatch.setattr(target.topologies, "get_topology_desc", refuse)
+    for name in target.TPU_ALONE:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match=r"--target is 'v99:2x2'; allowed: .* as v5e:2x2 .*TPU v99\)$"):
+        target.target_devices("v99:2x2")
+
+
+def test_a_program_is_compiled_for_devices_from_shapes_alone():
+    """On devices that are here; those of a topology differ in their platform only."""
+    named = load_sweep("smoke")
+    by_id = {EXPERIMENT.settings.trial_id(trial): trial for trial in expand(named.base, named.sweep)}
+    group, *_ = make_groups(EXPERIMENT, by_id, 2, 4)
+    text = target.verdict(group, jax.local_devices()[:2])
+    assert re.fullmatch(
+        r"fits: .* arguments, .* results, .* temporary per device; [\d,.]+ MFLOP, every loop .*", text
+    )
+
+
+def test_a_program_without_room_is_said_to_have_none(monkeypatch):
+    def too_large(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm\nmore")
+
+    monkeypatch.setattr(target, "compile_advance", too_large)
+    text = target.verdict(None, [])  # type: ignore[arg-type]
+    assert text.startswith("does not fit: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm; fewer")
+
+
+@pytest.mark.slow
+def test_a_sweep_is_compiled_for_tpus_that_are_not_here(tmp_path):
+    pytest.importorskip("libtpu", reason="the extra tpu is not installed")
+    process = start("plan", "smoke", "--target", "v5e:2x2", cache=tmp_path, cwd=tmp_path, XLA_FLAGS="")
+    printed, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "4 x TPU v5 lite; none is run" in printed
+    assert printed.count("fits: ") == 2 and "does not fit" not in printed

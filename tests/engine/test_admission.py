@@ -1,0 +1,195 @@
+"""What a machine cannot take is refused by plan and run alike: one sentence, at once, nothing created."""
+
+import re
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import jax
+import pytest
+from support.one_trial import expand
+
+from topicjax import cli
+from topicjax.engine import admission, costs, run
+from topicjax.engine.plan import make_groups
+from topicjax.errors import UserError
+from topicjax.experiments.one_layer import bags
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Spec, make_trial, trial_id
+from topicjax.store.files import StoreError
+from topicjax.sweep import product
+
+GB = 10**9
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path, monkeypatch):
+    """A machine of 16 GB and 50 GB of disk, whatever this one has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "use_all_cores", lambda: None)
+    monkeypatch.setattr(costs, "host_memory", lambda: 16 * GB)
+    monkeypatch.setattr(admission.shutil, "disk_usage", lambda path: Usage(100 * GB, 50 * GB, 50 * GB))
+
+
+TOO_LARGE = [
+    (
+        "--set batch_size=1e9",
+        "a trial needs about 1.* TB of memory on its device and 4 GB are there; lower batch_size",
+    ),
+    ("--set topics=1e5", "a trial needs about .* TB of memory .*; lower topics = 100000"),
+    (
+        "--set words_per_topic=1e9",
+        "a trial needs about .* TB of memory .*; lower words_per_topic = 1000000000",
+    ),
+    ("--set eval_documents=1e9", "a trial needs about .* TB of memory .*; lower eval_documents = 1000000000"),
+    ("--set attention_dim=1e8", "a trial needs about .* of memory .*; lower attention_dim = 100000000"),
+    ("--set attention_dim=1e12", "attention_dim is 1000000000000; allowed: 0 or more, at most 2147483647"),
+    (
+        "--set embedding_dim=1e9 --set embedding=trained",
+        "a trial needs about .* TB of memory .*; lower embedding_dim = 1000000000",
+    ),
+    (
+        "--set length_max=1e9",
+        "documents have 999,999,981 different lengths; allowed: up to 100,000; bring length_max =",
+    ),
+    ("--set length_max=1e9 --set length_min=1e9", "a trial needs about .* of memory .*; lower .*length_max"),
+    ("--set topics_per_document=1e12", "is 1000000000000; allowed: 1 or more, at most 2147483647"),
+    ("--set steps=1e12", "steps is 1000000000000; allowed: 1 or more, at most 2147483647"),
+    (
+        "--set steps=2e9",
+        "a chunk of .* trials needs about .* of memory and the machine has 16 GB; raise record_every",
+    ),
+    (
+        "--set steps=1e9 --set record_every=1",
+        "a chunk of .* needs about .* the machine has 16 GB; raise record_every",
+    ),
+    (
+        "--set steps=2e9 --set record_every=2e9",
+        "2,000,000,000 steps from one record to the next take about .* h .* lower record_every = 2000000000",
+    ),
+    ("--set steps=1e6 --axis seed=range:0:1000", "the run needs about .* on disk and 50 GB are free in /"),
+    ("--snapshots log:1000000000", "snapshots is 'log:1000000000'; allowed: log:1 to log:1000"),
+    ("--snapshots log:0", "snapshots is 'log:0'; allowed: log:1 to log:1000"),
+    ("--snapshots log:-1", "snapshots is 'log:-1'; allowed: log:1 to log:1000"),
+    ("--snapshots log:1,2", "snapshots is 'log:1,2'; allowed: log:1 to log:1000"),
+    ("--snapshots -5", "snapshots is '-5'; allowed: steps from 0 to steps = 100"),
+    ("--snapshots 50,101", "snapshots is '50,101'; allowed: steps from 0 to steps = 100"),
+    ("--snapshots " + "1," * 2000 + "1", "allowed: last, none, log:N, or up to 1000 steps"),
+    (
+        "--axis seed=range:0:1000000 --axis init_scale=lin:0:1:1000000",
+        "axis .* too many|axis .* up to 100000 values",
+    ),
+    (
+        "--axis seed=range:0:100000 --axis init_scale=lin:0:1:100000",
+        "10,000,000,000 trials; allowed: up to 1,000,000",
+    ),
+    (
+        "--axis batch_size=range:1:1000 --set objective=squared",
+        "the sweep needs 1,998 programs, one for each combination of batch_size, optimizer; allowed: up to",
+    ),
+]
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(("options", "sentence"), TOO_LARGE, ids=lambda text: text[:40])
+def test_what_is_too_large_is_one_sentence_at_once_and_creates_nothing(
+    command, options, sentence, tmp_path, capsys
+):
+    before = time.process_time()
+    assert cli.main([command, "smoke", *options.split()]) == 2
+    assert time.process_time() - before < 10  # half a second; minutes, if anything of that size were made
+    error = capsys.readouterr().err
+    assert re.search(sentence, error), error
+    assert error.startswith("topicjax: ") and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["smoke", "two_stage", "embeddings", "two_stage_map"])
+def test_a_small_machine_takes_the_shipped_sweeps(name, monkeypatch, capsys):
+    monkeypatch.setattr(costs, "host_memory", lambda: 4 * GB)
+    assert cli.main(["plan", name]) == 0
+
+
+def groups_of(snapshots: str = "last", lanes: int = 16, **settings):
+    trials = {trial_id(trial): trial for trial in expand(settings, product(seed=range(4)))}
+    return make_groups(EXPERIMENT, trials, 4, lanes, snapshots)
+
+
+def test_the_largest_setting_is_named():
+    for name, value in dict(topics=500, words_per_topic=500, eval_documents=10**6, batch_size=10**5).items():
+        spec = make_trial({name: value}).spec
+        assert admission.largest_setting(EXPERIMENT, spec) == f"{name} = {value}"
+    longest = "the largest length_max among a program's trials = 1000000"
+    assert admission.largest_setting(EXPERIMENT, Spec(longest=10**6)) == longest
+
+
+def test_less_memory_is_needed_by_fewer_lanes_and_records(monkeypatch):
+    devices = jax.devices()[:4]
+    groups = groups_of()
+    needed = costs.device_bytes(groups[0], 4)
+    monkeypatch.setattr(costs, "host_memory", lambda: 4 * int(needed) - 8)
+    with pytest.raises(UserError, match=r"training 1 at once needs about .*; lower --lanes, or"):
+        admission.check_groups(groups, devices)
+    monkeypatch.setattr(costs, "host_memory", lambda: 16 * GB)
+    admission.check_groups(groups, devices)
+    with pytest.raises(UserError, match="has 16 GB; raise record_every"):
+        admission.check_groups(groups_of(steps=10**9), devices)
+    with pytest.raises(UserError, match="has 16 GB; keep fewer --snapshots"):
+        admission.check_groups(groups_of("log:1000", steps=10**5, words_per_topic=60), devices)
+
+
+def test_only_what_is_left_to_train_needs_disk(tmp_path):
+    (group,) = groups_of(steps=10**6)
+    needed = sum(costs.disk_bytes(group).values())
+    finished = {row.trial_ids[0] for row in group.streams[:3]}
+    free = Usage(0, 0, needed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission.shutil, "disk_usage", lambda path: free)
+        with pytest.raises(UserError, match=r"on disk and .* are free in .*; raise record_every"):
+            admission.check_disk([group], tmp_path / "a" / "b")
+        admission.check_disk([group.without(finished)], tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_folder_that_cannot_be_is_refused(command, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("x")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for out in ("file", "file/below", "mine", "link", "", "x" * 300, "a/" * 3000, "a\0b"):
+        try:
+            returned = cli.main([command, "smoke", "--out", out])
+        except SystemExit as stopped:
+            returned = stopped.code
+        error = capsys.readouterr().err
+        assert returned == 2 and error.count("\n") == 1, (out, error)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "mine", "link"}
+
+
+def test_memory_limits_of_container_and_shell_count(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    here = costs.host_memory()
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(costs, "CONTAINER_LIMITS", [tmp_path / "missing", limit])
+    for text, memory in (("max\n", here), (f"{GB}\n", GB)):
+        limit.write_text(text)
+        assert costs.host_memory() == memory
+    monkeypatch.setattr(costs.resource, "getrlimit", lambda which: (GB // 2, -1))
+    assert costs.host_memory() == GB // 2
+
+
+def test_the_nearest_existing_parent(tmp_path):
+    assert admission.existing_parent(tmp_path / "a" / "b" / "c") == tmp_path
+    assert admission.existing_parent(Path("a/b")) == tmp_path  # where we are
+    with pytest.raises(StoreError, match="not valid UTF-8"):
+        admission.check_folder(tmp_path / "a\udc80", EXPERIMENT)
+
+
+def test_nothing_of_their_size_is_made_for_large_numbers(monkeypatch):
+    """The kernel's own room for queries is asked for only once the documents are known to fit."""
+    monkeypatch.setattr(bags, "query_capacity", None)
+    for settings in (dict(longest=10**9), dict(batch_size=10**9), dict(shortest=10**8, longest=10**8)):
+        with pytest.raises(UserError):
+            admission.check_specs(EXPERIMENT, [Spec(**settings)], jax.devices())

@@ -1,0 +1,404 @@
+"""The encoder over rows equals its definition equals plain loops over positions; so do its records."""
+
+import functools
+import itertools
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import encoder_reference
+
+import topicjax
+from topicjax.errors import UserError
+from topicjax.experiments import no_lines
+from topicjax.experiments.encoder import layers, model, records, rows, train
+from topicjax.experiments.encoder.experiment import EXPERIMENT
+from topicjax.experiments.encoder.settings import Hypers, Spec, Stream, code, make_trial, traced
+from topicjax.experiments.one_layer import bags, kernel
+from topicjax.experiments.one_layer import model as one_layer_model
+from topicjax.experiments.one_layer.lda import Documents, key_positions
+from topicjax.experiments.one_layer.settings import Spec as OneLayerSpec
+from topicjax.experiments.one_layer.state import split
+from topicjax.sweep import product
+
+TINY = Spec(
+    topics=2, words_per_topic=3, shortest=3, longest=7, word_query_probability=1.0, width=4, heads=2, layers=2
+)
+FULL = replace(TINY, mlp=5, output_projection=True, head="free", output_bias="trained")
+PLACED = replace(TINY, positions=7, layers=1)
+NORMS = ("none", "pre", "post")
+
+
+def ragged_documents() -> Documents:
+    """Five documents of different lengths: one without masked positions, one fully masked."""
+    rng = np.random.default_rng(0)
+    present = np.arange(7)[None, :] < np.array([7, 3, 5, 4, 6])[:, None]
+    word = rng.integers(1, 7, (5, 7))
+    masked = present & (rng.random((5, 7)) < 0.5)
+    masked[1], masked[2] = False, present[2]
+    kind = rng.random((5, 7))
+    shown = np.where(
+        masked & (kind < 0.5), 0, np.where(masked & (kind < 0.7), rng.integers(1, 7, (5, 7)), word)
+    )
+    return Documents(*map(jnp.asarray, (word, shown, masked, present)))
+
+
+DOCUMENTS = ragged_documents()
+
+
+def random_params(spec: Spec, seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights of the size of 1: nothing is near a symmetric point."""
+    rng = np.random.default_rng(seed)
+    shapes = model.parameters(spec, Hypers(init=0))
+    return {name: rng.normal(size=shape) for name, (_, shape) in shapes.items()}
+
+
+def hypers(residual=True, norm="none", objective="cross_entropy", **changed):
+    return traced(Hypers(residual=residual, layer_norm=norm, objective=objective, **changed))
+
+
+def stream(keys: str):
+    return traced(Stream(key_visibility=keys, length_min=3, length_max=7))
+
+
+@functools.cache
+def compiled(spec: Spec):
+    """Return the losses of documents, of (hypers, params, stream, gates), and the gradients of eq. (1)."""
+
+    def losses(hypers, params, stream, gates, documents=DOCUMENTS):
+        own = rows.from_documents(spec, stream, documents)
+        output = layers.outputs(spec, hypers, params, own, gates)
+        return layers.loss_of_documents(hypers.objective, output, own.target_BxQxV)
+
+    def gradients(hypers, params, stream):
+        own = rows.from_documents(spec, stream, DOCUMENTS)
+        return layers.loss_and_gradients(spec, hypers, params, {}, own)[1]
+
+    return jax.jit(losses), jax.jit(gradients)
+
+
+def reference_losses(spec, params, hidden, squared=False, **how):
+    documents = [np.asarray(part) for part in DOCUMENTS]
+    return encoder_reference.loss_of_documents(params, documents, hidden, squared, heads=spec.heads, **how)
+
+
+@pytest.mark.parametrize("spec", [TINY, FULL, PLACED], ids=["plain", "full", "positions"])
+def test_losses_are_those_of_plain_loops_over_positions(spec):
+    params, (losses, _) = random_params(spec), compiled(spec)
+    gates = layers.open_gates(spec)
+    for residual, norm, keys in itertools.product((True, False), NORMS, ("all", "unmasked")):
+        found = np.asarray(losses(hypers(residual, norm), params, stream(keys), gates))
+        own = reference_losses(spec, params, keys == "unmasked", residual=residual, norm=norm)
+        np.testing.assert_allclose(found[found > 0] * len(own), own, rtol=2e-5)
+
+
+@pytest.mark.parametrize("spec", [TINY, FULL, PLACED], ids=["plain", "full", "positions"])
+def test_gradients_are_those_of_plain_loops_over_positions(spec):
+    """A complex step along a random direction of all parameters, exact to machine precision."""
+    params, direction, (_, gradients) = random_params(spec), random_params(spec, 1), compiled(spec)
+    for residual, norm, objective in (
+        (True, "pre", "squared"),
+        (False, "none", "cross_entropy"),
+        (True, "post", "squared"),
+    ):
+        found = gradients(hypers(residual, norm, objective), params, stream("all"))
+        slope = sum(float(np.sum(np.asarray(found[name], float) * direction[name])) for name in params)
+        stepped = {name: params[name] + 1e-30j * direction[name] for name in params}
+        how = dict(squared=objective == "squared", residual=residual, norm=norm)
+        expected = reference_losses(spec, stepped, False, **how).mean().imag / 1e-30
+        assert slope == pytest.approx(expected, rel=5e-5)
+
+
+@pytest.mark.parametrize("spec", [TINY, FULL, PLACED], ids=["plain", "full", "positions"])
+def test_the_definition_in_flax_is_the_same_model(spec):
+    params = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in random_params(spec).items()}
+    shown, keys = DOCUMENTS.shown_BxN[0], list(range(7))
+    for residual, norm in itertools.product((True, False), NORMS):
+        module = model.Encoder(spec, hypers(residual, norm))
+        found = module.apply({"params": params}, shown, jnp.ones(7, bool))
+        own, _ = encoder_reference.encode(
+            random_params(spec), np.asarray(shown), keys, heads=spec.heads, residual=residual, norm=norm
+        )
+        np.testing.assert_allclose(np.asarray(found), np.stack(own), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("embedding", ["trained", "one_hot"])
+def test_one_layer_with_everything_off_is_the_one_layer_model(embedding):
+    width = 4 if embedding == "trained" else 0
+    spec = replace(TINY, layers=1, heads=1, width=width, embedding=embedding)
+    params = random_params(spec)
+    found = compiled(spec)[0](hypers(residual=False), params, stream("unmasked"), layers.open_gates(spec))
+    plain = OneLayerSpec(topics=2, words_per_topic=3, embedding=embedding, embedding_dim=width)
+    weights = {name: params[name][0] for name in ("W_K", "W_Q", "W_V")} | {"b_pred": params["b_pred"]}
+    weights |= {"W_E": params["W_E"]} if "W_E" in params else {}
+    weights = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in weights.items()}
+    loss = one_layer_model.token_loss(plain, stream("unmasked"), np.int32(0), weights, DOCUMENTS)
+    assert float(found.sum()) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_infinite_documents_are_those_of_the_one_layer_model():
+    spec = replace(TINY, layers=1, heads=1, infinite_documents=True)
+    plain = OneLayerSpec(
+        topics=2, words_per_topic=3, embedding="trained", embedding_dim=4, infinite_documents=True
+    )
+    own_stream, P_BxW = traced(Stream(p_keep=0.2)), jax.random.dirichlet(jax.random.key(0), jnp.ones(6), (3,))
+    params = random_params(spec)
+    weights = {name: params[name][0] for name in ("W_K", "W_Q", "W_V")}
+    weights |= {name: params[name] for name in ("b_pred", "W_E")}
+
+    @jax.jit
+    def both(params, weights):
+        own = rows.from_distributions(spec, own_stream, P_BxW)
+        output = layers.outputs(spec, hypers(residual=False), params, own)
+        found = layers.loss_of_documents(jnp.int32(1), output, own.target_BxQxV).sum()
+        bag = bags.from_distributions(plain, own_stream, P_BxW)
+        effective = kernel.effective(plain, kernel.pad(weights))
+        return found, kernel.loss(effective, bag, jnp.int32(1), kernel.real_types(plain)), own.shown_BxU
+
+    found, expected, shown_BxU = both(params, weights)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    np.testing.assert_allclose(shown_BxU.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def test_the_order_of_positions_does_not_matter_and_relabelled_words_are_the_same_model():
+    params, (losses, _), gates = random_params(TINY), compiled(TINY), layers.open_gates(TINY)
+    before = losses(hypers(), params, stream("all"), gates)
+    order = np.random.default_rng(1).permutation(7)
+    turned = Documents(*(part[:, order] for part in DOCUMENTS))
+    np.testing.assert_allclose(losses(hypers(), params, stream("all"), gates, turned), before, rtol=1e-5)
+    label = np.array([0, 4, 5, 6, 1, 2, 3])  # the two topics change places
+    relabelled = DOCUMENTS._replace(
+        word_BxN=jnp.asarray(label[DOCUMENTS.word_BxN]), shown_BxN=jnp.asarray(label[DOCUMENTS.shown_BxN])
+    )
+    moved = params | {"W_E": params["W_E"][:, label], "b_pred": params["b_pred"][label]}
+    np.testing.assert_allclose(losses(hypers(), moved, stream("all"), gates, relabelled), before, rtol=1e-5)
+
+
+def test_gates_make_attention_uniform_or_silent_in_one_layer():
+    spec, params, losses = TINY, random_params(TINY), compiled(TINY)[0]
+    for layer in range(2):
+        closed = np.ones(2)
+        closed[layer] = 0
+        for name, gates in (("uniform", (closed, np.ones(2))), ("silent", (np.ones(2), closed))):
+            found = np.asarray(losses(hypers(norm="pre"), params, stream("all"), layers.Gates(*gates)))
+            own = reference_losses(spec, params, False, residual=True, norm="pre", **{name: (layer,)})
+            np.testing.assert_allclose(found[found > 0] * len(own), own, rtol=2e-5)
+        still = params | {"W_Q": params["W_Q"] * closed[:, None, None]}  # W^Q = 0 in this layer
+        uniform = losses(hypers(), params, stream("all"), layers.Gates(closed, np.ones(2)))
+        np.testing.assert_allclose(
+            losses(hypers(), still, stream("all"), layers.open_gates(spec)), uniform, rtol=1e-6
+        )
+
+
+def test_gate_settings_are_measured_once_each():
+    for number, passes in ((1, 3), (2, 7), (4, 11)):
+        distinct, which = records.gate_settings(number)
+        assert len(distinct) == passes and len(which) == 3 + 2 * number
+        every = distinct[which]
+        assert every[0].all() and not every[1][0].any() and every[1][1].all() and not every[2][1].any()
+        for layer in range(number):
+            assert every[3 + layer][0].tolist() == [own != layer for own in range(number)]
+            assert every[3 + number + layer][1].tolist() == [own != layer for own in range(number)]
+
+
+def brute_force_means(spec, params, keys_of, layer):
+    """Return mean attention by kind of pair and the mean entropy deficit, by loops over positions."""
+    sums, counts, deficits = np.zeros(3), np.zeros(3), []
+    for d in range(5):
+        length = int(DOCUMENTS.present_BxN[d].sum())
+        shown = np.asarray(DOCUMENTS.shown_BxN[d, :length])
+        keys = [n for n in range(length) if keys_of[d, n]]
+        _, attention = encoder_reference.encode(
+            params, shown, keys, heads=spec.heads, residual=True, norm="none"
+        )
+        for query in range(length):
+            weights = np.mean(attention[layer][query], axis=0)
+            if keys:
+                deficits += [
+                    np.mean([np.log(len(keys)) + (a * np.log(a)).sum() for a in attention[layer][query]])
+                ]
+            for place, key in enumerate(keys):
+                if query == key or not keys_of[d, query] or 0 in (shown[query], shown[key]):
+                    continue
+                is_same_topic = (shown[query] - 1) // 3 == (shown[key] - 1) // 3
+                kind = 0 if shown[query] == shown[key] else 1 if is_same_topic else 2
+                sums[kind] += weights[place]
+                counts[kind] += 1
+    return [*(sums / counts), np.mean(deficits)]
+
+
+@pytest.mark.parametrize(("spec", "keys"), [(TINY, "all"), (TINY, "unmasked"), (PLACED, "all")])
+def test_attention_means_are_those_of_loops_over_pairs_of_positions(spec, keys):
+    params, own_stream = random_params(spec), stream(keys)
+
+    @jax.jit
+    def means(params, stream):
+        held_out = rows.from_documents(spec, stream, DOCUMENTS)
+        return records.attention_means(spec, hypers(), held_out, params)
+
+    found = means(params, own_stream)
+    keys_of = np.asarray(key_positions(own_stream, DOCUMENTS))
+    for layer in range(spec.layers):
+        expected = brute_force_means(spec, params, keys_of, layer)
+        np.testing.assert_allclose([column[layer] for column in found], expected, rtol=1e-4)
+
+
+def test_losses_by_layer_and_their_errors():
+    spec, params = TINY, random_params(TINY)
+    held_out = jax.jit(rows.from_documents, static_argnums=0)(spec, stream("all"), DOCUMENTS)
+    found = jax.jit(records.gated_losses, static_argnums=0)(spec, hypers(), held_out, params)
+    how = dict(residual=True, norm="none")
+    on, both = reference_losses(spec, params, False, **how), (0, 1)
+    uniform = reference_losses(spec, params, False, uniform=both, **how)
+    silent = reference_losses(spec, params, False, silent=both, **how)
+    np.testing.assert_allclose(found["eval_loss"], on.mean(), rtol=1e-5)
+    np.testing.assert_allclose(found["eval_loss_uniform"], uniform.mean(), rtol=1e-5)
+    np.testing.assert_allclose(found["eval_loss_silent"], silent.mean(), rtol=1e-5)
+    np.testing.assert_allclose(found["eval_loss_se"], error_of(on), rtol=1e-4)
+    np.testing.assert_allclose(found["eval_gain_se"], error_of(uniform - on), rtol=1e-3)
+    np.testing.assert_allclose(found["eval_value_se"], error_of(silent - uniform), rtol=1e-3)
+    for layer in range(2):
+        flat = reference_losses(spec, params, False, uniform=(layer,), **how)
+        mute = reference_losses(spec, params, False, silent=(layer,), **how)
+        np.testing.assert_allclose(found["loss_uniform"][layer], flat.mean(), rtol=1e-5)
+        np.testing.assert_allclose(found["loss_silent"][layer], mute.mean(), rtol=1e-5)
+        np.testing.assert_allclose(found["gain_se"][layer], error_of(flat - on), rtol=1e-3)
+        np.testing.assert_allclose(found["value_se"][layer], error_of(mute - flat), rtol=1e-3)
+
+
+def error_of(values):
+    return values.std(ddof=1) / len(values) ** 0.5
+
+
+def test_norms_of_heads_add_up_to_those_of_layers():
+    spec, params = TINY, random_params(TINY)
+    found = records.head_norms(spec, {"k": params["W_K"]})
+    np.testing.assert_allclose(found["norm_k_head2"][1], np.linalg.norm(params["W_K"][1, 2:]), rtol=1e-6)
+    total = np.hypot(found["norm_k_head1"], found["norm_k_head2"])
+    np.testing.assert_allclose(total, np.linalg.norm(params["W_K"], axis=(1, 2)), rtol=1e-6)
+    assert np.isnan(found["norm_k_head3"]).all()
+
+
+SMALL = dict(
+    topics=6, words_per_topic=8, length_min=20, length_max=40, batch_size=3, eval_documents=4, width=8,
+    steps=20, record_every=10, layers=2, heads=2, learning_rate=0.01,
+)  # fmt: skip
+
+
+class Small(NamedTuple):
+    """A small trial with its first state and its first batch."""
+
+    spec: Spec
+    stream: Any
+    hypers: Any
+    source: train.Source
+    state: Any
+    batch: train.Batch
+
+
+@functools.cache
+def small_trial(**changed) -> Small:
+    trial = make_trial(SMALL | changed)
+    spec, own_stream = EXPERIMENT.fit(trial.spec, [trial.stream]), traced(trial.stream)
+
+    @jax.jit
+    def begin(hypers):
+        source = train.make_source(spec, own_stream)
+        state = train.init(spec, own_stream, hypers)
+        return source, state, train.draw_batch(spec, own_stream, source, jnp.int32(0))
+
+    return Small(spec, own_stream, traced(trial.hypers), *begin(traced(trial.hypers)))
+
+
+def test_rows_that_only_unusual_documents_need_change_nothing():
+    spec, _, own_hypers, source, state, batch = small_trial()
+    U, Q = rows.usual_room(spec)
+    assert (U, Q) < rows.room(spec) == (batch.rows.token_BxU.shape[1], batch.rows.target_BxQxV.shape[1])
+    assert int(batch.rows.most) <= U and int(batch.rows.most_predicted) <= Q
+    means = jax.jit(records.attention_means, static_argnums=0)
+    few = means(spec, own_hypers, source.held_out, state.params)
+    many = means(spec, own_hypers, source.held_out._replace(most=jnp.int32(99)), state.params)
+    for one, other in zip(few, many, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-9)
+
+
+def test_rows_without_room_are_noticed():
+    _, _, _, source, _, batch = small_trial()
+    assert int(train.rows_missing(source, batch)) <= 0
+    cut = batch.rows._replace(target_BxQxV=batch.rows.target_BxQxV[:, :1])
+    most = int(batch.rows.most_predicted)
+    assert most > 1 and int(train.rows_missing(source, batch._replace(rows=cut))) == most - 1
+
+
+def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
+    spec, own_stream, own_hypers, _, state, batch = small_trial(
+        optimizer="sgd", embedding="random", attention="uniform", layers=1, heads=1, l2=0.5
+    )
+
+    @jax.jit
+    def step(state, batch):
+        trained, frozen = split(state.params, model.trained_names(spec))
+        _, bare = layers.loss_and_gradients(spec, own_hypers, trained, frozen, batch.rows)
+        return *train.update(spec, own_stream, own_hypers, state, batch), bare
+
+    stepped, (loss, gradients), bare = step(state, batch)
+    assert 0 < float(loss) < 10
+    assert set(gradients) == set(state.params) - {"W_E", "W_K", "W_Q", "b_pred"}
+    assert not np.asarray(state.params["W_K"]).any()
+    for name, leaf in state.params.items():
+        change = own_hypers.learning_rate * gradients[name] if name in gradients else 0.0
+        np.testing.assert_allclose(stepped.params[name], leaf - change, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(gradients["W_V"] - bare["W_V"], state.params["W_V"], atol=1e-6)  # 2 l2 W
+
+
+def test_layer_norms_that_are_off_stay_as_they_were():
+    spec, own_stream, own_hypers, _, state, batch = small_trial()
+    stepped, _ = jax.jit(train.update, static_argnums=0)(spec, own_stream, own_hypers, state, batch)
+    for name in ("gain_attention", "bias_attention", "gain_last"):
+        np.testing.assert_array_equal(stepped.params[name], state.params[name])
+    assert not np.array_equal(stepped.params["W_E"], state.params["W_E"])
+
+
+def test_other_seeds_have_other_weights_and_other_layers_too():
+    first, second = (small_trial(seed=seed).state.params for seed in (0, 1))
+    assert not np.array_equal(first["W_K"], second["W_K"]) and not np.array_equal(
+        first["W_K"][0], first["W_K"][1]
+    )
+    assert np.std(first["W_V"]) == pytest.approx(1e-3, rel=0.2)
+
+
+def test_settings_that_do_not_go_together_are_refused():
+    with pytest.raises(UserError, match="heads is 3; allowed: a divisor of the width, 64"):
+        make_trial(dict(heads=3))
+    with pytest.raises(UserError, match="width is 64; allowed: 0 when embedding is 'one_hot'"):
+        make_trial(dict(embedding="one_hot"))
+    with pytest.raises(UserError, match="positions is 100; allowed: 0, or at least 150"):
+        make_trial(dict(positions=100))
+    with pytest.raises(UserError, match="positions is 200; allowed: 0 for infinite documents"):
+        make_trial(dict(positions=200, infinite_documents=True))
+    assert code("layer_norm", "post") == 2
+
+
+def test_a_sweep_of_encoders_has_its_layers_in_a_table_and_both_orders_agree(tmp_path):
+    base = SMALL | dict(optimizer="sgd", learning_rate=0.1, init="default", init_scale=1.0)
+    own = replace(EXPERIMENT, lines=no_lines)
+    axes = product(seed=(0, 1), residual=(True, False), layer_norm=("none", "pre"))
+    one = topicjax.sweep(own, axes, tmp_path / "lane", base, devices=jax.devices()[:2])
+    other = topicjax.sweep(
+        own, axes, tmp_path / "together", base, devices=jax.devices()[:1], order="together"
+    )
+    assert one.details.groupby("layer").size().tolist() == [24, 24]  # 8 trials, 3 records
+    keys = ["trial_id", "step", "layer"]
+    mine, others = (run.details.set_index(keys).sort_index() for run in (one, other))
+    for name in ("norm_v", "attn_same_topic", "loss_uniform", "loss_silent", "norm_k_head2"):
+        np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=1e-3, err_msg=name)
+    rows = one.trajectories.set_index(["trial_id", "step"]).sort_index()
+    assert (
+        rows["eval_loss"].groupby("trial_id").last() < rows["eval_loss"].groupby("trial_id").first()
+    ).all()
+    weights = one.restore(one.trials["trial_id"][0])
+    norms = np.linalg.norm(weights["W_V"], axis=(1, 2))
+    np.testing.assert_allclose(mine.loc[(one.trials["trial_id"][0], 20), "norm_v"], norms, rtol=1e-5)

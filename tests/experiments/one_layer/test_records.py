@@ -1,0 +1,169 @@
+"""Every column of a record against loops over tokens or over pairs of words."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.one_trial import as_lane, only_lane
+
+from topicjax.engine import orders
+from topicjax.experiments.one_layer import kernel, lda, model, records, threefry, train
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
+from topicjax.experiments.one_layer.settings import Stream as AnyStream
+from topicjax.theory.theorems import theorem2_matrix
+
+SPEC = Spec(
+    topics=3,
+    words_per_topic=2,
+    shortest=6,
+    longest=9,
+    batch_size=3,
+    eval_documents=5,
+    embedding="trained",
+    embedding_dim=4,
+    attention_dim=3,
+    attention_biases="trained",
+    output_bias="trained",
+    record_every=10,
+    word_query_probability=1.0,
+)
+Stream = functools.partial(AnyStream, length_min=6, length_max=9)
+STREAM = traced(Stream(seed=4, p_mask=0.4, p_keep=0.3, p_random=0.2, key_visibility="unmasked"))
+HYPERS = traced(Hypers(init_scale=0.7, init="normal", objective="squared"))
+
+
+def record_of(spec: Spec, stream: AnyStream, hypers: Hypers, state: train.State) -> records.Record:
+    """Return the record of a state before its first step."""
+
+    @jax.jit
+    def record(state):
+        source, zero = train.make_source(spec, stream), jnp.int32(0)
+        row = orders.RowState(zero, zero, source, jax.tree.map(lambda leaf: leaf[None], state))
+        lane, one_step = as_lane(hypers), jnp.ones(1, jnp.int32)
+        _, found = orders.lane_at_a_time(EXPERIMENT, spec, stream, lane, row, one_step, num_windows=1)
+        return jax.tree.map(lambda column: column[0], only_lane(found))
+
+    return record(state)
+
+
+@pytest.fixture(scope="module")
+def state() -> train.State:
+    start = jax.jit(functools.partial(train.init, SPEC))(STREAM, HYPERS)
+    rng = np.random.default_rng(0)
+    params = {
+        name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32)
+        for name, leaf in kernel.unpad(SPEC, start.params).items()
+    }
+    return start._replace(params=kernel.pad(params))
+
+
+@pytest.fixture(scope="module")
+def record(state) -> records.Record:
+    return record_of(SPEC, STREAM, HYPERS, state)
+
+
+@pytest.fixture(scope="module")
+def params(state) -> dict[str, np.ndarray]:
+    return {name: np.asarray(leaf) for name, leaf in kernel.unpad(SPEC, state.params).items()}
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def draw(key: jax.Array, num_documents: int) -> lda.Documents:
+    return lda.sample_documents(SPEC, STREAM, lda.topic_words(SPEC, STREAM), threefry.raw(key), num_documents)
+
+
+def held_out() -> lda.Documents:
+    return draw(jax.random.key(lda.EVAL_SEED), 5)
+
+
+def kind(first: int, second: int) -> str:
+    if first == second:
+        return "own"
+    return "same" if (first - 1) // 2 == (second - 1) // 2 else "other"
+
+
+def pair_mean(matrix: np.ndarray, wanted: str) -> float:
+    pairs = itertools.product(range(1, 7), repeat=2)
+    return float(np.mean([matrix[i, j] for i, j in pairs if kind(i, j) == wanted]))
+
+
+def scores(params) -> np.ndarray:
+    """Query x key scores between token types."""
+    K = params["W_K"] @ params["W_E"] + params["b_K"][:, None]
+    Q = params["W_Q"] @ params["W_E"] + params["b_Q"][:, None]
+    return Q.T @ K / 3**0.5
+
+
+def test_loss_split_is_the_token_model_on_the_held_out_documents(record, params):
+    loss = jax.jit(functools.partial(model.token_loss, SPEC, STREAM, HYPERS.objective))
+    assert record.eval_loss == pytest.approx(float(loss(params, held_out())), rel=1e-5)
+    uniform = params | {name: 0 * params[name] for name in ("W_K", "W_Q", "b_K", "b_Q")}
+    assert record.eval_loss_uniform == pytest.approx(float(loss(uniform, held_out())), rel=1e-5)
+    assert record.eval_loss != pytest.approx(float(record.eval_loss_uniform), rel=1e-3)
+
+
+def test_loss_and_gradient_norms_are_those_of_the_next_batch(record, params):
+    key = jax.random.fold_in(lda.stream_keys(4).documents, 0)
+    batch = draw(key, 3)
+    loss, gradient = jax.jit(
+        jax.value_and_grad(lambda p: model.token_loss(SPEC, STREAM, HYPERS.objective, p, batch))
+    )(params)
+    assert record.loss == pytest.approx(float(loss), rel=1e-5)
+    for column, name in (("k", "W_K"), ("q", "W_Q"), ("v", "W_V")):
+        expected = float(np.linalg.norm(gradient[name]))
+        assert getattr(record, f"grad_norm_{column}") == pytest.approx(expected, rel=1e-4)
+
+
+def test_norms(record, params):
+    for column, name in (("k", "W_K"), ("q", "W_Q"), ("v", "W_V"), ("e", "W_E")):
+        expected = np.linalg.norm(params[name])
+        assert getattr(record, f"norm_{column}") == pytest.approx(expected, rel=1e-5)
+
+
+def test_order_parameters_are_means_over_word_pairs(record, params):
+    U = params["W_E"].T @ params["W_V"] @ params["W_E"]
+    S = scores(params)
+    G = params["W_E"].T @ params["W_E"]
+    for matrix, block, diagonal in ((U, "v_block", "v_diag"), (S, "a_topic", "a_self")):
+        own, same, other = (pair_mean(matrix, wanted) for wanted in ("own", "same", "other"))
+        assert getattr(record, block) == pytest.approx(same - other, rel=1e-4)
+        assert getattr(record, diagonal) == pytest.approx(own - same, rel=1e-4)
+    assert record.e_block == pytest.approx(pair_mean(G, "same") - pair_mean(G, "other"), rel=1e-4)
+    assert record.a_mask == pytest.approx(S[0, 1:].mean() - S[0, 0], rel=1e-4)
+    assert record.a_key == pytest.approx(S.mean(axis=0).std(), rel=1e-4)
+    W = theorem2_matrix(3, 2, 0.4, 0.3, 0.2)
+    distance = np.linalg.norm(U - W) / np.linalg.norm(W)
+    assert record.theorem2_distance == pytest.approx(distance, rel=1e-4)
+
+
+def test_attention_between_positions_by_kind_of_pair(record, params):
+    """All ordered pairs of different positions that show words and are keys, one by one."""
+    S, documents, found = scores(params), held_out(), {"own": [], "same": [], "other": []}
+    visible = np.asarray(documents.present_BxN & ~documents.masked_BxN)
+    for shown, is_key in zip(np.asarray(documents.shown_BxN), visible, strict=True):
+        positions = [n for n in range(9) if is_key[n]]
+        for query in positions:
+            weights = np.exp([S[shown[query], shown[n]] for n in positions])
+            for n, weight in zip(positions, weights / weights.sum(), strict=True):
+                if n != query:
+                    found[kind(shown[query], shown[n])].append(weight)
+    assert record.attn_same_word == pytest.approx(np.mean(found["own"]), rel=1e-4)
+    assert record.attn_same_topic == pytest.approx(np.mean(found["same"]), rel=1e-4)
+    assert record.attn_diff_topic == pytest.approx(np.mean(found["other"]), rel=1e-4)
+
+
+def test_columns_without_meaning_are_nan(record):
+    assert np.isnan(record.rotation_v)  # no step ten before step 0
+    spec = Spec(topics=2, words_per_topic=1, shortest=9, longest=9, attention="uniform")
+    stream, hypers = traced(AnyStream(alpha=9.0, length_min=9, length_max=9)), traced(Hypers())
+    uniform = record_of(spec, stream, hypers, train.init(spec, stream, hypers))
+    empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
+    frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block"}
+    one_word_topics = {"v_block", "v_diag", "attn_same_topic"}
+    assert empty - {"rotation_v"} == frozen | one_hot | one_word_topics
+    assert uniform.eval_loss == uniform.eval_loss_uniform
+    assert uniform.a_topic == uniform.a_key == 0

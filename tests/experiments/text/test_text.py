@@ -1,0 +1,370 @@
+"""The encoder on text: windows, masks, rows and losses against plain loops; its sweeps through the engine."""
+
+import functools
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import encoder_reference
+from support.small_corpus import write_corpora
+
+import topicjax
+from topicjax.corpora.corpus import load_corpus
+from topicjax.errors import UserError
+from topicjax.experiments.encoder import layers, model
+from topicjax.experiments.one_layer.lda import Documents
+from topicjax.experiments.text import records, rows, train, windows, word_losses
+from topicjax.experiments.text.experiment import EXPERIMENT
+from topicjax.experiments.text.settings import TRIALS, Hypers, Spec, Stream, make_trial, traced
+from topicjax.sweep import expand, product
+from topicjax.sweep.files import load_sweep
+from topicjax.sweep.overrides import override
+
+TINY = Spec(vocabulary_size=7, context=7, positions=False, width=4, heads=2, layers=2, mask_probability=1.0)
+TINY = replace(TINY, word_query_probability=1.0, eval_windows=5, mlp=5, output_bias="trained")
+PLACED = replace(TINY, positions=True, output_projection=True, layers=1)
+
+
+def ragged_windows() -> Documents:
+    """Five windows of different lengths: one without masked positions, one fully masked."""
+    rng = np.random.default_rng(0)
+    present = np.arange(7)[None, :] < np.array([7, 3, 5, 4, 6])[:, None]
+    word = np.where(present, rng.integers(2, 7, (5, 7)), 0)
+    masked = present & (rng.random((5, 7)) < 0.5)
+    masked[1], masked[2] = False, present[2]
+    kind = rng.random((5, 7))
+    other = np.where(kind < 0.7, rng.integers(2, 7, (5, 7)), word)
+    return Documents(
+        *map(jnp.asarray, (word, np.where(masked, np.where(kind < 0.5, 0, other), word), masked, present))
+    )
+
+
+WINDOWS = ragged_windows()
+
+
+def random_params(spec: Spec, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.normal(size=shape) for name, (_, shape) in model.parameters(spec, Hypers(init=0)).items()
+    }
+
+
+def hypers(norm: str = "none", objective: str = "cross_entropy", **changed: Any) -> Any:
+    return TRIALS.traced(Hypers(layer_norm=norm, objective=objective, **changed))
+
+
+def stream(keys: str = "all") -> Any:
+    return traced(Stream(key_visibility=keys))
+
+
+@functools.cache
+def compiled(spec: Spec):
+    """Return the losses of windows of (hypers, params, stream, gates), and the gradients of eq. (1)."""
+    room = rows.room(spec, 5)
+
+    def made(stream):
+        return rows.from_documents(spec, stream, WINDOWS, WINDOWS.masked_BxN, room)
+
+    def loss(hypers, params, stream, gates):
+        own = made(stream)
+        output = word_losses.outputs(spec, hypers, params, own, room, gates)
+        return word_losses.losses_of_windows(hypers.objective, output, own), own.missing
+
+    def gradients(hypers, params, stream):
+        return word_losses.loss_and_gradients(spec, hypers, params, {}, made(stream), room)
+
+    return jax.jit(loss), jax.jit(gradients)
+
+
+def reference_losses(spec, params, hidden=False, squared=False, **how):
+    documents = [np.asarray(part) for part in WINDOWS]
+    return encoder_reference.loss_of_documents(
+        params, documents, hidden, squared, heads=spec.heads, residual=True, **how
+    )
+
+
+@pytest.mark.parametrize("spec", [TINY, PLACED], ids=["rows by type", "rows by position"])
+def test_losses_are_those_of_plain_loops_over_positions(spec):
+    params, (loss, _) = random_params(spec), compiled(spec)
+    for norm, keys, objective in itertools.product(
+        ("none", "pre"), ("all", "unmasked"), ("cross_entropy", "squared")
+    ):
+        found, missing = loss(hypers(norm, objective), params, stream(keys), layers.open_gates(spec))
+        own = reference_losses(spec, params, keys == "unmasked", objective == "squared", norm=norm)
+        found = np.asarray(found)
+        assert int(missing) <= 0
+        np.testing.assert_allclose(found[found > 0] * len(own), own, rtol=3e-5)
+
+
+@pytest.mark.parametrize("spec", [TINY, PLACED], ids=["rows by type", "rows by position"])
+def test_gradients_are_those_of_plain_loops_over_positions(spec):
+    """A complex step along a random direction of all parameters, exact to machine precision."""
+    params, direction, (_, gradients) = random_params(spec), random_params(spec, 1), compiled(spec)
+    for norm, objective in (("pre", "cross_entropy"), ("post", "squared")):
+        loss, found = gradients(hypers(norm, objective), params, stream())
+        slope = sum(float(np.sum(np.asarray(found[name], float) * direction[name])) for name in params)
+        stepped = {name: params[name] + 1e-30j * direction[name] for name in params}
+        expected = reference_losses(spec, stepped, squared=objective == "squared", norm=norm).mean()
+        assert slope == pytest.approx(expected.imag / 1e-30, rel=1e-4)
+        assert float(loss) == pytest.approx(expected.real, rel=1e-5)
+
+
+def test_rows_by_type_equal_rows_by_position():
+    """Equal positions merged, against every position for itself, without position embeddings."""
+    apart = replace(PLACED, layers=2, output_projection=False)
+    params = random_params(TINY)
+    merged, _ = compiled(TINY)[0](hypers("pre"), params, stream(), layers.open_gates(TINY))
+    still = params | {"W_P": np.zeros((4, 7))}
+    each, _ = compiled(apart)[0](hypers("pre"), still, stream(), layers.open_gates(apart))
+    np.testing.assert_allclose(merged, each, rtol=2e-5)
+    own = rows.from_documents(TINY, stream(), WINDOWS, WINDOWS.masked_BxN, rows.room(TINY, 5))
+    for number in range(5):
+        shown = np.asarray(WINDOWS.shown_BxN)[number][np.asarray(WINDOWS.present_BxN)[number]]
+        found = {
+            int(t): int(n) for t, n in zip(own.token_BxU[number], own.shown_BxU[number], strict=True) if n
+        }
+        assert found == {int(token): int((shown == token).sum()) for token in set(shown)}
+
+
+def test_gates_make_attention_uniform_or_silent():
+    spec, params, loss = TINY, random_params(TINY), compiled(TINY)[0]
+    for layer in range(2):
+        closed = np.ones(2)
+        closed[layer] = 0
+        uniform, _ = loss(hypers(), params, stream(), layers.Gates(closed, np.ones(2)))
+        still = params | {"W_K": params["W_K"] * closed[:, None, None]}  # W^K = 0 in this layer
+        np.testing.assert_allclose(
+            loss(hypers(), still, stream(), layers.open_gates(spec))[0], uniform, rtol=1e-5
+        )
+        silent, _ = loss(hypers(), params, stream(), layers.Gates(np.ones(2), closed))
+        own = reference_losses(spec, params, norm="none", silent=(layer,))
+        silent = np.asarray(silent)
+        np.testing.assert_allclose(silent[silent > 0] * len(own), own, rtol=3e-5)
+
+
+def test_room_is_for_all_but_the_rarest_batches_and_overflow_is_noticed():
+    assert rows.binomial_capacity(64, 0.0) == 0 and rows.binomial_capacity(64, 1.0) == 64
+    drawn = np.random.default_rng(0).binomial(64, 0.15, 10**5)
+    assert drawn.max() <= rows.binomial_capacity(64, 0.15) < 50
+    assert rows.room(replace(TINY, word_query_probability=0.0), 5) == (1, 8)  # [MASK] of each window
+    small = rows.Room(2, 8)
+    own = rows.from_documents(PLACED, stream(), WINDOWS, WINDOWS.masked_BxN, small)
+    masked = np.asarray(WINDOWS.masked_BxN)
+    assert int(own.missing) == max(masked.sum(axis=1).max() - 2, masked.sum() - 8) > 0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The fixture's corpora as the data folder of all tests of this module."""
+    folder = write_corpora(tmp_path_factory.mktemp("text"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOPICJAX_DATA", str(folder))
+        yield folder
+    windows.load.cache_clear()
+
+
+SMALL = dict(
+    corpus="own", vocabulary_size=24, context=8, batch_size=4, eval_windows=6, layers=2, heads=2, width=8,
+    steps=20, record_every=10, learning_rate=0.01, output_bias="trained",
+)  # fmt: skip
+
+
+def own_trial(**changed: Any):
+    trial = make_trial(SMALL | changed)
+    return EXPERIMENT.fit(trial.spec, [trial.stream]), trial
+
+
+def test_windows_are_consecutive_words_of_one_document(data):
+    found = load_corpus("own")
+    lengths = np.diff(found.ends, prepend=0)
+    cut = windows.cut_documents(lengths, 8)
+    assert cut.length.max() <= 8 and cut.length.sum() == len(found.ids)
+    np.testing.assert_array_equal(cut.start[1:], (cut.start + cut.length)[:-1])
+    document = np.searchsorted(found.ends, cut.start, side="right")
+    assert (cut.start + cut.length <= found.ends[document]).all()
+    counts = np.bincount(document)
+    np.testing.assert_array_equal(counts, -(-lengths // 8))  # as few as there can be ...
+    spread = [np.ptp(cut.length[document == d]) for d in range(len(lengths))]
+    assert max(spread) <= 1  # ... and of equal length
+
+
+def test_held_out_documents_are_never_trained_on(data):
+    spec, _ = own_trial()
+    own, found = windows.data(spec).load(), load_corpus("own")
+    number = int(own.number)
+    document = np.searchsorted(found.ends, own.start_W[:number], side="right")
+    assert number > 0 and not set(document) & {9, 19, 29} and set(document) == set(range(30)) - {9, 19, 29}
+    text = np.where(found.ids < spec.vocabulary, found.ids, 1)
+    for words, length in zip(own.held_out_BxN, own.held_out_B, strict=True):
+        places = [
+            start
+            for d in (9, 19, 29)
+            for start in range(found.ends[d - 1], found.ends[d] - length + 1)
+            if (text[start : start + length] == words[:length]).all()
+        ]
+        assert places and not words[length:].any()
+
+
+def test_rare_words_are_unknown_or_left_out(data):
+    found = load_corpus("own")
+    shown, lengths = windows.known_words(found, 10, "shown")
+    kept, fewer = windows.known_words(found, 10, "left_out")
+    assert shown.max() == 9 and (shown == 1).sum() == (found.ids >= 10).sum() > 0
+    np.testing.assert_array_equal(kept, shown[shown > 1])
+    assert fewer.sum() == len(kept) and lengths.sum() == len(shown) and len(fewer) == len(lengths)
+
+
+def test_shapes_are_known_before_the_corpus_is_read(data):
+    for unknown in ("shown", "left_out"):
+        spec, _ = own_trial(unknown=unknown)
+        own = windows.data(spec)
+        loaded = own.load()
+        for name, shape, array in zip(windows.Windows._fields, own.shapes, loaded, strict=True):
+            assert (shape.shape, shape.dtype) == (array.shape, array.dtype), name
+
+
+@functools.cache
+def drawing(spec: Spec):
+    return jax.jit(functools.partial(train.draw_windows, spec)), jax.jit(
+        functools.partial(train.make_source, spec)
+    )
+
+
+def test_batches_depend_on_seed_and_step_alone_and_masks_are_as_asked(data):
+    spec, trial = own_trial(batch_size=64, p_mask=0.3, p_keep=0.2, p_random=0.3)
+    draw, source_of = drawing(spec)
+    own = traced(trial.stream)
+    source = source_of(own, windows.data(spec).load())
+    first, again, later = (draw(own, source, step) for step in (3, 3, 4))
+    np.testing.assert_array_equal(first.shown_BxN, again.shown_BxN)
+    assert not np.array_equal(first.word_BxN, later.word_BxN)
+    other = draw(own, source_of(own._replace(seed=np.int32(1)), windows.data(spec).load()), 3)
+    assert not np.array_equal(first.word_BxN, other.word_BxN)
+    drawn = [draw(own, source, step) for step in range(20)]
+    word, shown, masked, present = (np.stack([np.asarray(d[i]) for d in drawn]) for i in range(4))
+    known = present & (word > 1)
+    assert not masked[~known].any()  # [UNK] is never predicted
+    np.testing.assert_array_equal(shown[~masked], word[~masked])
+    within = 4 * np.sqrt(0.25 / known.sum())
+    assert masked.sum() / known.sum() == pytest.approx(0.3, abs=within)
+    assert (shown[masked] == 0).mean() == pytest.approx(0.5, abs=2 * within)
+    assert (shown == word)[masked].mean() == pytest.approx(0.2 + 0.3 / 22, abs=2 * within)
+    assert shown[masked].max() < 24 and 1 not in shown[masked]
+
+
+def test_the_unigram_line_is_that_of_counting(data):
+    spec, trial = own_trial(p_mask=0.5)
+    found = load_corpus("own")
+    own = windows.data(spec).load()
+    counts = np.ones(24)
+    for document, (start, end) in enumerate(zip([0, *found.ends], found.ends, strict=False)):
+        if document % 10 != 9:
+            for word in found.ids[start:end]:
+                counts[word if word < 24 else 1] += 1
+    counts[:2] = 0
+    documents = train.held_out_documents(spec, traced(trial.stream), own)
+    word, shown, masked, _ = map(np.asarray, documents)
+    means = [
+        np.mean([-np.log(counts[w] / counts.sum()) for w, s, m in zip(*row, strict=True) if m and s == 0])
+        for row in zip(word, shown, masked, strict=True)
+        if (row[2] & (row[1] == 0)).any()
+    ]
+    source = train.make_source(spec, traced(trial.stream), own)
+    parts = np.asarray(source.unigram_KxB)
+    assert parts[0].sum() == pytest.approx(np.mean(means))
+    assert sorted(parts[0][parts[0] > 0] * len(means)) == pytest.approx(sorted(means), rel=1e-5)
+    p = counts / counts.sum()
+    squares = [
+        np.mean([np.sum((np.eye(24)[w] - p) ** 2) for w, s, m in zip(*row, strict=True) if m and s == 0])
+        for row in zip(word, shown, masked, strict=True)
+        if (row[2] & (row[1] == 0)).any()
+    ]
+    assert parts[1].sum() == pytest.approx(np.mean(squares), rel=1e-5)
+
+
+def test_held_out_losses_are_of_positions_that_show_mask(data):
+    spec, trial = own_trial(p_mask=0.5, p_keep=0.3, p_random=0.3, layer_norm="pre")
+    own = traced(trial.stream)
+    source = drawing(spec)[1](own, windows.data(spec).load())
+    params = random_params(spec)
+    found = jax.jit(records.gated_losses, static_argnums=0)(
+        spec, hypers("pre"), source.held_out, source.unigram_KxB, params
+    )
+    documents = train.held_out_documents(spec, own, windows.data(spec).load())
+    word, shown, masked, present = map(np.asarray, documents)
+    shows_mask = masked & (shown == 0)
+    assert (masked & ~shows_mask).any()
+    how = dict(heads=2, residual=True, norm="pre")
+    expected = encoder_reference.loss_of_documents(
+        params, (word, shown, shows_mask, present), False, False, **how
+    )
+    assert float(found["eval_loss"]) == pytest.approx(expected.mean(), rel=2e-5)
+    assert float(found["eval_loss_se"]) == pytest.approx(
+        expected.std(ddof=1) / len(expected) ** 0.5, rel=1e-3
+    )
+    unigram = np.asarray(source.unigram_KxB)[0]
+    apart = len(expected) * unigram[shows_mask.any(axis=1)] - expected
+    assert float(found["eval_context_se"]) == pytest.approx(
+        apart.std(ddof=1) / len(expected) ** 0.5, rel=1e-3
+    )
+    alone = encoder_reference.loss_of_documents(
+        params, (word, shown, shows_mask, present), False, False, uniform=(1,), **how
+    )
+    assert float(found["loss_uniform"][1]) == pytest.approx(alone.mean(), rel=2e-5)
+
+
+def test_a_sweep_on_text_in_both_orders(data, tmp_path):
+    base = SMALL | dict(optimizer="sgd", learning_rate=0.1, init="default", init_scale=1.0, p_mask=0.5)
+    axes = product(seed=(0, 1, 2), layer_norm=("none", "pre"))
+    one = topicjax.sweep("text", axes, tmp_path / "lane", base, devices=jax.devices()[:2])
+    other = topicjax.sweep(
+        "text", axes, tmp_path / "together", base, devices=jax.devices()[:1], order="together"
+    )
+    assert set(one.trials["corpus"]) == {load_corpus("own").about["hash"]}
+    keys = ["trial_id", "step", "layer"]
+    mine, others = (run.details.set_index(keys).sort_index() for run in (one, other))
+    for name in ("norm_v", "entropy_deficit", "loss_uniform", "loss_silent"):
+        np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=2e-3, err_msg=name)
+    losses_ = one.trajectories.set_index(["trial_id", "step"]).sort_index()["eval_loss"].groupby("trial_id")
+    assert losses_.last().mean() < losses_.first().mean()
+    line = one.trajectories["eval_loss_unigram"]
+    assert line.nunique() == 1 and 1 < line.iloc[0] < np.log(24)
+    assert not {"e_block", "attn_same_topic"} & {*one.trajectories, *one.details}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wikipedia", "wikipedia_content"])
+def test_shipped_sweeps_run_on_any_corpus(name, data, tmp_path):
+    named, changes = load_sweep(name), "steps=2 record_every=1 batch_size=4 eval_windows=4 context=8 width=8"
+    small, _ = override(named, [], [f"corpus={name.replace('wikipedia', 'own')}", "mlp=8", *changes.split()])
+    small, _ = override(small, [], ["vocabulary_size=20", "seed=0", "learning_rate=0.01"])
+    trials = expand(small.settings, small.base, small.sweep)
+    assert len({trial.spec for trial in trials}) == 1
+    run = topicjax.sweep("text", small.sweep, tmp_path / "run", small.base, devices=jax.devices()[:1])
+    assert np.isfinite(run.trials["final_eval_loss"]).all() and len(run.trials) == len(trials)
+
+
+def test_bad_settings_are_one_sentence(data):
+    with pytest.raises(UserError, match="corpus is 'nothing'; allowed: the hash of a corpus, or its name"):
+        make_trial(dict(corpus="nothing"))
+    with pytest.raises(UserError, match=r"p_keep \+ p_random is 0.5 \+ 0.5; allowed: a sum below 1"):
+        make_trial(dict(p_keep=0.5, p_random=0.5))
+    with pytest.raises(UserError, match="heads is 3; allowed: a divisor of the width, 64"):
+        make_trial(dict(heads=3))
+    size = len(load_corpus("own").vocabulary)
+    with pytest.raises(UserError, match=f"vocabulary_size is 99; allowed: at most {size}, the words of the"):
+        windows.data(own_trial(vocabulary_size=99)[0]).load()
+    with pytest.raises(
+        UserError, match=r"eval_windows is 500; allowed: at most [0-9]+, the windows in every"
+    ):
+        windows.data(own_trial(eval_windows=500)[0]).load()
+
+
+def test_a_missing_corpus_is_named_before_anything_is_written(data, tmp_path):
+    with pytest.raises(UserError, match=r"the corpus wikipedia is not in .*; to make it: make corpus"):
+        topicjax.sweep("text", product(seed=(0,)), tmp_path / "run", dict(corpus="wikipedia"))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,358 @@
+"""Fail or kill at every file operation of the store: what is left is whole, and the next run finishes it."""
+
+import contextlib
+import errno
+import functools
+import io
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.store_runs import FIRST, SECOND, details_of, files, same, tables, weights
+
+from topicjax.store import checkpoints, lock
+from topicjax.store import files as files_module
+from topicjax.store.files import StoreError
+from topicjax.store.folder import ids_name, part_path
+from topicjax.store.reader import committed, load, status
+from topicjax.store.repair import repair
+from topicjax.store.verify import verify
+from topicjax.store.writer import Writer
+
+CHUNKS = {ids_name(ids): ids for ids in (FIRST, SECOND)}
+STEPS = (2, 4)
+OPERATIONS = (
+    "open",
+    "write",
+    "pwrite",
+    "ftruncate",
+    "fsync",
+    "replace",
+    "rename",
+    "mkdir",
+    "unlink",
+    "rmdir",
+)
+WRITES = ("write", "pwrite")
+Outcome = dict[str, Any]
+
+
+class Killed(BaseException):
+    """The process is gone: from here on no operation has any effect."""
+
+
+class Machine:
+    """Counts file operations that change something; lets one of them fail, or be the last."""
+
+    def __init__(
+        self, last: int = -1, code: int = 0, part: float | None = None, for_good: bool = False
+    ) -> None:
+        """Fail at operation `last` with `code`, or die; if it writes, first write `part` of its bytes."""
+        self.last, self.code, self.part, self.for_good = last, code, part, for_good
+        self.is_dead = False
+        self.names: list[str] = []  # of all operations so far
+
+    def before(self, name: str) -> bool:
+        """Count an operation; return whether it is to be torn, or raise what happens instead of it."""
+        if self.is_dead:
+            raise Killed
+        number = len(self.names)
+        self.names.append(name)
+        is_struck = number == self.last or (self.for_good and 0 <= self.last < number and name != "unlink")
+        if is_struck and self.code:
+            raise OSError(self.code, os.strerror(self.code))
+        if is_struck:
+            self.is_dead = True
+            if self.part is not None and name in WRITES:
+                return True
+            raise Killed
+        return False
+
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an operation of the module os that this machine controls."""
+
+        def operation(*arguments: Any, **options: Any) -> Any:
+            if name == "open" and not arguments[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+                return function(*arguments, **options)
+            if self.before(name):
+                descriptor, data, *rest = arguments
+                function(descriptor, data[: int(len(data) * (self.part or 0))], *rest)
+                raise Killed
+            return None if name == "fsync" else function(*arguments, **options)  # nothing here outlives power
+
+        return operation
+
+    def open(self, descriptor: int, mode: str) -> Any:
+        """Return a file whose writes this machine controls."""
+        machine = self
+
+        class Raw(io.FileIO):
+            def write(self, data: Any) -> int:
+                if machine.before("write"):
+                    super().write(bytes(data)[: int(len(data) * (machine.part or 0))])
+                    raise Killed
+                return super().write(data)
+
+        raw = Raw(descriptor, mode.replace("b", ""))
+        return io.BufferedRandom(raw) if "+" in mode else io.BufferedReader(raw)
+
+
+@contextlib.contextmanager
+def running_on(machine: Machine) -> Iterator[Machine]:
+    """Let the store run on this machine."""
+    release = lock.release
+
+    def release_or_die(path: Path, descriptor: int) -> None:
+        try:
+            release(path, descriptor)
+        except Killed:
+            os.close(descriptor)  # as the kernel does
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OPERATIONS:
+            patch.setattr(os, name, machine.wrap(name, getattr(os, name)))
+        patch.setattr(files_module, "open", machine.open, raising=False)
+        patch.setattr(lock, "release", release_or_die)
+        yield machine
+
+
+def save_plainly(folder: Path, params: Mapping[str, np.ndarray]) -> None:
+    """Stand in for orbax, which takes a tenth of a second: the same names and the same order, plain files."""
+    temporary = folder.with_name(f"{folder.name}{checkpoints.UNFINISHED}")
+    if folder.exists():
+        shutil.rmtree(folder)
+    temporary.mkdir(parents=True)
+    for name, array in params.items():
+        data = io.BytesIO()
+        np.save(data, array)
+        descriptor = os.open(temporary / f"{name}.npy", os.O_CREAT | os.O_WRONLY)
+        os.write(descriptor, data.getvalue())
+        os.close(descriptor)
+    os.rename(temporary, folder)
+    checkpoints.sync_tree(folder)
+
+
+def read_plainly(folder: Path, place: int | slice) -> dict[str, np.ndarray]:
+    return {path.stem: np.load(path)[place] for path in folder.glob("*.npy")}
+
+
+@pytest.fixture
+def plain_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "save", save_plainly)
+    monkeypatch.setattr(checkpoints, "read_trials", read_plainly)
+
+
+def session(folder: Path) -> None:
+    """Do what a run does, from wherever the last one left it."""
+    with Writer(folder, "demo") as writer:
+        plan = writer.write_plan([*FIRST, *SECOND])
+        runs = [{"sweep": "demo", "plan": plan, "planned": 5}]
+        writer.write_manifest(writer.manifest | {"runs": runs})
+        done = committed(folder)
+        left = {chunk: ids for chunk, ids in CHUNKS.items() if not done >= {*ids}}
+        writer.keep_partials(left)
+        for chunk in left:
+            for number in (1, 2):
+                found = writer.load_partial(chunk, {"records": ["loss"]})
+                assert found is None or found[0]["W"].tolist() == [found[1]["number"]] * 3
+                if found is None or found[1]["number"] < number:
+                    writer.save_partial(
+                        chunk, {"W": np.full(3, number)}, {"number": number, "records": ["loss"]}
+                    )
+            for step in STEPS:
+                writer.save_snapshot(chunk, step, chunk_weights(chunk, step))
+            writer.save_end(chunk, {"0": np.arange(len(CHUNKS[chunk]))}, {"trial_ids": CHUNKS[chunk]})
+            writer.commit(chunk, *chunk_tables(chunk))
+        writer.write_manifest(writer.manifest | {"runs": [runs[0] | {"trials": 5}]})
+
+
+@functools.cache
+def chunk_weights(chunk: str, step: int) -> dict[str, np.ndarray]:
+    return weights(len(CHUNKS[chunk]), seed=step, size=4)
+
+
+@functools.cache
+def chunk_tables(chunk: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    ids = CHUNKS[chunk]
+    return *tables(ids, chunk, snapshot_steps=[STEPS] * len(ids)), details_of(ids)
+
+
+def file_names(folder: Path) -> set[str]:
+    """Return the names of all files; orbax gives random ones to some."""
+    return {re.sub("[0-9a-f]{32}", "*", name) for name in files(folder)}
+
+
+def frames(folder: Path) -> list[pd.DataFrame]:
+    run = load(folder)
+    keys = ["trial_id", "step", "layer"]
+    return [
+        run.trials.sort_values(keys[:1]),
+        run.trajectories.sort_values(keys[:2]),
+        run.details.sort_values(keys),
+    ]
+
+
+def check_readers(folder: Path, whole: list[pd.DataFrame]) -> int:
+    """Check that readers see whole chunks with the right numbers only; return how many trials."""
+    try:
+        tables = frames(folder)
+    except StoreError as error:
+        allowed = (
+            "is finished yet",
+            "there is no folder",
+            "is empty",
+            "it has no manifest.json; it holds lock",
+        )
+        assert any(text in str(error) for text in allowed), error
+        return 0
+    ids = set(tables[0]["trial_id"])
+    assert all(ids >= {*chunk} or not ids & {*chunk} for chunk in CHUNKS.values())
+    for mine, other in zip(tables, whole, strict=True):
+        expected = other[other["trial_id"].isin(ids)]
+        pd.testing.assert_frame_equal(mine.reset_index(drop=True), expected.reset_index(drop=True))
+    for chunk, own in CHUNKS.items():
+        for step in STEPS if ids >= {*own} else ():
+            assert same(load(folder).restore(own[-1], step), chunk_weights(chunk, step), len(own) - 1)
+        if ids >= {*own}:
+            assert load(folder).end_states(own[::-1])[0].tolist() == list(range(len(own)))[::-1]
+    assert status(folder).problems == ()
+    return len(ids)
+
+
+def survives(folder: Path, machines: list[Machine], whole: list[pd.DataFrame], names: set[str]) -> bool:
+    """Run the session on each machine, then undisturbed; return whether a machine struck, all being well."""
+    for machine in machines:
+        try:
+            with running_on(machine):
+                session(folder)
+        except (Killed, StoreError):
+            check_readers(folder, whole)
+    with running_on(Machine()):  # quick: without fsync
+        session(folder)
+    assert check_readers(folder, whole) == 5
+    assert verify(folder).problems == []
+    assert file_names(folder) == names
+    assert not [path for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())][
+        1:
+    ]  # partial
+    return any(len(machine.names) > machine.last >= 0 for machine in machines)
+
+
+def uninterrupted(folder: Path) -> tuple[Machine, list[pd.DataFrame], set[str]]:
+    """Return what a session does and leaves if nothing happens."""
+    with running_on(Machine()) as machine:
+        session(folder)
+    return machine, frames(folder), file_names(folder)
+
+
+def try_all(tmp_path: Path, cases: Iterable[list[Machine]]) -> str:
+    """Try every case; return the count of those tried and survived, or raise with those that failed."""
+    _, whole, names = uninterrupted(tmp_path / "whole")
+    tried, failed = 0, []
+    for number, machines in enumerate(cases):
+        folder = tmp_path / f"run{number}"
+        try:
+            tried += survives(folder, machines, whole, names)
+        except Exception as error:
+            failed.append(f"{[machine.last for machine in machines]}: {type(error).__name__}: {error!s:.300}")
+        shutil.rmtree(folder, ignore_errors=True)
+    assert not failed, f"tried {tried}, failed {len(failed)}: {failed[:5]}"
+    return f"tried {tried}, survived {tried}, failed 0"
+
+
+MODES: dict[str, Callable[[int], Machine]] = {
+    "fail": lambda number: Machine(number, code=(errno.ENOSPC, errno.EIO)[number % 2]),
+    "fail for good": lambda number: Machine(number, code=errno.ENOSPC, for_good=True),
+    "kill": Machine,
+    "torn in the middle": lambda number: Machine(number, part=0.5),
+    "torn before the last byte": lambda number: Machine(number, part=0.9999),
+}
+
+
+@pytest.fixture
+def operations(tmp_path: Path, plain_snapshots: None) -> list[str]:
+    names = uninterrupted(tmp_path / "counted")[0].names
+    assert {"open", "write", "pwrite", "fsync", "replace", "rename", "mkdir", "unlink"} <= {*names}
+    return names
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[pytest.mark.slow] * (mode == "fail")) for mode in MODES]
+)
+def test_every_file_operation_may_be_the_last(
+    tmp_path: Path, operations: list[str], mode: str, record_property: Any
+):
+    numbers = [n for n, name in enumerate(operations) if "torn" not in mode or name in WRITES]
+    numbers = numbers[::3] if mode == "fail for good" else numbers
+    counts = try_all(tmp_path, [[MODES[mode](number)] for number in numbers])
+    record_property(mode, counts)
+    print(f"{mode}: {counts}; {len(operations)} operations")
+
+
+@pytest.mark.slow
+def test_runs_that_are_struck_again_and_again(tmp_path: Path, operations: list[str], record_property: Any):
+    """Chains of up to five interruptions of any kind, each at a random moment of what was left to do."""
+    rng, modes = np.random.default_rng(0), [*MODES.values()]
+    cases = [
+        [
+            modes[rng.integers(len(modes))](int(rng.integers(len(operations) // 2)))
+            for _ in range(rng.integers(2, 6))
+        ]
+        for _ in range(1000)
+    ]
+    cases += [[MODES["fail for good"](number)] for number in range(len(operations))]
+    counts = try_all(tmp_path, cases)
+    record_property("chains", counts)
+    print(f"chains: {counts}")
+
+
+def all_bytes(folder: Path) -> set[bytes]:
+    return {path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_repair_that_is_struck_can_be_repeated(tmp_path: Path, plain_snapshots: None, record_property: Any):
+    """Weights, manifest and journal are damaged and a part is missing; repair is struck at each operation."""
+    _, whole, names = uninterrupted(tmp_path / "whole")
+    tried, number, machine = 0, 0, Machine()
+    while machine.last < len(machine.names):
+        for mode in ("kill", "fail", "torn in the middle"):
+            folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
+            part_path(folder / "trials", ids_name(SECOND)).unlink()
+            damaged = folder.glob(f"checkpoints/{ids_name(FIRST)}/*/*")
+            for path in (folder / "journal.log", folder / "manifest.json", *damaged):
+                data = path.read_bytes()
+                path.write_bytes(data[:-3] + b"x" + data[-2:])
+            before = all_bytes(folder)
+            machine = MODES[mode](number)
+            with contextlib.suppress(Killed, StoreError), running_on(machine):
+                repair(folder)
+            with running_on(Machine()):
+                repair(folder)
+                assert before <= all_bytes(folder), (mode, number)
+                assert verify(folder).problems == [], (mode, number)
+                session(folder)
+            assert check_readers(folder, whole) == 5 and verify(folder).problems == [], (mode, number)
+            left = {name for name in file_names(folder) if not name.startswith("set_aside")}
+            assert left == names, (mode, number)
+            shutil.rmtree(folder)
+            tried += 1
+        number += 1
+    counts = f"tried {tried}, survived {tried}, failed 0"
+    record_property("repair", counts)
+    print(f"repair: {counts}")
+
+
+def test_real_snapshots_survive_too(tmp_path: Path, record_property: Any):
+    """Orbax itself, at some of the operations that it and the store do in Python."""
+    machine = uninterrupted(tmp_path / "counted")[0]
+    total = len(machine.names)
+    counts = try_all(tmp_path, [[MODES["kill"](number)] for number in range(0, total, max(1, total // 12))])
+    record_property("orbax", counts)
+    print(f"orbax: {counts}; {total} operations")

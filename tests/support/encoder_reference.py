@@ -1,0 +1,83 @@
+"""The encoder once more, as plain loops over positions and heads: independent of JAX, rows and batching.
+
+Works on complex numbers too, so that a complex step gives directional derivatives to machine precision.
+"""
+
+import numpy as np
+from support.reference import position_loss
+
+
+def layer_norm(x, gain, bias):
+    centred = x - x.mean()
+    return centred / np.sqrt((centred**2).mean() + 1e-5) * gain + bias
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def attend(params, layer, heads, states, keys, query, uniform):
+    """Return the joined output of all heads at one position, and the attention of each head to the keys."""
+    joined, attention = [], []
+    size = len(states[0]) // heads
+    for head in range(heads):
+        own = slice(head * size, (head + 1) * size)
+        q = params["W_Q"][layer][own] @ states[query]
+        scores = [(params["W_K"][layer][own] @ states[n]) @ q / np.sqrt(size) for n in keys]
+        scores = [0 * score for score in scores] if uniform else scores
+        weights = np.array([np.exp(score - max(np.real(scores))) for score in scores])
+        weights = weights / weights.sum() if keys else weights
+        values = [params["W_V"][layer][own] @ states[n] for n in keys]
+        joined.append(sum((w * v for w, v in zip(weights, values, strict=True)), np.zeros(size)))
+        attention.append(weights)
+    return np.concatenate(joined), attention
+
+
+def encode(params, shown, keys, *, heads, residual, norm, uniform=(), silent=()):
+    """Return the outputs of all positions, and the attention of each layer, position and head."""
+    layers = len(params["W_K"])
+    W_E = params.get("W_E", np.eye(len(params["b_pred"])))
+    states = [W_E[:, token] for token in shown]
+    if "W_P" in params:
+        states = [state + params["W_P"][:, place] for place, state in enumerate(states)]
+    attentions = []
+
+    def sublayer(states, kind, layer, function):
+        gain, bias = params[f"gain_{kind}"][layer], params[f"bias_{kind}"][layer]
+        inside = [layer_norm(x, gain, bias) for x in states] if norm == "pre" else states
+        added = [(x if residual else 0 * x) + function(inside, n) for n, x in enumerate(states)]
+        return [layer_norm(x, gain, bias) for x in added] if norm == "post" else added
+
+    for layer in range(layers):
+        seen = []
+
+        def attention(inside, query, layer=layer, seen=seen):
+            joined, weights = attend(params, layer, heads, inside, keys, query, layer in uniform)
+            seen.append(weights)
+            projected = params["W_O"][layer] @ joined if "W_O" in params else joined
+            return 0 * projected if layer in silent else projected
+
+        def mlp(inside, query, layer=layer):
+            hidden = gelu(params["W_1"][layer] @ inside[query] + params["b_1"][layer])
+            return params["W_2"][layer] @ hidden + params["b_2"][layer]
+
+        states = sublayer(states, "attention", layer, attention)
+        states = sublayer(states, "mlp", layer, mlp) if "W_1" in params else states
+        attentions.append(seen)
+    if norm == "pre":
+        states = [layer_norm(x, params["gain_last"], params["bias_last"]) for x in states]
+    head = params.get("W_head", W_E.T)
+    return [head @ x + params["b_pred"] for x in states], attentions
+
+
+def loss_of_documents(params, documents, hidden_keys, squared, **how):
+    """Return the mean loss over the masked positions of each document that has any."""
+    word, shown, masked, present = documents
+    means = []
+    for d in range(len(word)):
+        length = int(present[d].sum())
+        keys = [n for n in range(length) if not (hidden_keys and masked[d, n])]
+        outputs, _ = encode(params, shown[d, :length], keys, **how)
+        losses = [position_loss(outputs[n], word[d, n], squared) for n in range(length) if masked[d, n]]
+        means += [sum(losses) / len(losses)] if losses else []
+    return np.array(means)

@@ -1,0 +1,83 @@
+"""Shared by tests: CASES ..."""
+
+import numpy as np
+from support.synthetic_runs import (
+    STEP,
+    TWO_STAGE,
+    case,
+    lag_for,
+    ramp,
+    saturating,
+)
+
+CASES = {
+    "not finite": ("diverged", case(np.where(STEP > 500, np.nan, 0.5), 0)),
+    "infinite": ("diverged", case(0, np.where(STEP == 500, -np.inf, 0))),
+    "engine says so": ("diverged", case(*TWO_STAGE, status="diverged")),
+    "ends above the start": ("collapsed", case(np.where(STEP > 880, -0.06, 0.79 * ramp(0, 100)), 0)),
+    "got far, ends above the start": ("V-only", case(np.where(STEP > 880, -0.06, 0.9 * ramp(0, 100)), 0)),
+    "ends just above the start": (
+        "unfinished",
+        case(np.where(STEP > 880, -0.04, 0.79 * ramp(0, 100)), 0),
+    ),
+    "was above the start": ("V-only", case(np.where(STEP < 500, -3 * ramp(0, 10), 1), 0)),
+    "nothing moves": ("no-learning", case(0, 0)),
+    "hardly learns": ("no-learning", case(0.09 * ramp(0, 100), 0)),
+    "learns a little": ("unfinished", case(0.11 * ramp(0, 100), 0)),
+    "learns late": ("unfinished", case(0.79 * ramp(0, 1000), 0)),
+    "only a spike": ("unfinished", case(np.where(STEP == 500, 1, 0.5 * ramp(0, 100)), 0)),
+    "V only": ("V-only", case(ramp(0, 100), 0)),
+    "V only, bare": ("V-only", case(0.81 * ramp(0, 100), 0.09 * ramp(0, 100), a_topic=0.09)),
+    "V only by loss, topics seen": ("stage 2 begun", case(ramp(0, 100), 0, a_topic=0.11)),
+    "a little gain": ("stage 2 begun", case(ramp(0, 100), 0.11 * ramp(400, 600), a_topic=0)),
+    "not quite half the gain": ("stage 2 begun", case(ramp(0, 100), 0.49 * ramp(400, 600), a_topic=1)),
+    "half the gain": ("two-stage", case(ramp(0, 100), 0.51 * ramp(400, 600), a_topic=1)),
+    "half the gain, few topics": (
+        "two-stage, non-topical",
+        case(ramp(0, 100), 0.51 * ramp(400, 600), a_topic=0.49),
+    ),
+    "compensated": ("compensated", case(0.7 * ramp(0, 100), ramp(0, 100))),
+    "just not compensated": ("simultaneous", case(0.81 * ramp(0, 100), ramp(0, 100))),
+    "two stages": ("two-stage", case(*TWO_STAGE)),
+    "attention first": ("reversed", case(ramp(400, 600), ramp(0, 100))),
+    "together": ("simultaneous", case(ramp(0, 500), ramp(0, 500))),
+    "Theta .91": ("two-stage", case(saturating(0, 99, STEP), saturating(99 * lag_for(0.91), 99))),
+    "Theta .89": ("V leads", case(saturating(0, 99, STEP), saturating(99 * lag_for(0.89), 99))),
+    "Theta .71": ("V leads", case(saturating(0, 99, STEP), saturating(99 * lag_for(0.71), 99))),
+    "Theta .69": (
+        "simultaneous",
+        case(saturating(0, 99, STEP), saturating(99 * lag_for(0.69), 99)),
+    ),
+    "Theta .31": ("simultaneous", case(saturating(99 * lag_for(0.69), 99), saturating(0, 99))),
+    "Theta .29": ("attention leads", case(saturating(99 * lag_for(0.71), 99), saturating(0, 99))),
+    "Theta .09": ("reversed", case(saturating(99 * lag_for(0.91), 99), saturating(0, 99))),
+    "uniform attention": ("V-only", case(ramp(0, 100), 0, attention="uniform")),
+    "uniform, slow": ("unfinished", case(0.5 * ramp(0, 100), 0, attention="uniform")),
+    "uniform, no learning": ("no-learning", case(0, 0, attention="uniform")),
+    "uniform, lost": ("collapsed", case(-1 * ramp(0, 9), 0, attention="uniform")),
+    "frozen V": ("attention-only", case(1, ramp(0, 100), value="blocks")),
+    "frozen V, poor": ("attention-only", case(0.3, ramp(0, 100), value="identity")),
+    "frozen V, idle": ("no-learning", case(1, 0, value="blocks")),
+    "frozen V, lost": ("collapsed", case(1, -1 * ramp(0, 100), value="blocks")),
+    "frozen V, noise": (
+        "attention-only",
+        case(1, 0.2 * ramp(0, 9) - 0.2 * ramp(500, 509), value="blocks"),
+    ),
+    "frozen V, trained embedding": (
+        "two-stage",
+        case(*TWO_STAGE, value="identity", embedding="trained"),
+    ),
+    "all frozen": ("no-learning", case(1, 0, value="identity", attention="uniform")),
+    "frozen V, only hurt": (
+        "no-learning",
+        case(1, -0.1 * ramp(0, 100), value="blocks", lines=dict(line_stage2=np.nan)),
+    ),
+    "uniform, no line": (
+        "V-only",
+        case(ramp(0, 100), 0, attention="uniform", lines=dict(line_stage1=np.nan)),
+    ),
+    "last record above the start": ("V-only", case(np.where(STEP == 1000, -2, ramp(0, 100)), 0)),
+    "no line": ("unscored", case(*TWO_STAGE, lines=dict(line_stage1=np.nan))),
+    "no line, lost": ("diverged", case(np.nan, 0, lines=dict(line_stage1=np.nan))),
+    "starts below the line": ("unscored", case(*TWO_STAGE, lines=dict(line_stage1=4.7))),
+}
