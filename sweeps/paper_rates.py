@@ -16,6 +16,7 @@ trained embeddings begin at the default of linear layers, W^V of Figure 2 near z
 
 from topicjax.sweep import chain, product
 
+EXPERIMENT = "one_layer"
 BASE = dict(
     learning_rate=0.01, output_bias="trained", attention_biases="trained", steps=2000, record_every=20
 )

@@ -12,6 +12,7 @@ Expect:   it survives more masking, shorter documents, fewer topics and words, a
 
 from topicjax.sweep import chain, product
 
+EXPERIMENT = "one_layer"
 BASE = dict(
     optimizer="sgd",
     objective="cross_entropy",

@@ -7,6 +7,7 @@ Expect:   every file of a real run; the numbers mean nothing.
 
 from topicjax.sweep import chain, product
 
+EXPERIMENT = "one_layer"
 BASE = dict(
     topics=4,
     words_per_topic=3,

@@ -12,6 +12,7 @@ Expect:   with W^V frozen alpha' is 5.86, 7.25, 8.11, the best attention to with
 
 from topicjax.sweep import product
 
+EXPERIMENT = "one_layer"
 BASE = dict(
     documents="tau",
     infinite_documents=True,

@@ -8,6 +8,7 @@ Expect:   the borders of the regions that two_stage only suggests, as fine as a 
 
 from topicjax.sweep import chain, logspace, product
 
+EXPERIMENT = "one_layer"
 BASE = dict(until="decided", record_every=20)
 REFINE = dict(axes=("learning_rate", "init_scale"), levels=2)
 SGD, ADAM = product(optimizer="sgd", steps=4000), product(optimizer="adam", steps=2000)

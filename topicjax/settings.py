@@ -20,7 +20,7 @@ from topicjax.errors import UserError, shown
 
 MAX_WHOLE = 2**63  # no array holds larger integers
 MAX_INT32 = 2**31 - 1  # compiled programs count in int32 ...
-FORM = 'Annotated[type, kind, "one line of help"], with at most one Role and one Only'
+FORM = 'Annotated[type, kind, "one line of help"], with at most one Role and one Only, or a Literal or bool'
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # ... and in float32
 
 
@@ -283,9 +283,10 @@ def read_field(name: str, hint: Any, default: Any) -> Setting:
         kinds.append(Choice(get_args(base)))
     elif base is bool:
         kinds.append(Flag())
-    if len(kinds) != 1 or len(texts) != 1 or len(roles) > 1 or len(only) > 1:
+    if len(kinds) != 1 or len(texts) > 1 or len(roles) > 1 or len(only) > 1:
         raise UserError(f"setting {name} is declared by {shown(hint)}; allowed: {FORM}")
-    return Setting(name, kinds[0], default, texts[0], roles[0] if roles else None, only[0] if only else None)
+    text, role = texts[0] if texts else "", roles[0] if roles else None
+    return Setting(name, kinds[0], default, text, role, only[0] if only else None)
 
 
 def is_number(value: Any) -> bool:

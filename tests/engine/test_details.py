@@ -51,44 +51,32 @@ class Hypers(NamedTuple):
     rate: Annotated[Any, Real(low=0), "layer l is multiplied by 1 - rate l^4 in every step"] = 0.01
 
 
-class Record(NamedTuple):
-    first: Any
-    size: Any  # of each layer
-    slope: Any  # what the next step takes from each layer
-
-
 def powers(spec: Spec) -> jax.Array:
     return jnp.arange(1, spec.depth + 1, dtype=jnp.float32) ** 4
 
 
-def measure(spec, stream, hypers, source, state, batch, made) -> Record:
-    return Record(state[0], state, made)
+def measure(spec, stream, hypers, source, state, batch, made) -> dict[str, Any]:
+    """Measure the first layer, the size of each, and what the next step takes from each."""
+    return dict(first=state[0], size=state, slope=made)
 
 
-def decider(lines: Any) -> Any:
-    """Return a rule that ends a trial once its second layer is small: it sees records x places."""
-
-    def decide(trial: Any, records: Any) -> str:
-        assert records["size"].shape == (len(records["first"]), trial.spec.depth)
-        return "small" if abs(records["size"][-1, 1]) < SMALL else ""
-
-    return decide
+def decided(trial: Any, records: Any, references: Any) -> str:
+    """End a trial once its second layer is small: the rule sees records x places."""
+    assert records["size"].shape == (len(records["first"]), trial.spec.depth)
+    return "small" if abs(records["size"][-1, 1]) < SMALL else ""
 
 
 EXPERIMENT = Experiment(
     settings=TrialSettings("layers", Spec, Stream, Hypers),
-    Record=Record,
-    source=lambda spec, stream: (),
-    batch=lambda spec, stream, source, step: (),
     init=lambda spec, stream, hypers: jnp.full(spec.depth, 1.0 + stream.seed),
-    update=lambda spec, stream, hypers, state, batch: (
+    update=lambda spec, stream, hypers, state, batch, step: (
         state * (1 - hypers.rate * powers(spec)),
         hypers.rate * powers(spec) * state,
     ),
     measure=measure,
     weights=lambda spec, state: {"x": state},
-    decider=decider,
-    detail="layer",
+    decided=decided,
+    details=("layer",),
 )
 RATES = (0.01, 0.02, 1.0)  # at 1 the first layer is 0 at once, and the others grow beyond float32
 SWEEP = product(depth=(1, 3), seed=range(2), rate=RATES)
@@ -147,14 +135,14 @@ def test_details_follow_their_closed_forms_at_every_depth(run):
             assert not np.isfinite(found[~finite]).any()
 
 
-def test_a_layer_that_is_not_finite_makes_the_trial_diverge(run):
+def test_a_layer_that_is_not_finite_makes_the_trial_diverge(run, tmp_path):
     """The third layer is (-80)^t: 81 x 80^20 is beyond float32, 81 x 80^18 is not, nor is 15^20."""
     lost = run.trials.query("rate == 1 and depth == 3")
     assert set(lost["status"]) == {"diverged"} and set(lost["diverged_step"]) == {20.0}
     assert np.isfinite(lost["final_first"]).all()
     assert set(run.trials.drop(lost.index)["status"]) == {"ok"}
-    deaf = Experiment(**vars(EXPERIMENT) | dict(healthy=("first",)))
-    assert deaf.healthy_columns == ("first",) and EXPERIMENT.healthy_columns == Record._fields
+    deaf = train(tmp_path / "run", product(rate=1.0), replace(EXPERIMENT, healthy=("first",)))
+    assert deaf.trials["status"].tolist() == ["ok"]
 
 
 def test_both_orders_agree(run, tmp_path):
@@ -184,7 +172,7 @@ def test_more_steps_go_on_and_take_the_details_along(run, tmp_path, capsys):
     assert_same(longer.select(longer.trials.query("steps == 40")["trial_id"].tolist()), run)
 
 
-def test_the_decider_sees_them_and_decided_trials_keep_theirs(tmp_path):
+def test_the_rule_sees_them_and_decided_trials_keep_theirs(tmp_path):
     """Layer 2 of rate 0.02 is 0.68^t, below 0.05 from step 8 on; asked at step 20.  That of 0.01 is not."""
     sweep = product(rate=RATES[:2])
     for steps in (20, 60):
@@ -204,33 +192,34 @@ def test_disk_is_asked_for_them():
     assert [costs.disk_bytes(group)["records"] for group in groups] == [21 * 4 * 3, 21 * 4 * 7]
 
 
-def with_record(detail: str = "layer", **fields: Any) -> Experiment:
-    """Return the experiment with other fields of its Record, each a function of depth."""
-    Other = NamedTuple("Other", [(name, Any) for name in fields])
+def with_record(details: Any = ("layer",), **fields: Any) -> Experiment:
+    """Return the experiment with other columns, each a function of depth."""
 
     def measure(spec, *_):
-        return Other(*(jnp.zeros(shape(spec.depth)) for shape in fields.values()))
+        return {name: jnp.zeros(shape(spec.depth)) for name, shape in fields.items()}
 
-    return replace(EXPERIMENT, Record=Other, measure=measure, detail=detail)
+    return replace(EXPERIMENT, measure=measure, details=details)
 
 
 REFUSED = {
-    r"norm of the Record of layers has shape \(1,\); allowed: a scalar, or one value per place of an index": (
-        with_record("", loss=lambda depth: (), norm=lambda depth: (depth,))
+    r"norm of layers has shape \(1,\); allowed: a number, or one value per place of an index": (
+        with_record((), loss=lambda depth: (), norm=lambda depth: (depth,))
     ),
-    r"norm of the Record of layers has shape \(2, 1\); allowed: a scalar, or one value per": with_record(
+    r"norm of layers has shape \(2, 1\); allowed: a number, or an array with an axis per": with_record(
         norm=lambda depth: (2, depth)
     ),
-    r"norm of the Record of layers has shape \(0,\); allowed: a scalar, or one value": with_record(
+    r"norm of layers has shape \(0,\); allowed: a number, or an array": with_record(
         norm=lambda depth: (depth - 1,)
     ),
-    r"arrays of the Record of layers have different numbers of values \(norm 1, gap 2\); allowed: one": (
+    r"norm and gap of layers have 1 and 2 values per layer; allowed: as many for all": (
         with_record(norm=lambda depth: (depth,), gap=lambda depth: (depth + 1,))
     ),
-    r"detail='layer', and not the same arrays in every program; allowed": with_record(
+    r"programs of layers measure different columns \(gap\); allowed: the same columns": with_record(
         norm=lambda depth: (depth,), gap=lambda depth: (3,) if depth == 3 else ()
     ),
-    r"detail='layer', .* at least one of them": with_record(norm=lambda depth: ()),
+    r"details of layers is .* no column is an array": with_record(norm=lambda depth: ()),
+    r"measure of layers has a column 'depth'; allowed: letters": with_record((), depth=lambda depth: ()),
+    r"measure of layers has a column 'layer'; allowed: letters": with_record(layer=lambda depth: (depth,)),
 }
 
 
@@ -241,19 +230,128 @@ def test_records_that_are_no_table_are_refused_before_anything_is_made(sentence,
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["size", "depth", "step", "trial_id", "a layer"])
+@pytest.mark.parametrize("name", ["depth", "step", "trial_id", "a layer", "layer"])
 def test_an_index_that_cannot_be_a_column_is_refused(name):
-    with pytest.raises(
-        UserError, match=rf"detail of layers is '{name}'; allowed: letters, digits and _, and"
-    ):
-        replace(EXPERIMENT, detail=name)
+    with pytest.raises(UserError, match=rf"details of layers has '{name}'; allowed: letters, digits and _, "):
+        replace(EXPERIMENT, details=("layer", name))
+
+
+def test_columns_over_two_indices_have_a_row_per_pair(tmp_path):
+    """A column with the first index only repeats its value along the second; more steps go on from both."""
+
+    def measure(spec, stream, hypers, source, state, batch, made):
+        heads = state[:, None] * jnp.arange(1.0, 3.0)[None, :]
+        return dict(first=state[0], size=state, score=heads)
+
+    own = replace(EXPERIMENT, measure=measure, details=("layer", "head"), decided=None)
+    train(tmp_path / "run", product(depth=(1, 3)), own, base=dict(steps=20))
+    found = train(tmp_path / "run", product(depth=(1, 3)), own)
+    for trial_id, row in found.trials.query("steps == 40").set_index("trial_id").iterrows():
+        frame = found.details[found.details["trial_id"] == trial_id]
+        assert list(frame.columns[:4]) == ["trial_id", "step", "layer", "head"]
+        steps = np.arange(0, 41, 2)
+        grid = [(s, a, b) for s in steps for a in range(1, row["depth"] + 1) for b in (1, 2)]
+        assert list(zip(frame["step"], frame["layer"], frame["head"], strict=True)) == grid
+        size = expected(row, steps)[0]
+        np.testing.assert_allclose(frame["size"], np.repeat(size.ravel(), 2), rtol=2e-5)
+        np.testing.assert_allclose(frame["score"], np.repeat(size.ravel(), 2) * frame["head"], rtol=2e-5)
+
+
+def test_rare_columns_are_nan_between_and_final_values_are_the_last_that_were_measured(tmp_path):
+    @dataclass(frozen=True)
+    class Rare(Spec):
+        rare_every: Annotated[int, Whole(1), "records from one rare measurement to the next"] = 3
+
+    own = replace(
+        EXPERIMENT,
+        settings=TrialSettings("rare", Rare, Stream, Hypers),
+        measure_rarely=lambda spec, stream, hypers, source, state, batch, made: dict(
+            total=state.sum(), double=2 * state
+        ),
+    )
+    for order in ("lane", "together"):
+        found = train(tmp_path / order, product(rate=(0.01, 0.02)), own, order=order)
+        for _, row in found.trials.iterrows():
+            records = found.trajectories[found.trajectories["trial_id"] == row["trial_id"]].set_index("step")
+            steps = np.arange(0, 41, 2)
+            size = expected(row, steps)[0]
+            is_due = np.arange(len(steps)) % 3 == 0
+            np.testing.assert_allclose(
+                records["total"], np.where(is_due, size.sum(axis=1), np.nan), rtol=2e-5
+            )
+            assert row["status"] == "ok" and row["final_total"] == records["total"].loc[36]
+            layers = found.details[found.details["trial_id"] == row["trial_id"]]["double"].to_numpy()
+            wanted = np.where(is_due[:, None], 2 * size, np.nan).ravel()
+            np.testing.assert_allclose(layers, wanted, rtol=2e-5)
+    with pytest.raises(UserError, match="has measure_rarely and its Spec no rare_every; allowed"):
+        replace(EXPERIMENT, measure_rarely=own.measure_rarely)
+    with pytest.raises(UserError, match="measure_rarely of rare has total of type int32; allowed: float"):
+        train(tmp_path / "new", experiment=replace(own, measure_rarely=lambda *_: dict(total=jnp.int32(1))))
+
+
+def test_an_update_knows_its_step(tmp_path):
+    def update(spec, stream, hypers, state, batch, step):
+        return state + jnp.where(step < 10, step, 0), None
+
+    own = replace(
+        EXPERIMENT,
+        update=update,
+        measure=lambda spec, stream, hypers, source, state, *_: dict(first=state[0]),
+        details=(),
+        decided=None,
+    )
+    for order in ("lane", "together"):
+        found = train(tmp_path / order, product(seed=(0, 1)), own, order=order)
+        steps = np.arange(0, 41, 2)
+        summed = np.array([sum(range(min(step, 10))) for step in steps])
+        for _, row in found.trials.iterrows():
+            mine = found.trajectories.query("trial_id == @row.trial_id")["first"]
+            np.testing.assert_array_equal(mine, 1 + row["seed"] + summed)
+
+
+def test_a_state_that_changes_its_shape_is_refused_in_a_sentence(tmp_path):
+    for update, sentence in {
+        lambda *given: (given[3][:1], None): r"update of layers returns the state as float32\[1\], and init",
+        lambda *given: ((given[3], 1), None): "update of layers returns a state of another structure",
+    }.items():
+        with pytest.raises(UserError, match=sentence):
+            train(tmp_path / "run", product(depth=3), replace(EXPERIMENT, update=update))
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_one_shot_function_has_static_settings_and_lengths_of_its_own(tmp_path):
+    @dataclass(frozen=True)
+    class Static:
+        power: Annotated[int, Whole(1), "of the metric"] = 1
+        steps: Annotated[int, Whole(1), "entries"] = 3
+        record_every: Annotated[int, Whole(1), "entries from one record to the next"] = 1
+
+    def powers(spec, hypers, key):
+        def body(carry, entry):
+            matrix = jnp.ones((100, 100)) @ jnp.ones((100, 100))
+            return carry + matrix[0, 0], hypers.rate * entry**spec.power
+
+        last, metric = jax.lax.scan(body, 0.0, jnp.arange(1.0, spec.steps + 1))
+        return last, {"metric": metric}
+
+    own = one_shot("powers", powers, Hypers, ("metric",), Spec=Static, weights=lambda state: {"last": state})
+    found = train(tmp_path / "run", product(power=(1, 2), steps=(2, 3), rate=2.0), own)
+    for _, row in found.trials.iterrows():
+        mine = found.trajectories.query("trial_id == @row.trial_id")["metric"].tolist()
+        entries = [2.0 * n ** row["power"] for n in range(1, row["steps"] + 1)]
+        assert mine == [entries[0], *entries] and found.restore(row["trial_id"])["last"] == 100 * row["steps"]
+    spec = Static(steps=200)
+    assert costs.step_flops(own, spec) == pytest.approx(2 * 100**3, rel=0.1)
+    short = one_shot("short", lambda *_: ((), {"metric": jnp.ones(2)}), Hypers, ("metric",), 3)
+    with pytest.raises(UserError, match=r"metric metric of short has shape \(2,\); allowed: 3 entries"):
+        train(tmp_path / "new", product(rate=2.0), short)
 
 
 def test_a_one_shot_function_may_have_them(tmp_path):
     def twice(hypers, key):
         return (), {"loss": jnp.arange(3.0), "norm": hypers.rate * jnp.arange(6.0).reshape(3, 2)}
 
-    experiment = one_shot("twice", twice, Hypers, ("loss", "norm"), 3, detail="part")
+    experiment = one_shot("twice", twice, Hypers, ("loss", "norm"), 3, details=("part",))
     run = train(tmp_path / "run", product(rate=2.0), experiment)
     assert run.details["part"].tolist() == [1, 2] * 4
     assert run.details["norm"].tolist() == [0, 2, 0, 2, 4, 6, 8, 10]

@@ -18,7 +18,7 @@ from topicjax.engine.layout import Layout, choose_devices, layout_of, requested_
 from topicjax.engine.plan import make_groups, parse_snapshots
 from topicjax.engine.progress import Progress
 from topicjax.errors import UserError
-from topicjax.experiments import load_experiment, no_lines
+from topicjax.experiments import load_experiment
 from topicjax.experiments.one_layer import lda, model
 from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
 from topicjax.experiments.one_layer.settings import (
@@ -312,7 +312,7 @@ NAMES = [
 def test_shipped_sweeps_run(name, tmp_path):
     named = load_sweep(name)
     small, _ = override(named, [], SMALL)
-    own = replace(load_experiment(named.experiment), lines=no_lines)
+    own = replace(load_experiment(named.experiment), references=None)
     pairs = zip(small.sweep, expand_any(own.settings, small.base, small.sweep), strict=False)
     sweep = Sweep(tuple({trial.spec: row for row, trial in pairs}.values()))
     found, outcome = train_sweep(tmp_path / "run", sweep, small.base, devices=1, experiment=own)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from topicjax.engine import compile_times, progress
+from topicjax.engine import costs, progress
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def test_time_left_counts_the_programs_that_are_not_compiled_yet(clock):
 
 def test_compile_times_are_remembered_and_a_foreign_file_is_no_matter(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compile_times.expected("mine") is None
+    assert costs.expected_compile_time("mine") is None
     for seconds in (9.0, 1.0, 4.0):
-        compile_times.remember("mine", seconds)
-    assert compile_times.expected("mine") == 9.0 and compile_times.expected("other") is None
-    for _ in range(compile_times.KEPT - 2):
-        compile_times.remember("mine", 2.0)
-    assert compile_times.expected("mine") == 4.0  # the first is forgotten
-    (tmp_path / "topicjax" / compile_times.FILE).write_text("[1, 2]")
-    assert compile_times.expected("mine") is None
+        costs.remember_compile_time("mine", seconds)
+    assert costs.expected_compile_time("mine") == 9.0 and costs.expected_compile_time("other") is None
+    for _ in range(costs.KEPT - 2):
+        costs.remember_compile_time("mine", 2.0)
+    assert costs.expected_compile_time("mine") == 4.0  # the first is forgotten
+    (tmp_path / "topicjax" / costs.COMPILE_TIMES).write_text("[1, 2]")
+    assert costs.expected_compile_time("mine") is None
 
 
 def test_plain_lines_come_every_ten_seconds(clock):

@@ -11,7 +11,8 @@ from support.engine_runs import BASE, WITHOUT_LINES, columns, stopped_at_every_s
 from support.one_trial import expand
 
 import topicjax
-from topicjax.engine import run, training
+from topicjax.engine import chunk as chunks
+from topicjax.engine import run
 from topicjax.experiments.one_layer.settings import TRIALS
 from topicjax.store import checkpoints
 from topicjax.store.files import StoreError
@@ -26,20 +27,16 @@ ENDS = {0.1: 60, 0.5: 20, 1.0: 40}  # by learning rate
 NAMES = ("loss", "eval_loss", "norm_k", "norm_v", "rotation_v", "a_topic")
 
 
-def decider(lines):
-    """Return a rule that decides by the learning rate, and checks what it is told."""
-
-    def decide(trial, records):
-        count = len(records["loss"])
-        assert count * EVERY % 20 == 0 and np.isfinite(records["eval_loss"]).all()
-        rate = trial.hypers.learning_rate
-        return f"enough of {rate}" if rate > 0.1 and count * EVERY >= ENDS[rate] else ""
-
-    return decide
+def decided(trial, records, references):
+    """Decide by the learning rate, and check what the rule is told."""
+    count = len(records["loss"])
+    assert count * EVERY % 20 == 0 and np.isfinite(records["eval_loss"]).all() and references == {}
+    rate = trial.hypers.learning_rate
+    return f"enough of {rate}" if rate > 0.1 and count * EVERY >= ENDS[rate] else ""
 
 
 def train(folder: Path, base=DECIDED, sweep=SWEEP, devices=2, order="", snapshots="last", lanes=0):
-    experiment = replace(WITHOUT_LINES, decider=decider)
+    experiment = replace(WITHOUT_LINES, decided=decided)
     named = NamedSweep("test", "A sweep of the tests.", experiment, base, sweep)
     options = run.Options(lanes, order, snapshots=snapshots, devices=jax.devices()[:devices])
     outcome = run.run_sweep(named, expand(base, sweep), folder, options)
@@ -152,9 +149,9 @@ def test_a_saved_state_stays_as_it_was_while_training_goes_on(tmp_path, monkeypa
             kept.append((saved, payload, dict(saved.meta)))
 
         around.save_seconds, around.save = -1.0, keep
-        training.train_chunk(programs, chunk, start, around)
+        chunks.train_chunk(programs, chunk, start, around)
 
-    monkeypatch.setattr("topicjax.engine.chunk_loop.train_chunk", train_chunk)
+    monkeypatch.setattr("topicjax.engine.run.train_chunk", train_chunk)
     train(tmp_path / "run")
     assert len(kept) >= 2 and any((payload["stopped"] >= 0).any() for _, payload, _ in kept)
     for saved, payload, meta in kept:

@@ -22,7 +22,8 @@ from topicjax.engine import costs
 from topicjax.engine.plan import make_groups
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.errors import UserError
-from topicjax.experiments import Data, Experiment, load_experiment, trial_settings
+from topicjax.experiments import Experiment, load_experiment, trial_settings
+from topicjax.experiments.contract import Data
 from topicjax.experiments.one_shot import one_shot
 from topicjax.settings import Real
 from topicjax.store.files import StoreError
@@ -32,7 +33,8 @@ from topicjax.trial import TrialSettings
 
 FILE = ROOT / "docs" / "deep_linear.py"
 DEEP = runpy.run_path(str(FILE))
-SMALL = dict(width=4, batch_size=8, steps=40, record_every=10)
+COLUMNS = ["loss", "test_loss", "mode_1", "mode_2", "mode_3", "gradient", "sharpness"]
+SMALL = dict(width=4, batch_size=8, steps=40, record_every=10, rare_every=2)
 SWEEP = product(depth=(1, 2), seed=range(3), learning_rate=(0.01, 0.05))
 
 
@@ -58,31 +60,31 @@ def test_a_users_experiment_trains_as_plain_loops_do(deep):
         slope = (X @ (second @ first).T - Y).T @ X / 8
         first, second = first - 0.05 * second.T @ slope, second - 0.05 * slope @ first.T
     found = deep.restore(row["trial_id"])
-    np.testing.assert_allclose(found["W_1"], first, rtol=2e-3, atol=1e-5)
-    np.testing.assert_allclose(found["W_2"], second, rtol=2e-3, atol=1e-5)
-    error = np.linalg.norm(second @ first - np.diag([4.0, 2.0, 1.0, 0.0]))
-    assert row["final_error"] == pytest.approx(error, rel=1e-3)
+    assert isinstance(found, list) and len(found) == 2  # the tree that `weights` returned
+    np.testing.assert_allclose(found[0], first, rtol=2e-3, atol=1e-5)
+    np.testing.assert_allclose(found[1], second, rtol=2e-3, atol=1e-5)
+    error = np.sum((second @ first - np.diag([4.0, 2.0, 1.0, 0.0])) ** 2)
+    assert row["final_test_loss"] == pytest.approx(error / 2, rel=1e-3)
     assert row["final_mode_1"] == pytest.approx((second @ first)[0, 0] / 4, rel=1e-3)
 
 
 def test_its_folder_is_like_any_other(deep):
     assert deep.experiment == "deep_linear" and not deep.missing
-    assert set(deep.trajectories) == {"trial_id", "step", *DEEP["Record"]._fields}
+    assert list(deep.trajectories) == ["trial_id", "step", *COLUMNS]
     assert deep.setting_names == list(DEEP["EXPERIMENT"].settings.settings)
     assert len(deep.trials) == 12 and (deep.trials["status"] == "ok").all()
 
 
 def test_both_orders_and_any_layout_agree(deep, tmp_path):
-    names = DEEP["Record"]._fields
     for options in (dict(order="together"), dict(lanes=1, devices=jax.devices()[:1])):
         other = train(tmp_path / str(len(options)), **options)
-        np.testing.assert_allclose(columns(other, *names), columns(deep, *names), rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(columns(other, *COLUMNS), columns(deep, *COLUMNS), rtol=1e-3, atol=1e-6)
 
 
 def test_data_drawn_in_blocks_are_the_same_data(deep, tmp_path, monkeypatch):
-    monkeypatch.setattr("topicjax.engine.orders.BLOCK_BYTES", 700)  # two steps of examples
+    monkeypatch.setattr("topicjax.engine.programs.BLOCK_BYTES", 700)  # two steps of examples
     other = train(tmp_path / "run")
-    pd.testing.assert_frame_equal(columns(other, "loss", "error"), columns(deep, "loss", "error"))
+    pd.testing.assert_frame_equal(columns(other, *COLUMNS), columns(deep, *COLUMNS))
 
 
 def test_it_resumes_bit_for_bit_and_trains_nothing_twice(deep, tmp_path, monkeypatch):
@@ -96,7 +98,7 @@ def test_it_resumes_bit_for_bit_and_trains_nothing_twice(deep, tmp_path, monkeyp
             except KeyboardInterrupt:
                 stops += 1
     assert stops > 3
-    pd.testing.assert_frame_equal(columns(resumed, "loss", "error"), columns(deep, "loss", "error"))
+    pd.testing.assert_frame_equal(columns(resumed, *COLUMNS), columns(deep, *COLUMNS))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*/part-*")}
     train(tmp_path / "run")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*/part-*")} == before
@@ -111,7 +113,7 @@ def test_data_from_outside_are_loaded_once_and_reach_every_stream(tmp_path):
         return np.arange(5.0, dtype=np.float32)
 
     def measure(spec, stream, hypers, source, state, batch, made):
-        return DEEP["measure"](spec, stream, hypers, (), state, batch, made)._replace(error=source.sum())
+        return DEEP["measure"](spec, stream, hypers, (), state, batch, made) | dict(gradient=source.sum())
 
     shape = np.empty(5, np.float32)
     own = replace(
@@ -123,7 +125,7 @@ def test_data_from_outside_are_loaded_once_and_reach_every_stream(tmp_path):
     sweep = product(seed=range(3), learning_rate=(0.01, 0.05))
     for order in ("lane", "together"):
         run = topicjax.sweep(own, sweep, tmp_path / order, SMALL, order=order, devices=jax.devices()[:2])
-        np.testing.assert_allclose(run.trials["final_error"], 10 + 5 * run.trials["seed"])
+        np.testing.assert_allclose(run.trials["final_gradient"], 10 + 5 * run.trials["seed"])
     assert len(loads) == 4  # before anything is written, and on the devices
     missing = replace(own, data=lambda spec: Data(shape, lambda: fail("it is not there")))
     with pytest.raises(UserError, match="it is not there"):
@@ -239,15 +241,16 @@ def absolute(output, target, real):
     difference = weight * output - target
     return jnp.abs(difference).sum(), weight * jnp.sign(difference)
 
-optimizers.OPTIMIZERS["lion"] = lambda optax, h: optax.lion(h.learning_rate)
+lion = optimizers.Optimizer(lambda optax, h: optax.lion(h.learning_rate, h.beta1), ("beta1",))
+optimizers.OPTIMIZERS["lion"] = lion
 losses.OBJECTIVES["absolute"] = absolute
 topicjax.use_all_cores()
 from topicjax import cli
 base = {base!r}
-run = topicjax.sweep(
-    "one_layer", product(optimizer="lion", objective=("squared", "absolute")), sys.argv[1], base
-)
-assert (run.trials["optimizer"] == "lion").all() and len(run.trials) == 2
+sweep = product(optimizer="lion", objective=("squared", "absolute"), beta1=(0.5, 0.9))
+run = topicjax.sweep("one_layer", sweep, sys.argv[1], base)
+assert (run.trials["optimizer"] == "lion").all() and len(run.trials) == 4
+assert (run.trials.groupby("beta1")["final_norm_v"].nunique() == 2).all()
 assert (run.trials["status"] == "ok").all()
 sys.exit(cli.main(["report", sys.argv[1]]))
 """
@@ -263,8 +266,8 @@ def test_an_optimizer_or_objective_is_one_entry_in_a_table(tmp_path):
         [sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    entries = topicjax.load(tmp_path / "run").manifest["limit_lines"]
-    errors = {entry["objective"]: entry.get("error") for entry in entries}
+    entries = topicjax.load(tmp_path / "run").manifest["references"]
+    errors = {entry["settings"]["objective"]: entry.get("error") for entry in entries}
     assert errors == {"squared": None, "absolute": "theory has no limit lines for objective absolute"}
     assert (tmp_path / "run" / "report.html").exists()
 
@@ -289,13 +292,12 @@ def test_a_column_that_decomposes_several_matrices_at_once_is_refused(tmp_path):
 
 def with_column(name, of_params):
     """Return the topic model with one more column of its records."""
-    Wider = NamedTuple("Wider", [(field, jax.Array) for field in (*WITHOUT_LINES.Record._fields, name)])
 
     def measure(spec, stream, hypers, source, state, batch, made):
         record = WITHOUT_LINES.measure(spec, stream, hypers, source, state, batch, made)
-        return Wider(*record, of_params(state.params))
+        return record._asdict() | {name: of_params(state.params)}
 
-    return Experiment(**vars(WITHOUT_LINES) | dict(Record=Wider, measure=measure))
+    return Experiment(**vars(WITHOUT_LINES) | dict(measure=measure))
 
 
 def test_programs_compiled_ahead_are_those_that_run(monkeypatch):

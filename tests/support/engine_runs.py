@@ -1,4 +1,4 @@
-"""Shared by tests: BASE, SWEEP, WITHOUT_LINES, columns ..."""
+"""A small sweep of the one-layer model, trained as the command line does, and users who press Ctrl-C."""
 
 import contextlib
 import signal
@@ -11,7 +11,6 @@ import pandas as pd
 import topicjax
 from topicjax.engine import run
 from topicjax.engine.stopping import StopRequests
-from topicjax.experiments import no_lines
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.sweep import expand as expand_any
 from topicjax.sweep import product
@@ -30,7 +29,7 @@ BASE = dict(
 )
 
 
-WITHOUT_LINES = replace(EXPERIMENT, lines=no_lines)  # they take seconds
+WITHOUT_LINES = replace(EXPERIMENT, references=None)  # they take seconds
 
 
 SWEEP = product(seed=(0, 1, 2), learning_rate=(0.1, 0.5, 1.0), init_scale=(0.01, 0.3))

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from topicjax import Experiment, Real, TrialSettings, Whole
-from topicjax.experiments import Line
 from topicjax.sweep import product
 
 CONTROL = "SLOW_TRIALS"
 BROKEN_RATE = 0.25
-LINE_SECONDS = 0.5
+REFERENCE_SECONDS = 0.5
+TOGETHER_SECONDS = 0.05  # trials asked within this time are of one chunk
+LATELY = []
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,6 @@ class Hypers(NamedTuple):
     learning_rate: Annotated[Any, Real(low=0), "of gradient descent"] = 0.1
 
 
-class Record(NamedTuple):
-    loss: jax.Array
-
-
 def batch(spec, stream, source, step):
     return jax.random.normal(jax.random.fold_in(jax.random.key(stream.seed), step), (spec.size,))
 
@@ -54,44 +51,36 @@ def said(name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def lines(trials, known):
-    def compute():
-        time.sleep(LINE_SECONDS)
-        return {"value": 1.0}
-
-    entry = {"objective": "slow", "settings": {}}
-    return [] if any("value" in other for other in known) else [Line(entry, compute)]
+def references(trial):
+    time.sleep(REFERENCE_SECONDS)
+    return {"value": 1.0}
 
 
-def decider(lines):
-    assert [entry["value"] for entry in lines] == [1.0]
-    seen = set()
-
-    def decide(trial, records):
-        time.sleep(float(said("pause") or 0))
-        seen.add(trial)
-        if said("broken") and trial.hypers.learning_rate == BROKEN_RATE:
-            raise RuntimeError("broken on purpose\nand so on")
-        if said("hungry") and len(seen) > 1:
+def decided(trial, records, references):
+    assert references == {"value": 1.0}
+    time.sleep(float(said("pause") or 0))
+    if said("broken") and trial.hypers.learning_rate == BROKEN_RATE:
+        raise RuntimeError("broken on purpose\nand so on")
+    if said("hungry"):
+        LATELY.append((time.monotonic(), trial))
+        if len({other for when, other in LATELY if time.monotonic() - when < TOGETHER_SECONDS}) > 1:
+            LATELY.clear()
             raise MemoryError("two at once")
-        return "enough" if trial.hypers.learning_rate == 0.5 and len(records["loss"]) >= 10 else ""
-
-    return decide
+    return "enough" if trial.hypers.learning_rate == 0.5 and len(records["loss"]) >= 10 else ""
 
 
 EXPERIMENT = Experiment(
     settings=TrialSettings("slow_trials", Spec, Stream, Hypers),
-    Record=Record,
-    source=lambda spec, stream: (),
     batch=batch,
     init=lambda spec, stream, hypers: jnp.full(spec.size, 0.1) * (1 + stream.seed),
-    update=lambda spec, stream, hypers, vector, data: (
+    update=lambda spec, stream, hypers, vector, data, step: (
         vector - hypers.learning_rate * jax.grad(loss)(vector, data),
         None,
     ),
-    measure=lambda spec, stream, hypers, source, vector, data, made: Record(loss(vector, data)),
+    measure=lambda spec, stream, hypers, source, vector, data, made: {"loss": loss(vector, data)},
     weights=lambda spec, vector: {"vector": vector},
-    lines=lines,
-    decider=decider,
+    references=references,
+    reference_settings=lambda trial: (),
+    decided=decided,
 )
 SWEEP = product(size=(3, 4), seed=range(4), learning_rate=(0.05, 0.1, BROKEN_RATE, 0.5))

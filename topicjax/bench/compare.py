@@ -26,7 +26,7 @@ from topicjax.bench.engine_chunks import EngineChunks, bench_spec
 from topicjax.bench.summary import summary, text
 from topicjax.bench.timing import Method, memory_bytes, seconds_of
 from topicjax.engine import costs
-from topicjax.engine.orders import init_row, lane_at_a_time
+from topicjax.engine.programs import init_row, lane_at_a_time
 from topicjax.engine.run import use_all_cores
 from topicjax.experiments.one_layer import lda, model, threefry
 from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries

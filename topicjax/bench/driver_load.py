@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicjax.bench.sleepers import MODULE, STEPS, sleeping
-from topicjax.engine.chunk import Chunk, Start
-from topicjax.engine.chunk_tables import write_chunk
+from topicjax.engine.chunk import Chunk, Start, write_chunk
 from topicjax.engine.cluster.address import Address
 from topicjax.engine.cluster.cluster import Cluster
 from topicjax.engine.cluster.messages import Orders, Task
@@ -65,7 +64,7 @@ def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
         for repeat in range(repeats + 1):
             group, by_id = sleeping_group(trials, seed=repeat)
             chunk = Chunk(group.chunks[0])
-            task = Task(repeat, repeat, 0, group, "lane", chunk, Start(), {}, [], 60.0)
+            task = Task(repeat, repeat, 0, group, "lane", chunk, Start(), {}, {}, 60.0)
             times = [time.monotonic()]
             call = member.actor.exchange.remote(Orders([task]))
             times.append(time.monotonic())
@@ -87,7 +86,7 @@ def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
 def chunk_bytes(chunk: Chunk) -> int:
     """Return the bytes of the arrays of a trained chunk."""
     arrays = [*chunk.end_state, *(values for part in chunk.records for values in part.values())]
-    arrays += [leaf for snapshot in chunk.snapshots.values() for leaf in snapshot.weights.values()]
+    arrays += [leaf for snapshot in chunk.snapshots.values() for leaf in snapshot.leaves]
     return sum(array.nbytes for array in arrays)
 
 

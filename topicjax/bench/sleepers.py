@@ -7,8 +7,9 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from topicjax.engine.chunk import ALL_STEPS, Chunk, Snapshot
+from topicjax.engine.chunk import Chunk, Snapshot
 from topicjax.engine.cluster.messages import Event, Orders, Report, Task
+from topicjax.engine.plan import ALL_STEPS
 from topicjax.experiments import Experiment
 from topicjax.settings import Real, Whole
 from topicjax.trial import TrialSettings
@@ -63,13 +64,9 @@ def sleeping(name: str = "sleeping") -> Experiment:
     """Return an experiment whose trials are never trained; planning knows their sizes."""
     return Experiment(
         settings=TrialSettings(name, Spec, Stream, Hypers),
-        Record=Record,
-        source=lambda spec, stream: (),
-        batch=lambda spec, stream, source, step: (),
         init=matrices,
-        update=lambda spec, stream, hypers, state, batch: (state, None),
+        update=lambda spec, stream, hypers, state, batch, step: (state, None),
         measure=record,
-        weights=lambda spec, state: state,
     )
 
 
@@ -84,10 +81,10 @@ def dreamt(chunk: Chunk, spec: Any) -> Chunk:
     count, records = len(chunk.trial_ids), spec.steps // spec.record_every + 1
     columns = noise(COLUMNS, count, records)
     drawn = noise(len(MATRICES), count, TOKENS, TOKENS)
-    weights = {name: matrix for name, matrix in zip(MATRICES, drawn, strict=True)}
+    weights = list(drawn)
     chunk.records = [{f"column_{i}": values for i, values in enumerate(columns)}]
     chunk.snapshots = {spec.steps: Snapshot(np.ones(count, bool), weights)}
-    chunk.end_state = list(weights.values())
+    chunk.end_state = weights
     chunk.stopped, chunk.reasons = np.full(count, spec.steps), [ALL_STEPS] * count
     return chunk
 

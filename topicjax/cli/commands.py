@@ -14,7 +14,7 @@ from topicjax.errors import UserError
 from topicjax.experiments import trial_settings
 from topicjax.store import reader
 from topicjax.sweep import expand as expand_trials
-from topicjax.sweep.files import DEFAULT, NamedSweep, load_sweep, sweep_names
+from topicjax.sweep.files import NamedSweep, load_sweep, sweep_names
 from topicjax.sweep.overrides import override
 from topicjax.sweep.refine import Label, Panel, Refinement, make_panels, next_trials
 from topicjax.trial import Trial
@@ -37,7 +37,7 @@ def list_sweeps(options: argparse.Namespace) -> int:
 
 def list_settings(options: argparse.Namespace) -> int:
     """Print every setting of an experiment with its default, what is allowed, and its meaning."""
-    known = load_sweep(options.sweep).settings if options.sweep else trial_settings(DEFAULT)
+    known = load_sweep(options.sweep).settings if options.sweep else trial_settings("one_layer")
     rows = [(s.name, str(s.default), s.kind.allowed, s.meaning) for s in known.settings.values()]
     header = ("setting", "default", "allowed", "meaning")
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(3)]
@@ -112,9 +112,9 @@ def asked_refinement(options: argparse.Namespace, named: NamedSweep) -> Refineme
     given = {name: value for name, value in given.items() if value is not None}
     if given and own is None:
         raise UserError(f"--{next(iter(given))} is given without --refine; allowed: with it")
-    if own is not None and named.settings.experiment != DEFAULT:
+    if own is not None and named.settings.experiment != "one_layer":
         raise UserError(
-            f"--refine is given for {named.settings.experiment}; allowed: for {DEFAULT}, which has classes"
+            f"--refine is given for {named.settings.experiment}; allowed: for one_layer, which has classes"
         )
     return own and replace(own, **given)
 
@@ -165,14 +165,14 @@ def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> st
             f"  {folder}/trials         one row per trial: settings, status, final values",
             f"  {folder}/trajectories   one row per record: what was measured",
             *(
-                [f"  {folder}/details        one row per record and {outcome.detail}"]
-                if outcome.detail
+                [f"  {folder}/details        one row per record and {' and '.join(outcome.details)}"]
+                if outcome.details
                 else []
             ),
             f"  {folder}/checkpoints    weights (orbax); {size(total)} in all",
             "Next:",
             f"  {advice.report_command(folder)}",
-            *([f"  {advice.command('inspect', folder, example)}"] if outcome.experiment == DEFAULT else []),
+            f"  {advice.command('inspect', folder, example)}",
             f"  {advice.command('restore', folder, example, '--out', 'weights.npz')}",
             f"  in Python: topicjax.load({str(folder)!r}).trials",
         ]

@@ -1,25 +1,30 @@
-"""What a machine can take: memory, disk, programs and time, asked before anything is compiled or created.
+"""Plan a run, and check memory, disk, programs, time and the experiment itself before compiling or writing.
 
 `plan` and `run` refuse alike, in one sentence: what is needed, what is there, which setting to change.
 """
 
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
 from topicjax.engine import costs
-from topicjax.engine.plan import Group
+from topicjax.engine.plan import Group, fitted_specs, make_groups, with_earlier
+from topicjax.engine.programs import default_order
 from topicjax.engine.progress import duration, size
-from topicjax.errors import UserError
-from topicjax.experiments import Experiment
+from topicjax.engine.references import checked
+from topicjax.errors import UserError, shown
+from topicjax.experiments.contract import TAKEN, Experiment
 from topicjax.settings import Setting, Whole, declared
 from topicjax.store.files import StoreError
 from topicjax.store.folder import check_kind, check_name
 from topicjax.store.manifest import experiment_of, read_manifest
-from topicjax.trial import NEEDED
+from topicjax.store.reader import committed
+from topicjax.trial import NEEDED, Trial
 
 MAX_PROGRAMS = 1000  # compiling one takes seconds to a minute
 MAX_WINDOW_SECONDS = 3600.0  # within a window a run can neither stop nor save
@@ -31,6 +36,32 @@ LESS = {
     "training": "lower --lanes or --devices",
     "settings": "run fewer trials at a time",
 }
+
+
+def plan_groups(
+    experiment: Experiment, trials: Mapping[str, Trial], folder: Path, options: Any
+) -> tuple[list[Group], Any]:
+    """Return the groups of trials (given by id) that the folder lacks, and the options with lanes chosen.
+
+    Nothing is written: this is where a run that is too large, or for no folder, is refused.
+    """
+    specs = fitted_specs(experiment, trials.values())
+    check_folder(folder, experiment)
+    check_specs(experiment, specs, options.devices)
+    check_references(experiment, next(iter(trials.values())))
+    lanes = options.lanes or costs.lanes_that_fit(experiment, specs, options.devices)
+    options = replace(options, lanes=lanes, order=options.order or default_order(options.devices))
+    groups = make_groups(experiment, trials, len(options.devices), lanes, options.snapshots)
+    check_groups(groups, options.devices)
+    groups = with_earlier(unfinished(groups, folder), trials, folder)
+    check_disk(groups, folder)
+    return groups, options
+
+
+def unfinished(groups: Sequence[Group], folder: Path) -> list[Group]:
+    """Return the groups without the trials that are finished in the folder."""
+    done = committed(folder) if folder.exists() else set()
+    return [group for group in (group.without(done) for group in groups) if group.streams]
 
 
 def check_specs(experiment: Experiment, specs: Collection[Any], devices: Sequence[Any]) -> None:
@@ -53,31 +84,69 @@ def check_specs(experiment: Experiment, specs: Collection[Any], devices: Sequenc
 
 
 def check_records(experiment: Experiment, specs: Collection[Any]) -> None:
-    """Raise a UserError unless records hold scalars, and details as many values as their index has places."""
-    of, index, kinds = f"the Record of {experiment.name}", experiment.detail, set()
+    """Raise a UserError unless every program measures the same columns, and each can be one.
+
+    A column is a number, or an array with an axis for each of the first indices that `details` names.
+    """
+    of, taken = f"of {experiment.name}", {*TAKEN, *experiment.settings.settings, *experiment.details}
+    kinds: dict[tuple, Any] = {}
     for spec in specs:
-        arrays = {name: shape for name, shape in costs.sizes(experiment, spec).record.items() if shape}
-        kinds.add(tuple(arrays))
-        for name, shape in arrays.items():
-            if not index:
+        found = costs.shapes(experiment, spec)
+        for name, leaf in found.record.items():
+            if not name.isidentifier() or name in taken:
                 raise UserError(
-                    f"{name} of {of} has shape {shape}; allowed: a scalar, or one value per place of an "
-                    'index that the experiment names, as detail="layer"'
+                    f"measure {of} has a column {shown(name)}; allowed: letters, digits and _, and no name "
+                    "of a setting or an index of details"
                 )
-            if len(shape) > 1 or 0 in shape:
+            check_column(experiment, name, leaf)
+            if name in found.rare and not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise UserError(
-                    f"{name} of {of} has shape {shape}; allowed: a scalar, or one value per {index}"
+                    f"measure_rarely {of} has {name} of type {leaf.dtype}; allowed: float, NaN between"
                 )
-        if len({*arrays.values()}) > 1:
-            lengths = ", ".join(f"{name} {shape[0]}" for name, shape in arrays.items())
-            raise UserError(
-                f"arrays of {of} have different numbers of values ({lengths}); allowed: one per {index}"
-            )
-    if index and (len(kinds) > 1 or () in kinds):
+        lengths: dict[str, tuple[int, str]] = {}
+        for name, leaf in found.record.items():
+            for index, length in zip(experiment.details, leaf.shape, strict=False):
+                known, other = lengths.setdefault(index, (length, name))
+                if known != length:
+                    raise UserError(
+                        f"{other} and {name} {of} have {known} and {length} values per {index}; allowed: as "
+                        "many for all columns of a program"
+                    )
+        kinds.setdefault(tuple((name, leaf.ndim) for name, leaf in found.record.items()), spec)
+    if len(kinds) > 1:
+        first, second, *_ = kinds
+        differ = sorted({name for name, _ in {*first} ^ {*second}}) or ["their order"]
         raise UserError(
-            f"{of} has detail={index!r}, and not the same arrays in every program; allowed: fields that "
-            f"always have one value per {index}, at least one of them"
+            f"programs {of} measure different columns ({', '.join(differ)}); allowed: the same columns with "
+            "the same number of indices whatever the Spec; NaN where a column has no meaning"
         )
+    if experiment.details and all(len(kind) == 0 or not any(ndim for _, ndim in kind) for kind in kinds):
+        raise UserError(
+            f"details {of} is {shown(experiment.details)} and no column is an array; allowed: measure "
+            f"returns an array with a value per {experiment.details[0]}, or no details"
+        )
+
+
+def check_column(experiment: Experiment, name: str, leaf: Any) -> None:
+    """Raise a UserError unless a column is a number or an array over the indices of details."""
+    names = experiment.details
+    allowed = "a number"
+    allowed += (
+        f", or an array with an axis per index: {', '.join(names)}"
+        if names
+        else (', or one value per place of an index that the experiment names, as details=("layer",)')
+    )
+    is_number = jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool
+    if not is_number or len(leaf.shape) > len(names) or 0 in leaf.shape:
+        kind = f"shape {leaf.shape}" if is_number else f"type {leaf.dtype}"
+        raise UserError(f"{name} of {experiment.name} has {kind}; allowed: {allowed}")
+
+
+def check_references(experiment: Experiment, trial: Trial) -> None:
+    """Raise a UserError unless a user's `references` gives numbers by name; the shipped ones are tested."""
+    references = experiment.references
+    if references is not None and not str(getattr(references, "__module__", "")).startswith("topicjax."):
+        checked(experiment, references(trial))
 
 
 def largest_setting(experiment: Experiment, spec: Any) -> str:

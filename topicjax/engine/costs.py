@@ -1,25 +1,29 @@
-"""What a program costs: floating-point operations, bytes in memory and on disk, and how long a segment is.
+"""What a program costs: shapes, floating-point operations, bytes in memory and on disk, compile time.
 
-Sizes come from the shapes of an experiment's own functions, which are traced, not run; an experiment may give
-cheaper or better figures (its `trial_bytes` and `step_flops`).
+Sizes come from an experiment's own functions, which are traced, not run; an experiment may give cheaper or
+better figures (its `trial_bytes` and `step_flops`).
 """
 
 import contextlib
 import functools
+import json
 import math
 import os
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxprs_in_params
 
-from topicjax.engine.orders import BLOCK_BYTES
 from topicjax.engine.plan import Group
-from topicjax.engine.shapes import example, shapes
-from topicjax.experiments import DECIDE_RECORDS, Experiment
+from topicjax.errors import UserError
+from topicjax.experiments.contract import Experiment, columns_of
+from topicjax.store.files import StoreError, read_regular, write_whole
 
+BLOCK_BYTES = 16_000_000  # of data that are drawn ahead
 CPU_LANES = 64  # trials of a stream that a core trains between two returns to Python, one after another
 ACCELERATOR_LANES = 512
 SEGMENT_STEPS = 200  # at most so many steps between two returns to Python ...
@@ -30,6 +34,68 @@ LEAST_STEP_FLOPS = 5e5  # whatever a step computes, starting its operations take
 WORK_COPIES = 4  # of a trial's state and of its batch: gradients, work arrays, results before they replace
 FLOAT = 4
 CONTAINER_LIMITS = [Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes")]
+COMPILE_TIMES = "compile_seconds.json"
+KEPT = 20  # compile times per experiment: some are of programs that were in the cache
+
+
+class Shapes(NamedTuple):
+    """Trees of shapes and types."""
+
+    state: Any
+    weights: Any
+    source: Any
+    batch: Any
+    record: dict[str, Any]  # by column, in the order of `measure`, then of `measure_rarely`
+    rare: tuple[str, ...]  # the columns of `measure_rarely`
+
+
+@functools.lru_cache(maxsize=1024)
+def shapes(experiment: Experiment, spec: Any) -> Shapes:
+    """Return the shapes of what one trial with this Spec has and shares."""
+    order: list[list[str]] = [[], []]  # jax sorts the keys of a dict
+
+    def make(stream: Any, hypers: Any, data: Any) -> Any:
+        step = jnp.zeros((), jnp.int32)
+        state, source = experiment.init(spec, stream, hypers), experiment.make_source(spec, stream, data)
+        batch = experiment.batch(spec, stream, source, step)
+        following, made = experiment.update(spec, stream, hypers, state, batch, step)
+        check_same(experiment, state, following)
+        measures = (experiment.measure, experiment.measure_rarely or (lambda *_: {}))
+        given = (spec, stream, hypers, source, state, batch, made)
+        columns = [columns_of(measure(*given)) for measure in measures]
+        order[:] = [list(each) for each in columns]
+        return state, experiment.weights(spec, state), source, batch, columns
+
+    found = jax.eval_shape(make, *example(experiment), experiment.data_shapes(spec))
+    state, weights, source, batch, columns = found
+    record = {name: each[name] for each, names in zip(columns, order, strict=True) for name in names}
+    return Shapes(state, weights, source, batch, record, tuple(order[1]))
+
+
+def check_same(experiment: Experiment, state: Any, following: Any) -> None:
+    """Raise a UserError unless `update` returns a state like the one it was given."""
+
+    def described(leaf: Any) -> str:
+        return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(jnp.shape(leaf))}"
+
+    if jax.tree.structure(state) != jax.tree.structure(following):
+        raise UserError(
+            f"update of {experiment.name} returns a state of another structure than init; allowed: (state, "
+            "by-products), the state as init makes it"
+        )
+    pairs = zip(jax.tree.leaves_with_path(state), jax.tree.leaves(following), strict=True)
+    for (path, leaf), other in pairs:
+        if described(leaf) != described(other):
+            raise UserError(
+                f"update of {experiment.name} returns {jax.tree_util.keystr(path) or 'the state'} as "
+                f"{described(other)}, and init makes it {described(leaf)}; allowed: the same"
+            )
+
+
+def example(experiment: Experiment) -> tuple[Any, Any]:
+    """Return a Stream and Hypers as programs take them."""
+    _, Stream, Hypers = experiment.settings.classes
+    return experiment.settings.traced(Stream()), experiment.settings.traced(Hypers())
 
 
 class Sizes(NamedTuple):
@@ -39,14 +105,15 @@ class Sizes(NamedTuple):
     weights: int
     source: int
     batch: int
-    record: dict[str, tuple[int, ...]]  # by column: empty for a scalar, (places,) for details
+    record: dict[str, tuple[int, ...]]  # by column: empty for a scalar, a length per index for details
 
 
 def sizes(experiment: Experiment, spec: Any) -> Sizes:
     """Return the bytes and records that the functions of an experiment make, from their shapes."""
-    state, weights, source, batch, record = shapes(experiment, spec)
-    columns = {name: leaf.shape for name, leaf in record._asdict().items()}
-    return Sizes(tree_bytes(state), tree_bytes(weights), tree_bytes(source), tree_bytes(batch), columns)
+    found = shapes(experiment, spec)
+    columns = {name: leaf.shape for name, leaf in found.record.items()}
+    state, weights, source, batch = map(tree_bytes, found[:4])
+    return Sizes(state, weights, source, batch, columns)
 
 
 def tree_bytes(tree: Any) -> int:
@@ -55,19 +122,79 @@ def tree_bytes(tree: Any) -> int:
     return sum(leaf.size * getattr(leaf.dtype, "itemsize", FLOAT) for leaf in leaves)
 
 
+class Work(NamedTuple):
+    """Floating-point operations of one trial, counted in its traced functions."""
+
+    init: float
+    step: float  # drawing the data of a step, and the update
+    record: float  # what every record takes ...
+    rare: float  # ... and what a rare one takes besides
+
+
+@functools.lru_cache(maxsize=1024)
+def work(experiment: Experiment, spec: Any) -> Work:
+    """Return what each function of an experiment computes; nothing is compiled."""
+    given = (*example(experiment), experiment.data_shapes(spec))
+
+    def count(function: Callable[..., Any], *arguments: Any) -> float:
+        return jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+    def init(stream: Any, hypers: Any, data: Any) -> Any:
+        return experiment.init(spec, stream, hypers), experiment.make_source(spec, stream, data)
+
+    def step(stream: Any, hypers: Any, state: Any, source: Any) -> Any:
+        batch = experiment.batch(spec, stream, source, jnp.int32(0))
+        return batch, experiment.update(spec, stream, hypers, state, batch, jnp.int32(0))
+
+    stream, hypers, _ = given
+    state, source = jax.eval_shape(init, *given)
+    batch, (_, made) = jax.eval_shape(step, stream, hypers, state, source)
+    taken = (stream, hypers, source, state, batch, made)
+    record = count(functools.partial(experiment.measure, spec), *taken)
+    rarely = experiment.measure_rarely
+    rare = 0.0 if rarely is None else count(functools.partial(rarely, spec), *taken)
+    return Work(count(init, *given), count(step, stream, hypers, state, source), record, rare)
+
+
+def jaxpr_flops(jaxpr: Any) -> float:
+    """Return the operations of a traced function: products by their sizes, all else one per result.
+
+    Loops count as often as they are known to run, of branches the longest.
+    """
+    total = 0.0
+    for equation in jaxpr.eqns:
+        inner = [jaxpr_flops(each) for each in jaxprs_in_params(equation.params)]
+        name, outputs = equation.primitive.name, sum(math.prod(out.aval.shape) for out in equation.outvars)
+        if name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            total += 2.0 * outputs * math.prod(left[axis] for axis in contracted)
+        elif name == "scan":
+            total += equation.params["length"] * sum(inner)
+        elif name == "cond":
+            total += max(inner, default=0.0)
+        else:
+            total += sum(inner) if inner else outputs
+    return total
+
+
 @functools.lru_cache(maxsize=1024)
 def step_flops(experiment: Experiment, spec: Any) -> float:
-    """Return the floating-point operations of one trial-step: the experiment's figure, or the compiler's."""
+    """Return the floating-point operations of one trial-step: the experiment's figure, or those counted.
+
+    A function that trains in `init` has its work spread over the steps.
+    """
     if experiment.step_flops is not None:
         return max(LEAST_STEP_FLOPS, experiment.step_flops(spec))
+    counted = work(experiment, spec)
+    return max(LEAST_STEP_FLOPS, counted.step + counted.init / spec.steps)
 
-    def step(stream: Any, hypers: Any, data: Any) -> Any:
-        source = experiment.make_source(spec, stream, data)
-        batch = experiment.batch(spec, stream, source, jax.numpy.int32(0))
-        return experiment.update(spec, stream, hypers, experiment.init(spec, stream, hypers), batch)
 
-    analysis = jax.jit(step).lower(*example(experiment), experiment.data_shapes(spec)).cost_analysis() or {}
-    return max(LEAST_STEP_FLOPS, analysis.get("flops", 0.0))
+def record_share(experiment: Experiment, spec: Any) -> float:
+    """Return how much of a trial's work is in its records."""
+    counted = work(experiment, spec)
+    each = counted.record + counted.rare / getattr(spec, "rare_every", 1)
+    return each / max(1.0, each + spec.record_every * counted.step)
 
 
 def trial_bytes(experiment: Experiment, spec: Any) -> float:
@@ -150,9 +277,37 @@ def segment_windows(group: Group, flops_per_second: float) -> int:
     spec = group.spec
     meets = [spec.steps, *group.snapshots, *(group.start(trial_id) for trial_id in group.earlier)]
     if group.experiment.may_stop(spec):
-        meets.append(DECIDE_RECORDS * spec.record_every)
+        meets.append(group.experiment.decide_every * spec.record_every)
     flops = group.trials_per_chunk * step_flops(group.experiment, spec)
     affordable = SEGMENT_SECONDS * flops_per_second / flops
     most = max(1, int(min(SEGMENT_STEPS, affordable)) // spec.record_every)
     whole = math.gcd(*meets) // spec.record_every
     return max(n for n in range(1, min(whole, most) + 1) if whole % n == 0)
+
+
+def cache_folder() -> Path:
+    """Return where compiled programs and their times are kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topicjax"
+
+
+def remember_compile_time(experiment: str, seconds: float) -> None:
+    """Keep how long a program of an experiment took to compile, if the cache can be written."""
+    known = compile_times()
+    known[experiment] = [*known.get(experiment, []), round(seconds, 2)][-KEPT:]
+    with contextlib.suppress(OSError, StoreError):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        write_whole(cache_folder() / COMPILE_TIMES, lambda file: file.write(json.dumps(known).encode()))
+
+
+def expected_compile_time(experiment: str) -> float | None:
+    """Return the longest of the last times, as if no program were in the cache; None if there are none."""
+    return max(compile_times().get(experiment, []), default=None)
+
+
+def compile_times() -> dict[str, list[float]]:
+    """Return the times by experiment; none if the file is missing or is not ours."""
+    try:
+        found = json.loads(read_regular(cache_folder() / COMPILE_TIMES))
+        return {str(name): [float(each) for each in times] for name, times in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}

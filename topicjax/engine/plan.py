@@ -1,21 +1,24 @@
 """From trials to programs: groups of one Spec, streams cut into stream rows, chunks of stream rows.
 
-A stream row is one Stream with up to `lanes` of its trials: its documents are drawn once for all of them.  A
-chunk is the stream rows that one program call trains together, a multiple of the number of devices.  Nothing
-here compiles or imports jax.
+A stream row is one Stream with up to `lanes` of its trials: its data are drawn once for all of them.  A chunk
+is the stream rows that one program call trains together, a multiple of the number of devices.  Trials that
+the folder has with fewer steps go on from where they ended.  Nothing here compiles or imports jax.
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown
-from topicjax.experiments import Experiment
+from topicjax.experiments.contract import Experiment
+from topicjax.store.reader import Run
 from topicjax.trial import Trial
 
 MAX_SNAPSHOTS = 1000  # of a trial
+ALL_STEPS = "steps"  # why a trial ended that was trained to the end and could be trained further
 
 
 @dataclass(frozen=True)
@@ -198,3 +201,48 @@ def log_steps(count: int, spec: Any) -> list[float]:
     ratio = spec.steps / spec.record_every
     inner = [spec.record_every * ratio ** (i / max(count - 1, 1)) for i in range(count - 1)]
     return [*(min(step, spec.steps) for step in inner), spec.steps]
+
+
+def with_earlier(groups: Iterable[Group], trials: Mapping[str, Trial], folder: Path) -> list[Group]:
+    """Return the groups, each knowing which of its trials the folder has with fewer steps."""
+    known = ended_trials(folder)
+    if not known:
+        return list(groups)
+    lengths = sorted({row["steps"] for row in known.values()}, reverse=True)
+    return [replace(group, earlier=earlier_of(group, trials, known, lengths)) for group in groups]
+
+
+def ended_trials(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return where and why each finished trial of a folder ended; none if the folder does not say."""
+    if not folder.exists():
+        return {}
+    names = ("trial_id", "steps", "stopped_step", "stop_reason", "snapshot_steps", "chunk")
+    run = Run(folder)
+    rows = run.columns(names)
+    return {
+        row["trial_id"]: row for row in rows if row["stop_reason"] != ALL_STEPS or run.has_state(row["chunk"])
+    }
+
+
+def earlier_of(
+    group: Group, trials: Mapping[str, Trial], known: Mapping[str, Mapping[str, Any]], lengths: Sequence[int]
+) -> dict[str, Earlier]:
+    """Return the longest shorter training of each trial of a group, of those that have the same snapshots."""
+    settings, found = group.experiment.settings, {}
+    shorter = [steps for steps in lengths if steps < group.spec.steps]
+    for trial_id in (trial_id for stream in group.streams for trial_id in stream.trial_ids):
+        for steps in shorter:
+            other = settings.trial_id(settings.changed(trials[trial_id], {"steps": steps}))
+            if other in known and has_snapshots(group, known[other]):
+                row = known[other]
+                why = row["stop_reason"]
+                found[trial_id] = Earlier(other, row["stopped_step"], "" if why == ALL_STEPS else why)
+                break
+    return found
+
+
+def has_snapshots(group: Group, row: Mapping[str, Any]) -> bool:
+    """Return whether a trial has kept the weights that a longer training would have kept up to its end."""
+    kept, end = {int(step) for step in row["snapshot_steps"].split()}, row["stopped_step"]
+    is_whole = end in kept or group.spec.steps not in group.snapshots or row["stop_reason"] == ALL_STEPS
+    return is_whole and all(step in kept for step in group.snapshots if step < end)

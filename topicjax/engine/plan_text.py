@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from topicjax.engine import compile_times, costs
+from topicjax.engine import costs
+from topicjax.engine.admission import plan_groups
 from topicjax.engine.plan import Group
 from topicjax.engine.progress import counted, duration, size
-from topicjax.engine.run import Options, plan_groups
+from topicjax.engine.run import Options
 from topicjax.experiments import load_experiment
 from topicjax.store.manifest import read_manifest
 from topicjax.sweep import axes_of
@@ -36,6 +37,7 @@ def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
             f"of {group.rows_per_chunk} streams x {group.lanes} trials"
         )
     lines += cost_lines(groups, options, folder)
+    lines += record_lines(groups)
     lines.append(f"already in {folder}: {len(trials) - left:,} trials; left: {left:,}")
     if further := sum(len(group.earlier) for group in groups):
         lines.append(f"{further:,} of them go on from where shorter trainings ended")
@@ -58,6 +60,23 @@ def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[
         return [first, *cluster_lines(groups, options, rate, what)]
     seconds = sum(rate(group, group.trial_steps) for group in groups)
     return [first, f"time: about {duration(seconds)} {what}", *compile_lines(groups)]
+
+
+def record_lines(groups: Sequence[Group]) -> list[str]:
+    """Return the lines on what records cost: their share, and a warning where one outweighs its window."""
+    if not groups:
+        return []
+    shares = [costs.record_share(group.experiment, group.spec) for group in groups]
+    worst = groups[shares.index(max(shares))]
+    lines = [f"records: up to {max(shares):.0%} of the work"]
+    counted_work = costs.work(worst.experiment, worst.spec)
+    if max(shares) > 0.5:
+        steps = (counted_work.record + counted_work.rare) / max(1.0, counted_work.step)
+        lines.append(
+            f"  a record of {worst.label} costs as much as {steps:,.0f} steps and comes every "
+            f"{worst.spec.record_every}: raise record_every, or measure some columns rarely"
+        )
+    return lines
 
 
 def step_rate(options: Options, folder: Path) -> tuple[Callable[[Group, float], float], str]:
@@ -86,7 +105,7 @@ def cluster_lines(
     assert options.cluster is not None
     workers = options.cluster.num_workers
     slower = slowed(workers, len(options.devices), options.cluster.address.local > 0)
-    each = compile_times.expected(groups[0].experiment.name) or 0.0
+    each = costs.expected_compile_time(groups[0].experiment.name) or 0.0
     found = estimate(groups, workers, lambda group, steps: slower * rate(group, steps), slower * each)
     compiling = f"{duration(found.compiling)} compiling" if each else "compiling, never measured here"
     return [
@@ -100,7 +119,7 @@ def cluster_lines(
 
 def compile_lines(groups: Sequence[Group]) -> list[str]:
     """Return the line on compiling; none if nothing is left to compile or this machine never did."""
-    each = compile_times.expected(groups[0].experiment.name) if groups else None
+    each = costs.expected_compile_time(groups[0].experiment.name) if groups else None
     if each is None:
         return []
     total = duration(each * len(groups))

@@ -1,4 +1,4 @@
-"""An adapter for training functions that do everything in one call: train(hypers, key) -> (state, metrics).
+"""Wrap a training function that does everything in one call: train(hypers, key) -> (state, metrics).
 
 Such functions (purejaxrl and rejax have them) scan over their own steps and return what they measured as
 arrays.  Wrapped, they are swept, recorded, restored and resumed like any experiment; a chunk of trials is
@@ -12,11 +12,12 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments import Experiment
+from topicjax.errors import UserError
+from topicjax.experiments.contract import Experiment
 from topicjax.settings import MAX_INT32, Whole
 from topicjax.trial import TrialSettings
 
-Train = Callable[[Any, jax.Array], tuple[Any, Mapping[str, jax.Array]]]
+Train = Callable[..., tuple[Any, Mapping[str, jax.Array]]]
 
 
 class Stream(NamedTuple):
@@ -33,8 +34,8 @@ class State(NamedTuple):
     taken: jax.Array
 
 
-def spec_of(num_entries: int) -> type:
-    """Return the static settings of functions whose metrics have so many entries."""
+def static_settings(num_entries: int) -> type:
+    """Return the Spec of functions without static settings of their own."""
 
     @dataclass(frozen=True)
     class Spec:
@@ -51,39 +52,54 @@ def one_shot(
     train: Train,
     Hypers: type,
     metrics: tuple[str, ...],
-    steps: int,
-    weights: Callable[[Any], Mapping[str, jax.Array]] = lambda state: {},
-    detail: str = "",
+    steps: int = 1,
+    Spec: type | None = None,
+    weights: Callable[[Any], Any] = lambda state: {},
+    details: tuple[str, ...] = (),
+    **others: Any,
 ) -> Experiment:
     """Return the experiment that calls `train` once per trial.
 
-    `metrics` names the arrays of length `steps` that `train` returns: entry i is the record of step i + 1,
-    and step 0 repeats the first.  `weights` says what of the final state a snapshot keeps.  With `detail`
-    metrics may have a second axis, one value per layer, say.
+    `metrics` names the arrays of `steps` entries that `train` returns: entry i is the record of step i + 1,
+    and step 0 repeats the first.  With a Spec of your own, whose `steps` may be swept like any of its static
+    settings, `train(spec, hypers, key)` is given it.  `weights` says what of the final state a snapshot
+    keeps; with `details` metrics may have further axes, one value per layer, say; `others` are further fields
+    of an Experiment.
     """
 
     def init(spec: Any, stream: Any, hypers: Any) -> State:
-        trained, measured = train(hypers, jax.random.key(stream.seed))
-        kept = {metric: jnp.asarray(measured[metric], jnp.float32) for metric in metrics}
+        key = jax.random.key(stream.seed)
+        trained, measured = train(hypers, key) if Spec is None else train(spec, hypers, key)
+        kept = {}
+        for metric in metrics:
+            if metric not in measured:
+                raise UserError(
+                    f"train of {name} returns no metric {metric!r}; there are: {', '.join(measured)}"
+                )
+            kept[metric] = jnp.asarray(measured[metric], jnp.float32)
+            if kept[metric].shape[:1] != (spec.steps,):
+                raise UserError(
+                    f"metric {metric} of {name} has shape {kept[metric].shape}; allowed: "
+                    f"{spec.steps} entries (steps) along its first axis"
+                )
         return State(trained, kept, jnp.zeros((), jnp.int32))
 
-    def update(spec: Any, stream: Any, hypers: Any, state: State, batch: Any) -> tuple[State, None]:
+    def update(
+        spec: Any, stream: Any, hypers: Any, state: State, batch: Any, step: Any
+    ) -> tuple[State, None]:
         return state._replace(taken=state.taken + 1), None
 
     def measure(
         spec: Any, stream: Any, hypers: Any, source: Any, state: State, batch: Any, made: None
-    ) -> Any:
-        return Record(*(state.metrics[metric][jnp.maximum(state.taken - 1, 0)] for metric in metrics))
+    ) -> dict[str, Any]:
+        return {metric: state.metrics[metric][jnp.maximum(state.taken - 1, 0)] for metric in metrics}
 
-    Record = NamedTuple("Record", [(metric, jax.Array) for metric in metrics])  # type: ignore[misc]
     return Experiment(
-        settings=TrialSettings(name, spec_of(steps), Stream, Hypers),
-        Record=Record,
-        source=lambda spec, stream: (),
-        batch=lambda spec, stream, source, step: (),
+        settings=TrialSettings(name, Spec or static_settings(steps), Stream, Hypers),
         init=init,
         update=update,
         measure=measure,
-        weights=lambda spec, state: dict(weights(state.trained)),
-        detail=detail,
+        weights=lambda spec, state: weights(state.trained),
+        details=details,
+        **others,
     )

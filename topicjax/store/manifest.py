@@ -3,7 +3,7 @@
     format       2; a folder of format 1 (topicjax 0.1) is read, not written
     sweep        the sweep of the folder's first run
     runs         an entry per run, see RUN_FIELDS; from `finished` on only if it has trained something
-    limit_lines  an entry per data setting and objective
+    references  an entry per data setting and objective
     digest       of all else
 
 `plan` names a file in plans/ with the ids of all trials that the run was asked for.
@@ -69,7 +69,7 @@ def experiment_of(manifest: Manifest) -> str:
 
 def new_manifest(sweep: str) -> Manifest:
     """Return the manifest of a folder without runs."""
-    return {"format": FORMAT, "sweep": sweep, "runs": [], "limit_lines": []}
+    return {"format": FORMAT, "sweep": sweep, "runs": [], "references": []}
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -101,25 +101,25 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 def from_format_1(manifest: Mapping[str, Any], path: Path) -> Manifest:
     """Return a manifest of format 1 in the shape of format 2; it knew the settings of its last run only."""
-    found, lines = manifest.get("runs", []), manifest.get("limit_lines", [])
+    found, lines = manifest.get("runs", []), manifest.get("references", [])
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise StoreError(f"{path} is damaged: runs is no list of objects")
     runs = [{"sweep": manifest["sweep"], **entry} for entry in found] or [{"sweep": manifest["sweep"]}]
     runs[-1] |= {name: manifest[name] for name in ONCE_PER_FOLDER if name in manifest}
     runs[-1]["planned"] = manifest.get("trials_planned")
-    return {"format": 1, "sweep": manifest["sweep"], "runs": runs, "limit_lines": lines}
+    return {"format": 1, "sweep": manifest["sweep"], "runs": runs, "references": lines}
 
 
 def check_values(manifest: Manifest, path: Path) -> None:
     """Raise a StoreError if a value is not of the kind that readers expect."""
     problems = [
         f"{name} is no list of objects"
-        for name in ("runs", "limit_lines")
+        for name in ("runs", "references")
         if not isinstance(manifest.get(name), list) or not all(isinstance(e, dict) for e in manifest[name])
     ]
     problems = problems or [
         *(problem for entry in manifest["runs"] for problem in run_problems(entry)),
-        *(f"limit_lines has {entry!r:.60}" for entry in manifest["limit_lines"] if not is_line(entry)),
+        *(f"references has {entry!r:.60}" for entry in manifest["references"] if not is_reference(entry)),
     ]
     if problems:
         raise StoreError(f"{path} is damaged: {problems[0]}")
@@ -136,13 +136,12 @@ def run_problems(entry: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} of runs is {value!r:.60}"
 
 
-def is_line(entry: Mapping[str, Any]) -> bool:
-    """Return whether this is an entry of limit_lines."""
-    settings, objective = entry.get("settings"), entry.get("objective")
-    if not isinstance(settings, dict) or not isinstance(objective, str):
+def is_reference(entry: Mapping[str, Any]) -> bool:
+    """Return whether this is an entry of references."""
+    settings, values = entry.get("settings"), entry.get("values", {})
+    if not isinstance(settings, dict) or not isinstance(values, dict):
         return False
-    values = [value for name, value in entry.items() if name not in ("settings", "objective", "error")]
-    return all(isinstance(value, (*NUMBER, type(None))) for value in values) and all(
+    return all(isinstance(value, (*NUMBER, type(None))) for value in values.values()) and all(
         isinstance(value, (*NUMBER, str)) for value in settings.values()
     )
 

@@ -186,7 +186,21 @@ def expand(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> li
         made[trial] = None
     if not made:
         raise UserError("the sweep has no trials; allowed: one or more (see its where and chain)")
+    check_axes_act(settings, base, sweep, made)
     return list(made)
+
+
+def check_axes_act(
+    settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep, trials: Iterable[Trial]
+) -> None:
+    """Raise a UserError if the sweep varies a setting that acts on none of its trials."""
+    for name, values in axes_of(settings, base, sweep).items():
+        only = settings.settings[name].only
+        if only is not None and all(settings.value(trial, only.name) not in only.values for trial in trials):
+            raise UserError(
+                f"axis {name} has {len(values)} values and acts on no trial; allowed: with "
+                f"{only.name} = {' or '.join(map(str, only.values))}"
+            )
 
 
 def axes_of(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> dict[str, list[Any]]:

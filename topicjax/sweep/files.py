@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from topicjax.errors import UserError, shown, unknown_name
-from topicjax.experiments import Experiment, trial_settings
+from topicjax.experiments import SHIPPED, Experiment, trial_settings
 from topicjax.sweep import Settings, Sweep, bind
 from topicjax.sweep.refine import Refinement
 from topicjax.trial import TrialSettings
 
-DEFAULT = "one_layer"  # the experiment of a file that names none
 MOST_SAID = 300  # characters of an exception in a message
 
 
@@ -53,12 +52,16 @@ def load_sweep(name: str) -> NamedSweep:
         raise UserError(f"{unknown}, or the path of a file that ends in .py")
     found = run_file(path)
     try:
-        description, experiment = found.get("__doc__") or "", found.get("EXPERIMENT", DEFAULT)
+        description, experiment = found.get("__doc__") or "", found.get("EXPERIMENT")
         if not isinstance(description, str):
             raise UserError(f"its docstring is {shown(description)}; allowed: a text")
         description.encode()  # what files and terminals can take
         if not isinstance(sweep := found.get("SWEEP"), Sweep):
             raise UserError("it has no SWEEP; allowed: SWEEP = product(...)")
+        if experiment is None:
+            raise UserError(
+                f"it has no EXPERIMENT; allowed: EXPERIMENT = an Experiment, or {names_of_shipped()}"
+            )
         settings = trial_settings(experiment)
         base, sweep = settings.converted(found.get("BASE", {})), bind(settings, sweep)
         refinement = read_refinement(found.get("REFINE"))
@@ -67,6 +70,11 @@ def load_sweep(name: str) -> NamedSweep:
     except UnicodeEncodeError:
         raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
     return NamedSweep(path.stem, inspect.cleandoc(description), experiment, base, sweep, refinement)
+
+
+def names_of_shipped() -> str:
+    """Return the names of the shipped experiments, as a sweep file writes them."""
+    return " or ".join(f'"{name}"' for name in SHIPPED)
 
 
 def read_refinement(given: Any) -> Refinement | None:

@@ -13,7 +13,6 @@ from support import encoder_reference
 
 import topicjax
 from topicjax.errors import UserError
-from topicjax.experiments import no_lines
 from topicjax.experiments.encoder import layers, model, records, rows, train
 from topicjax.experiments.encoder.experiment import EXPERIMENT
 from topicjax.experiments.encoder.settings import Hypers, Spec, Stream, code, make_trial, traced
@@ -384,7 +383,7 @@ def test_settings_that_do_not_go_together_are_refused():
 
 def test_a_sweep_of_encoders_has_its_layers_in_a_table_and_both_orders_agree(tmp_path):
     base = SMALL | dict(optimizer="sgd", learning_rate=0.1, init="default", init_scale=1.0)
-    own = replace(EXPERIMENT, lines=no_lines)
+    own = replace(EXPERIMENT, references=None)
     axes = product(seed=(0, 1), residual=(True, False), layer_norm=("none", "pre"))
     one = topicjax.sweep(own, axes, tmp_path / "lane", base, devices=jax.devices()[:2])
     other = topicjax.sweep(

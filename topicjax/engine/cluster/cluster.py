@@ -3,13 +3,13 @@
 from types import TracebackType
 from typing import Self
 
-from topicjax.engine.chunk_loop import IsStopping, Trained, Training
 from topicjax.engine.cluster.address import Address
 from topicjax.engine.cluster.connection import connect, disconnect
 from topicjax.engine.cluster.dispatch import Dispatch
 from topicjax.engine.cluster.members import WORKER, Members
 from topicjax.engine.cluster.messages import WorkerDevice
 from topicjax.engine.costs import host_memory
+from topicjax.engine.run import IsStopping, Trained, Training
 
 
 class Planned:

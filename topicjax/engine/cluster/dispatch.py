@@ -4,14 +4,12 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from topicjax.engine.chunk import Chunk
-from topicjax.engine.chunk_loop import Failure, IsStopping, Trained, Training
-from topicjax.engine.chunk_state import prepare
+from topicjax.engine.chunk import Chunk, Interrupted, prepare
 from topicjax.engine.cluster.jobs import MOST_LOSSES, SMALLER_FROM, Job, Jobs
 from topicjax.engine.cluster.members import Member, Members
 from topicjax.engine.cluster.messages import Event, Lost, Report, Task
 from topicjax.engine.progress import counted
-from topicjax.engine.training import Interrupted
+from topicjax.engine.run import Failure, IsStopping, Trained, Training
 from topicjax.errors import UserError
 
 POLL_SECONDS = 0.2
@@ -71,7 +69,7 @@ class Dispatch:
     def _send(self, member: Member, job: Job) -> None:
         training, group, chunk = self.training, self.jobs.group(job), Chunk(job.rows)
         may_stop = group.experiment.may_stop(group.spec)
-        lines = training.lines_of(group, chunk) if may_stop else []
+        lines = training.references_of(chunk) if may_stop else {}
         job.lacks_lines = lines is None
         task = Task(
             number=job.number,
@@ -98,10 +96,10 @@ class Dispatch:
         """Tell the workers that lack limit lines those of their chunks, once they are known."""
         for member in self.members.ready:
             for job in (job for job in member.jobs if job.lacks_lines):
-                lines = self.training.lines_of(self.jobs.group(job), Chunk(job.rows))
+                lines = self.training.references_of(Chunk(job.rows))
                 if lines is not None:
                     member.orders.lines[job.number], job.lacks_lines = lines, False
-                elif not self.training.manifest.lines.is_busy:
+                elif not self.training.manifest.references.is_busy:
                     raise Interrupted  # nobody computes them any more
 
     def _listen(self) -> Trained:
@@ -131,7 +129,7 @@ class Dispatch:
         if event.kind == "begun":
             self.begun[job.name] += 1
         elif event.kind == "waits":
-            training.manifest.lines.begin()
+            training.manifest.references.begin()
         elif event.kind == "said":
             training.progress.say(event.content)
         elif event.kind == "saved":

@@ -1,6 +1,6 @@
 """What a driver and its workers tell each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -8,7 +8,7 @@ from topicjax.engine.chunk import Chunk, Start
 from topicjax.engine.plan import Group
 from topicjax.trial import Trial
 
-Lines = Sequence[dict[str, Any]]
+Lines = Mapping[str, Mapping[str, float]]  # reference losses by trial
 Kind = Literal["begun", "waits", "trained", "saved", "said", "stopped", "failed", "memory", "refused"]
 
 

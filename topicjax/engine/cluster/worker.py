@@ -14,12 +14,12 @@ from typing import Any
 import jax
 
 from topicjax.engine import costs
+from topicjax.engine.chunk import Callbacks, Interrupted, train_chunk
 from topicjax.engine.cluster.messages import Event, Kind, Lines, Orders, Report, Task
 from topicjax.engine.layout import DEVICES_FLAG, DEVICES_VARIABLE
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, device_mesh
-from topicjax.engine.run import use_all_cores
-from topicjax.engine.training import Interrupted, Surroundings, decider, train_chunk
+from topicjax.engine.run import decider, use_all_cores
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
 
@@ -95,11 +95,11 @@ class Worker:
             self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, task.order)
         programs, chunk = self._programs[task.program], task.chunk
         self._tell(task, "begun")
-        train_chunk(programs, chunk, task.start, self._surroundings(task, programs))
+        train_chunk(programs, chunk, task.start, self._callbacks(task, programs))
         chunk.rows = ()  # the driver has them
         self._tell(task, "trained", chunk)
 
-    def _surroundings(self, task: Task, programs: Programs) -> Surroundings:
+    def _callbacks(self, task: Task, programs: Programs) -> Callbacks:
         def lines() -> Lines:
             if self._known(task) is None:
                 self._tell(task, "waits")
@@ -116,7 +116,7 @@ class Worker:
                 self._report.steps[task.number] = (done + float(steps), not_needed + float(spared))
                 return self._is_stopping
 
-        return Surroundings(
+        return Callbacks(
             task.save_seconds,
             decider(programs.group.experiment, task.trials, lines),
             on_segment,

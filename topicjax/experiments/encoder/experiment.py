@@ -1,11 +1,8 @@
 """An encoder of several layers on topic documents, as the engine takes it."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-from topicjax.experiments import Experiment, Line
+from topicjax.experiments.contract import Experiment
 from topicjax.experiments.encoder import costs, train
-from topicjax.experiments.encoder.records import HEALTHY, Record
+from topicjax.experiments.encoder.records import HEALTHY
 from topicjax.experiments.encoder.settings import TRIALS
 from topicjax.experiments.one_layer import lines
 from topicjax.experiments.one_layer.bags import fit_queries
@@ -13,17 +10,25 @@ from topicjax.experiments.one_layer.settings import DATA_SETTINGS, make_trial
 from topicjax.trial import Trial
 
 
-def wanted_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> list[Line]:
-    """Return the limit lines of the trials' documents, which are those of the one-layer model."""
+def one_layer_twin(trial: Trial) -> Trial:
+    """Return a trial of the one-layer model with the same documents and objective."""
     names = {*DATA_SETTINGS, "eval_documents", "seed", "objective"}
-    shared = ({name: value for name, value in TRIALS.settings_of(t).items() if name in names} for t in trials)
-    return lines.wanted_lines(map(make_trial, shared), known)
+    return make_trial({name: value for name, value in TRIALS.settings_of(trial).items() if name in names})
+
+
+def references(trial: Trial) -> dict[str, float]:
+    """Return the limit lines of a trial's documents, which are those of the one-layer model."""
+    return lines.references(one_layer_twin(trial))
+
+
+def reference_settings(trial: Trial) -> tuple[str, ...]:
+    """Return what limit lines depend on."""
+    return lines.reference_settings(one_layer_twin(trial))
 
 
 EXPERIMENT = Experiment(
     settings=TRIALS,
-    Record=Record,
-    detail="layer",
+    details=("layer",),
     source=train.make_source,
     batch=train.draw_batch,
     init=train.init,
@@ -35,5 +40,6 @@ EXPERIMENT = Experiment(
     missing=train.rows_missing,
     step_flops=costs.step_flops,
     draw_cost=0.25,
-    lines=wanted_lines,
+    references=references,
+    reference_settings=reference_settings,
 )

@@ -11,13 +11,16 @@ from topicjax.errors import UserError
 from topicjax.experiments.one_layer.losses import OBJECTIVES
 from topicjax.experiments.one_layer.optimizers import OPTIMIZERS
 from topicjax.experiments.one_layer.settings import (
-    ADAM,
     AutomaticSize,
-    BelowOne,
+    Beta1,
+    Beta2,
     DocumentSpec,
+    Epsilon,
     InitLaw,
+    Momentum,
     NotNegative,
     Stream,
+    WeightDecay,
     check_documents,
 )
 from topicjax.settings import Choice, Flag, Only, Whole
@@ -105,11 +108,11 @@ class Hypers(NamedTuple):
         NotNegative, "expected norm of an embedding", Only("embedding", ("trained", "random"))
     ] = 1.0
     l2: Annotated[NotNegative, "lambda of eq. (2), over all trained parameters"] = 0.0
-    momentum: Annotated[BelowOne, "decay of the velocity", Only("optimizer", ("momentum",))] = 0.9
-    beta1: Annotated[BelowOne, "decay of the mean gradient", ADAM] = 0.9
-    beta2: Annotated[BelowOne, "decay of the mean squared gradient", ADAM] = 0.999
-    epsilon: Annotated[NotNegative, "added to the root of the mean square", ADAM] = 1e-8
-    weight_decay: Annotated[NotNegative, "decoupled weight decay", Only("optimizer", ("adamw",))] = 0.0
+    momentum: Momentum = 0.9
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    epsilon: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
 
 
 def check(trial: Trial) -> None:

@@ -33,11 +33,12 @@ class Source(NamedTuple):
     held_out: Rows
 
 
-class Batch(NamedTuple):
-    """The documents of a step."""
+class Made(NamedTuple):
+    """What an update leaves for the record of its step."""
 
     step: jax.Array
-    rows: Rows
+    loss: jax.Array
+    gradients: Params
 
 
 def make_source(spec: Spec, stream: Stream) -> Source:
@@ -48,12 +49,12 @@ def make_source(spec: Spec, stream: Stream) -> Source:
     return Source(phi_TxW, lda.stream_keys(stream.seed).documents, held_out)
 
 
-def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Batch:
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Rows:
     """Return the documents of a step."""
     key = threefry.fold_in(threefry.raw(source.documents_key), step)
     documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
     documents = jax.lax.optimization_barrier(documents)  # else the compiler draws them more than once
-    return Batch(step, to_rows(spec, stream, documents))
+    return to_rows(spec, stream, documents)
 
 
 def to_rows(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array) -> Rows:
@@ -63,9 +64,9 @@ def to_rows(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array) ->
     return rows.from_distributions(spec, stream, documents)
 
 
-def rows_missing(source: Source, batch: Batch) -> jax.Array:
+def rows_missing(source: Source, batch: Rows) -> jax.Array:
     """Return how many rows to predict there are beyond the room for them."""
-    return jnp.maximum(rows.missing(source.held_out), rows.missing(batch.rows))
+    return jnp.maximum(rows.missing(source.held_out), rows.missing(batch))
 
 
 def init(spec: LayerSpec, stream: Any, hypers: Hypers) -> State:
@@ -75,16 +76,16 @@ def init(spec: LayerSpec, stream: Any, hypers: Hypers) -> State:
 
 
 def update(
-    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch
-) -> tuple[State, tuple[jax.Array, Params]]:
+    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Rows, step: jax.Array
+) -> tuple[State, Made]:
     """Return the state one step later, and the loss and gradients of that step."""
 
     def loss_and_gradients(trained: Params, frozen: Params) -> tuple[jax.Array, Params]:
         return rows.with_usual_rows(
-            spec, lambda own: layers.loss_and_gradients(spec, hypers, trained, frozen, own), batch.rows
+            spec, lambda own: layers.loss_and_gradients(spec, hypers, trained, frozen, own), batch
         )
 
-    return stepped(spec, hypers, state, batch.step, loss_and_gradients)
+    return stepped(spec, hypers, state, step, loss_and_gradients)
 
 
 def stepped(
@@ -93,11 +94,11 @@ def stepped(
     state: State,
     step: jax.Array,
     loss_and_gradients: Callable[[Params, Params], tuple[jax.Array, Params]],
-) -> tuple[State, tuple[jax.Array, Params]]:
+) -> tuple[State, Made]:
     """Return what `update` does, given the loss as a function of trained and frozen parameters."""
     loss, gradients = loss_and_gradients(*split(state.params, model.trained_names(spec)))
     gradients = add_l2(hypers, state.params, gradients)
-    return next_state(spec, hypers, state, gradients, step), (loss, gradients)
+    return next_state(spec, hypers, state, gradients, step), Made(step, loss, gradients)
 
 
 def measure(
@@ -106,17 +107,17 @@ def measure(
     hypers: Hypers,
     source: Source,
     state: State,
-    batch: Batch,
-    made: tuple[jax.Array, Params],
+    batch: Rows,
+    made: Made,
 ) -> Any:
-    """Return the record of a state, before the step of this batch; `made`: its loss and gradients."""
-    return measure_model(spec, hypers, source.held_out, moment(spec, state, batch.step, *made))
+    """Return the record of a state, before the step of this batch; `made` is of that step."""
+    return measure_model(spec, hypers, source.held_out, moment(spec, state, made))
 
 
-def moment(spec: LayerSpec, state: State, step: jax.Array, loss: jax.Array, gradients: Params) -> Moment:
+def moment(spec: LayerSpec, state: State, made: Made) -> Moment:
     """Return what a record is made of, but for the held-out data."""
-    earlier = earlier_value(spec, state, step)
-    return Moment(state.params, earlier, step >= ROTATION_LAG, loss, gradients)
+    earlier = earlier_value(spec, state, made.step)
+    return Moment(state.params, earlier, made.step >= ROTATION_LAG, made.loss, made.gradients)
 
 
 def weights(spec: LayerSpec, state: State) -> Params:

@@ -6,14 +6,10 @@ plateau of the loss decides nothing: before attention has moved, a trial ends on
 grows fast enough to matter before its last step.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from topicjax.experiments import Decide, Records
-from topicjax.experiments.one_layer.lines import line_finder
+from topicjax.experiments.contract import Records, References
 from topicjax.experiments.one_layer.records import HEALTHY
 from topicjax.experiments.one_layer.settings import Spec
 from topicjax.theory.progress import (
@@ -39,28 +35,22 @@ SAFETY = 2.0  # times the measured growth rate
 SCORES = ("a_topic", "a_self", "a_mask", "a_key")  # what grows in attention
 
 
-def decider(lines: Sequence[dict[str, Any]]) -> Decide:
-    """Return the rule that says why a trial's class can no longer change, given all limit lines."""
-    line_of = line_finder(lines)
-
-    def decide(trial: Trial, records: Records) -> str:
-        """Return why the class of a trial can no longer change; empty if it still can."""
-        if not all(np.isfinite(records[name]).all() for name in HEALTHY):
-            return DIVERGED
-        loss, uniform = (np.asarray(records[name], float) for name in ("eval_loss", "eval_loss_uniform"))
-        drop, gain = units(loss[0], line_of(trial))
-        if not trains_both(trial.spec) or np.isnan(drop + gain):
-            return ""
-        P, Q, R = progress(loss, uniform, loss[0], drop, gain)
-        step = trial.spec.record_every * np.arange(len(loss))
-        if is_collapsed(step, R):
-            return LOST
-        if is_complete(step, loss, P, Q, np.asarray(records["a_topic"], float)):
-            return COMPLETE
-        left = trial.spec.steps - step[-1]
-        return TOO_SLOW if is_too_slow(step, left, P, Q, records) else ""
-
-    return decide
+def decided(trial: Trial, records: Records, references: References) -> str:
+    """Return why the class of a trial can no longer change; empty if it still can."""
+    if not all(np.isfinite(records[name]).all() for name in HEALTHY):
+        return DIVERGED
+    loss, uniform = (np.asarray(records[name], float) for name in ("eval_loss", "eval_loss_uniform"))
+    drop, gain = units(loss[0], references)
+    if not trains_both(trial.spec) or np.isnan(drop + gain):
+        return ""
+    P, Q, R = progress(loss, uniform, loss[0], drop, gain)
+    step = trial.spec.record_every * np.arange(len(loss))
+    if is_collapsed(step, R):
+        return LOST
+    if is_complete(step, loss, P, Q, np.asarray(records["a_topic"], float)):
+        return COMPLETE
+    left = trial.spec.steps - step[-1]
+    return TOO_SLOW if is_too_slow(step, left, P, Q, records) else ""
 
 
 def trains_both(spec: Spec) -> bool:

@@ -1,14 +1,13 @@
 """The paper's one-layer transformer on topic documents, as the engine takes it."""
 
-from topicjax.experiments import Experiment
+from topicjax.experiments.contract import Experiment
 from topicjax.experiments.one_layer import costs, decided, lines, train
 from topicjax.experiments.one_layer.bags import fit_queries
-from topicjax.experiments.one_layer.records import HEALTHY, Record
+from topicjax.experiments.one_layer.records import HEALTHY
 from topicjax.experiments.one_layer.settings import TRIALS
 
 EXPERIMENT = Experiment(
     settings=TRIALS,
-    Record=Record,
     source=train.make_source,
     batch=train.draw_batch,
     init=train.init,
@@ -20,6 +19,7 @@ EXPERIMENT = Experiment(
     missing=train.queries_missing,
     trial_bytes=costs.trial_bytes,
     step_flops=costs.step_flops,
-    lines=lines.wanted_lines,
-    decider=decided.decider,
+    references=lines.references,
+    reference_settings=lines.reference_settings,
+    decided=decided.decided,
 )

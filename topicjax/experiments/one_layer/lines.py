@@ -5,7 +5,7 @@ optimal models are also evaluated on a trial's own held-out documents: these val
 compared with.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from topicjax.experiments import Line
 from topicjax.experiments.one_layer import lda, train
 from topicjax.experiments.one_layer.settings import (
     DATA_SETTINGS,
@@ -32,30 +31,15 @@ ROOM = 150  # documents have room for a multiple of so many words
 SOURCE = jax.jit(train.make_source, static_argnums=0)
 
 
-def wanted_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> list[Line]:
-    """Return the lines of each data setting and objective of the trials that are not known yet, once.
-
-    Those of one data setting follow each other: they share its documents.
-    """
-    found: dict[str, dict[str, Line]] = {}
-    seen: set[tuple] = set()
-    have = [(entry["settings"], entry["objective"]) for entry in known]
-    for trial in trials:
-        stream = trial.stream if is_drawn(trial.spec) else trial.stream._replace(seed=0)
-        quick = (trial.spec, stream, trial.hypers.objective)
-        if quick in seen:
-            continue
-        seen.add(quick)
-        settings, objective = line_settings(trial), trial.hypers.objective
-        if (settings, objective) not in have:
-            found.setdefault(f"{sorted(settings.items())}", {})[objective] = line(settings, objective)
-    return [line for lines in found.values() for line in lines.values()]
+def references(trial: Trial) -> dict[str, float]:
+    """Return the limit lines of a trial's documents under its objective, and their errors."""
+    settings, objective = line_settings(trial), trial.hypers.objective
+    return stage_lines(settings, objective) | other_lines(settings, objective)
 
 
-def line(settings: dict[str, Any], objective: Objective) -> Line:
-    """Return the lines of documents with these settings under an objective, to be computed."""
-    entry = {"settings": settings, "objective": objective}
-    return Line(entry, lambda: stage_lines(settings, objective) | other_lines(settings, objective))
+def reference_settings(trial: Trial) -> tuple[str, ...]:
+    """Return what limit lines depend on; the objective last: both of one data setting share documents."""
+    return (*line_settings(trial), "objective")
 
 
 def stage_lines(settings: Mapping[str, Any], objective: Objective) -> dict[str, float]:
@@ -97,16 +81,6 @@ def line_settings(trial: Trial) -> dict[str, Any]:
 def is_drawn(spec: Spec) -> bool:
     """Return whether the seed decides on the words of the topics."""
     return spec.word_distribution == "dirichlet"
-
-
-def line_finder(entries: Sequence[dict[str, Any]]) -> Callable[[Trial], dict[str, Any]]:
-    """Return a function from a trial to its entry among limit lines; an empty one if it has none."""
-    known = {(entry["objective"], *sorted(entry["settings"].items())): entry for entry in entries}
-
-    def find(trial: Trial) -> dict[str, Any]:
-        return known.get((trial.hypers.objective, *sorted(line_settings(trial).items())), {})
-
-    return find
 
 
 def data_model(trial: Trial) -> DataModel:

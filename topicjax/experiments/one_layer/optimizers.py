@@ -1,27 +1,48 @@
 """Optimizers, rebuilt from Hypers wherever they are used: a state holds data only, no transformations.
 
-A new optimizer is one entry here.  optax comes with jax, so it is imported when a transformation is made:
-settings need the names alone.
+A new optimizer is one entry here: what makes it, and the settings that it uses besides the learning rate.
+optax comes with jax, so it is imported when a transformation is made: settings need the names alone.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from topicjax.settings import Only
 
 if TYPE_CHECKING:
     import optax
 
-OPTIMIZERS: dict[str, Callable[[Any, Any], Any]] = {  # (optax, hypers) -> transformation
-    "sgd": lambda optax, h: optax.sgd(h.learning_rate),
-    "momentum": lambda optax, h: optax.sgd(h.learning_rate, momentum=h.momentum),
-    "adam": lambda optax, h: optax.adam(h.learning_rate, h.beta1, h.beta2, h.epsilon),
-    "adamw": lambda optax, h: optax.adamw(
-        h.learning_rate, h.beta1, h.beta2, h.epsilon, weight_decay=h.weight_decay
+
+class Optimizer(NamedTuple):
+    """What makes an optax transformation, and the settings that act on it."""
+
+    make: Callable[[Any, Any], Any]  # (optax, hypers) -> transformation
+    uses: tuple[str, ...] = ()
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(lambda optax, h: optax.sgd(h.learning_rate)),
+    "momentum": Optimizer(lambda optax, h: optax.sgd(h.learning_rate, momentum=h.momentum), ("momentum",)),
+    "adam": Optimizer(
+        lambda optax, h: optax.adam(h.learning_rate, h.beta1, h.beta2, h.epsilon),
+        ("beta1", "beta2", "epsilon"),
+    ),
+    "adamw": Optimizer(
+        lambda optax, h: optax.adamw(
+            h.learning_rate, h.beta1, h.beta2, h.epsilon, weight_decay=h.weight_decay
+        ),
+        ("beta1", "beta2", "epsilon", "weight_decay"),
     ),
 }
+
+
+def used(setting: str) -> Only:
+    """Mark a setting that acts with the optimizers that use it."""
+    return Only("optimizer", tuple(name for name, entry in OPTIMIZERS.items() if setting in entry.uses))
 
 
 def optimizer(spec: Any, hypers: Any) -> "optax.GradientTransformation":
     """Return the optax transformation of spec.optimizer with the hyperparameters of the trial."""
     import optax
 
-    return OPTIMIZERS[spec.optimizer](optax, hypers)
+    return OPTIMIZERS[spec.optimizer].make(optax, hypers)

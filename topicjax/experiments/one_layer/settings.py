@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.losses import OBJECTIVES
-from topicjax.experiments.one_layer.optimizers import OPTIMIZERS
+from topicjax.experiments.one_layer.optimizers import OPTIMIZERS, used
 from topicjax.settings import MAX_INT32, Choice, Only, Real, Role, Whole
 from topicjax.trial import Trial, TrialSettings
 
@@ -26,10 +26,14 @@ Probability = Annotated[Any, Real(low=0, high=1)]
 Positive = Annotated[Any, Real(above=0, smallest=1e-30)]  # a smaller concentration draws NaN in float32
 NotNegative = Annotated[Any, Real(low=0)]
 BelowOne = Annotated[Any, Real(low=0, below=1)]
+Momentum = Annotated[BelowOne, "decay of the velocity", used("momentum")]
+Beta1 = Annotated[BelowOne, "decay of the mean gradient", used("beta1")]
+Beta2 = Annotated[BelowOne, "decay of the mean squared gradient", used("beta2")]
+Epsilon = Annotated[NotNegative, "added to the root of the mean square", used("epsilon")]
+WeightDecay = Annotated[NotNegative, "decoupled weight decay", used("weight_decay")]
 MEMBER_SETTINGS = ("value_shift", "value_own", "value_random")  # which member of Lemma 1's family
 MAX_LENGTHS = 100_000  # of documents: the kernel's room for queries is found by a sum over all of them
 FINITE = Only("infinite_documents", (False,))
-ADAM = Only("optimizer", ("adam", "adamw"))
 BLOCKS = Only("value", ("blocks",))
 
 
@@ -148,11 +152,11 @@ class Hypers(NamedTuple):
     value_random: Annotated[
         NotNegative, "of a frozen W^V: random part, in units of a block's height; sums stay", BLOCKS
     ] = 0.0
-    momentum: Annotated[BelowOne, "decay of the velocity", Only("optimizer", ("momentum",))] = 0.9
-    beta1: Annotated[BelowOne, "decay of the mean gradient", ADAM] = 0.9
-    beta2: Annotated[BelowOne, "decay of the mean squared gradient", ADAM] = 0.999
-    epsilon: Annotated[NotNegative, "added to the root of the mean square", ADAM] = 1e-8
-    weight_decay: Annotated[NotNegative, "decoupled weight decay", Only("optimizer", ("adamw",))] = 0.0
+    momentum: Momentum = 0.9
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    epsilon: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
 
 
 def check(trial: Trial) -> None:

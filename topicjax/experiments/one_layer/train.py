@@ -33,11 +33,11 @@ class Source(NamedTuple):
     held_out: HeldOut
 
 
-class Batch(NamedTuple):
-    """The documents of a step, as the kernel takes them."""
+class Made(NamedTuple):
+    """What an update leaves for the record of its step."""
 
     step: jax.Array
-    bag: Bag
+    gradients: Params
 
 
 def make_source(spec: Spec, stream: Stream) -> Source:
@@ -51,17 +51,17 @@ def make_source(spec: Spec, stream: Stream) -> Source:
     return Source(phi_TxW, lda.stream_keys(stream.seed).documents, HeldOut(attended, uniform))
 
 
-def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Batch:
-    """Return the documents of a step."""
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Bag:
+    """Return the documents of a step, as the kernel takes them."""
     key = threefry.fold_in(threefry.raw(source.documents_key), step)
     documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
     documents = jax.lax.optimization_barrier(documents)  # else the compiler draws them more than once
-    return Batch(step, to_bag(spec, stream, documents, uniform=spec.attention == "uniform"))
+    return to_bag(spec, stream, documents, uniform=spec.attention == "uniform")
 
 
-def queries_missing(source: Source, batch: Batch) -> jax.Array:
+def queries_missing(source: Source, batch: Bag) -> jax.Array:
     """Return how many kept and random words there are beyond the kernel's room for them."""
-    return jnp.maximum(source.held_out.attended.queries_missing, batch.bag.queries_missing)
+    return jnp.maximum(source.held_out.attended.queries_missing, batch.queries_missing)
 
 
 def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
@@ -70,17 +70,19 @@ def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
     return first_state(spec, hypers, params, model.trained_names(spec))
 
 
-def update(spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch) -> tuple[State, Params]:
+def update(
+    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Bag, step: jax.Array
+) -> tuple[State, Made]:
     """Return the state one step later, and the gradients of that step."""
     gradients = bags.with_usual_queries(
         spec,
         lambda bag: loss_gradients(spec, hypers, state.params, bag),
-        batch.bag,
+        batch,
         spec.batch_size,
         num_sizes=2,
     )
     gradients = add_l2(hypers, state.params, gradients)
-    return next_state(spec, hypers, state, gradients, batch.step), gradients
+    return next_state(spec, hypers, state, gradients, step), Made(step, gradients)
 
 
 def measure(
@@ -89,8 +91,8 @@ def measure(
     hypers: Hypers,
     source: Source,
     state: State,
-    batch: Batch,
-    gradients: Params,
+    batch: Bag,
+    made: Made,
 ) -> Record:
     """Return the record of a state, before the step of this batch, with the gradients of that step.
 
@@ -103,10 +105,10 @@ def measure(
         hypers=hypers,
         held_out=source.held_out,
         params=state.params,
-        earlier_value=earlier_value(spec, state, batch.step),
-        has_past=batch.step >= ROTATION_LAG,
-        loss=kernel.loss(kernel_model, batch.bag, hypers.objective, real_V),
-        gradients=gradients,
+        earlier_value=earlier_value(spec, state, made.step),
+        has_past=made.step >= ROTATION_LAG,
+        loss=kernel.loss(kernel_model, batch, hypers.objective, real_V),
+        gradients=made.gradients,
     )
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from topicjax.experiments import Experiment
+from topicjax.experiments.contract import Experiment
 from topicjax.experiments.encoder.train import init, weights
 from topicjax.experiments.text import costs, train, windows
-from topicjax.experiments.text.records import HEALTHY, Record
+from topicjax.experiments.text.records import HEALTHY
 from topicjax.experiments.text.settings import TRIALS, Spec, Stream
 
 
@@ -21,8 +21,7 @@ def fit_masks(spec: Spec, streams: Collection[Stream]) -> Spec:
 
 EXPERIMENT = Experiment(
     settings=TRIALS,
-    Record=Record,
-    detail="layer",
+    details=("layer",),
     source=train.make_source,
     batch=train.draw_batch,
     init=init,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.encoder.settings import Hypers
-from topicjax.experiments.encoder.train import moment, stepped
+from topicjax.experiments.encoder.train import Made, moment, stepped
 from topicjax.experiments.one_layer import lda, threefry
 from topicjax.experiments.one_layer.lda import Documents
 from topicjax.experiments.one_layer.model import Params
@@ -28,13 +28,6 @@ class Source(NamedTuple):
     windows_key: jax.Array
     held_out: Rows
     unigram_KxB: jax.Array  # what each held-out window adds to the loss of the unigram model, by objective
-
-
-class Batch(NamedTuple):
-    """The windows of a step."""
-
-    step: jax.Array
-    rows: Rows
 
 
 def make_source(spec: Spec, stream: Stream, windows: Windows) -> Source:
@@ -60,11 +53,11 @@ def held_out_documents(spec: Spec, stream: Stream, windows: Windows) -> Document
     return mask_windows(spec, stream, words, lengths, key)
 
 
-def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Batch:
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Rows:
     """Return the windows of a step: each is any of those to train on, with equal probability."""
     documents = jax.lax.optimization_barrier(draw_windows(spec, stream, source, step))
     room = rows.room(spec, spec.batch_size)
-    return Batch(step, rows.from_documents(spec, stream, documents, documents.masked_BxN, room))
+    return rows.from_documents(spec, stream, documents, documents.masked_BxN, room)
 
 
 def draw_windows(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Documents:
@@ -93,21 +86,21 @@ def mask_windows(
     return Documents(word_BxN, shown_BxN, masked_BxN, present_BxN)
 
 
-def rows_missing(source: Source, batch: Batch) -> jax.Array:
+def rows_missing(source: Source, batch: Rows) -> jax.Array:
     """Return how many rows to predict there are beyond the room for them."""
-    return jnp.maximum(source.held_out.missing, batch.rows.missing)
+    return jnp.maximum(source.held_out.missing, batch.missing)
 
 
 def update(
-    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Batch
-) -> tuple[State, tuple[jax.Array, Params]]:
+    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Rows, step: jax.Array
+) -> tuple[State, Made]:
     """Return the state one step later, and the loss and gradients of that step."""
     room = rows.room(spec, spec.batch_size)
 
     def loss_and_gradients(trained: Params, frozen: Params) -> tuple[jax.Array, Params]:
-        return word_losses.loss_and_gradients(spec, hypers, trained, frozen, batch.rows, room)
+        return word_losses.loss_and_gradients(spec, hypers, trained, frozen, batch, room)
 
-    return stepped(spec, hypers, state, batch.step, loss_and_gradients)
+    return stepped(spec, hypers, state, step, loss_and_gradients)
 
 
 def measure(
@@ -116,9 +109,8 @@ def measure(
     hypers: Hypers,
     source: Source,
     state: State,
-    batch: Batch,
-    made: tuple[jax.Array, Params],
+    batch: Rows,
+    made: Made,
 ) -> Any:
-    """Return the record of a state, before the step of this batch; `made`: its loss and gradients."""
-    now = moment(spec, state, batch.step, *made)
-    return measure_model(spec, hypers, source.held_out, source.unigram_KxB, now)
+    """Return the record of a state, before the step of this batch; `made` is of that step."""
+    return measure_model(spec, hypers, source.held_out, source.unigram_KxB, moment(spec, state, made))

@@ -12,7 +12,7 @@ import numpy as np
 
 from topicjax.corpora.corpus import Corpus, corpus_size, load_corpus
 from topicjax.errors import UserError
-from topicjax.experiments import Data
+from topicjax.experiments.contract import Data
 from topicjax.experiments.text.settings import SPECIAL, Spec
 
 HELD_OUT = 10  # every tenth document
