@@ -9,7 +9,8 @@ import pytest
 from support.command_line import start
 from support.one_trial import expand
 
-from topicjax.engine import orders, target
+from topicjax.engine import programs as orders
+from topicjax.engine import target
 from topicjax.engine.plan import fitted_specs, make_groups
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from topicjax.engine import orders
+from topicjax.engine import programs as orders
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.records import Record
 from topicjax.experiments.one_layer.settings import TRIALS
 from topicjax.sweep import axes_of as axes_of_any
 from topicjax.sweep import expand as expand_any
@@ -35,8 +36,9 @@ def as_lane(hypers: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], hypers)
 
 
-def only_lane(records: Any) -> Any:
-    return jax.tree.map(lambda column: column[0], records)
+def only_lane(records: Any) -> Record:
+    """Return the records of the one lane, by the names of the model's columns."""
+    return Record(**{name: column[0] for name, column in records.items()})
 
 
 @functools.lru_cache

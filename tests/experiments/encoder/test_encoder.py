@@ -295,7 +295,7 @@ class Small(NamedTuple):
     hypers: Any
     source: train.Source
     state: Any
-    batch: train.Batch
+    batch: rows.Rows
 
 
 @functools.cache
@@ -315,8 +315,8 @@ def small_trial(**changed) -> Small:
 def test_rows_that_only_unusual_documents_need_change_nothing():
     spec, _, own_hypers, source, state, batch = small_trial()
     U, Q = rows.usual_room(spec)
-    assert (U, Q) < rows.room(spec) == (batch.rows.token_BxU.shape[1], batch.rows.target_BxQxV.shape[1])
-    assert int(batch.rows.most) <= U and int(batch.rows.most_predicted) <= Q
+    assert (U, Q) < rows.room(spec) == (batch.token_BxU.shape[1], batch.target_BxQxV.shape[1])
+    assert int(batch.most) <= U and int(batch.most_predicted) <= Q
     means = jax.jit(records.attention_means, static_argnums=0)
     few = means(spec, own_hypers, source.held_out, state.params)
     many = means(spec, own_hypers, source.held_out._replace(most=jnp.int32(99)), state.params)
@@ -327,9 +327,9 @@ def test_rows_that_only_unusual_documents_need_change_nothing():
 def test_rows_without_room_are_noticed():
     _, _, _, source, _, batch = small_trial()
     assert int(train.rows_missing(source, batch)) <= 0
-    cut = batch.rows._replace(target_BxQxV=batch.rows.target_BxQxV[:, :1])
-    most = int(batch.rows.most_predicted)
-    assert most > 1 and int(train.rows_missing(source, batch._replace(rows=cut))) == most - 1
+    cut = batch._replace(target_BxQxV=batch.target_BxQxV[:, :1])
+    most = int(batch.most_predicted)
+    assert most > 1 and int(train.rows_missing(source, cut)) == most - 1
 
 
 def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
@@ -340,10 +340,10 @@ def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
     @jax.jit
     def step(state, batch):
         trained, frozen = split(state.params, model.trained_names(spec))
-        _, bare = layers.loss_and_gradients(spec, own_hypers, trained, frozen, batch.rows)
-        return *train.update(spec, own_stream, own_hypers, state, batch), bare
+        _, bare = layers.loss_and_gradients(spec, own_hypers, trained, frozen, batch)
+        return *train.update(spec, own_stream, own_hypers, state, batch, jnp.int32(0)), bare
 
-    stepped, (loss, gradients), bare = step(state, batch)
+    stepped, (_, loss, gradients), bare = step(state, batch)
     assert 0 < float(loss) < 10
     assert set(gradients) == set(state.params) - {"W_E", "W_K", "W_Q", "b_pred"}
     assert not np.asarray(state.params["W_K"]).any()
@@ -355,7 +355,9 @@ def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
 
 def test_layer_norms_that_are_off_stay_as_they_were():
     spec, own_stream, own_hypers, _, state, batch = small_trial()
-    stepped, _ = jax.jit(train.update, static_argnums=0)(spec, own_stream, own_hypers, state, batch)
+    stepped, _ = jax.jit(train.update, static_argnums=0)(
+        spec, own_stream, own_hypers, state, batch, jnp.int32(0)
+    )
     for name in ("gain_attention", "bias_attention", "gain_last"):
         np.testing.assert_array_equal(stepped.params[name], state.params[name])
     assert not np.array_equal(stepped.params["W_E"], state.params["W_E"])

@@ -7,8 +7,8 @@ from support.stage_cases import CASES
 from support.synthetic_runs import STAGE1, STAGE2, STEP, TWO_STAGE, case, line_entry, ramp, run_of, score
 
 from topicjax.analysis.one_layer.stages import score_trials
-from topicjax.experiments import DECIDE_RECORDS
 from topicjax.experiments.one_layer import decided
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial
 
 SETTINGS = {name: DEFAULTS[name] for name in DEFAULTS}
@@ -34,12 +34,13 @@ def stop_of(made, steps: int = 1000, lines=None) -> tuple[int, str]:
     settings, frame = made
     own = {name: settings[name] for name in SETTINGS} | dict(steps=steps, record_every=10, until="decided")
     entry = held_out_entry() | dict(stage1=settings["line_stage1"], stage2=settings["line_stage2"])
-    decide = decided.decider([entry] if lines is None else lines)
+    references = entry if lines is None else lines
     columns = {name: frame[name].to_numpy() for name in frame if name != "step"}
     columns = {"a_key": saddle(columns)} | columns
     columns = dict.fromkeys(decided.SCORES, np.zeros(len(frame))) | columns | {"loss": columns["eval_loss"]}
-    for count in range(DECIDE_RECORDS, len(STEP), DECIDE_RECORDS):
-        if why := decide(make_trial(own), {name: values[:count] for name, values in columns.items()}):
+    for count in range(EXPERIMENT.decide_every, len(STEP), EXPERIMENT.decide_every):
+        records = {name: values[:count] for name, values in columns.items()}
+        if why := decided.decided(make_trial(own), records, references):
             return 10 * count, why
     return steps, "steps"
 
@@ -109,11 +110,11 @@ def test_collapse_is_believed_after_half_of_the_steps():
 def test_what_is_not_finite_has_diverged():
     made = case(np.where(STEP > 500, np.nan, 0.5), 0)
     assert stop_of(made) == (600, decided.DIVERGED)
-    assert stop_of(made, lines=[]) == (600, decided.DIVERGED)
+    assert stop_of(made, lines={}) == (600, decided.DIVERGED)
 
 
 def test_without_lines_or_with_a_frozen_part_nothing_is_decided():
-    assert stop_of(case(*TWO_STAGE), lines=[]) == (1000, "steps")
+    assert stop_of(case(*TWO_STAGE), lines={}) == (1000, "steps")
     assert stop_of(case(*TWO_STAGE, attention="uniform")) == (1000, "steps")
     assert stop_of(case(*TWO_STAGE, value="blocks")) == (1000, "steps")
 
@@ -123,7 +124,7 @@ def test_lines_on_the_held_out_documents_come_first():
     entry = held_out_entry() | dict(
         stage1=STAGE1, stage2=STAGE2, held_out_stage1=STAGE1, held_out_stage2=STAGE1 - 1.9 * (STAGE1 - STAGE2)
     )
-    assert stop_of(case(*TWO_STAGE), lines=[entry]) == (900, decided.COMPLETE)
+    assert stop_of(case(*TWO_STAGE), lines=entry) == (900, decided.COMPLETE)
 
 
 def test_theta_is_that_of_the_scores():

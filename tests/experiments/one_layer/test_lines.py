@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from topicjax.engine.references import pending_references
 from topicjax.experiments.one_layer import bags, kernel, lda, lines, records, threefry, train
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, make_trial, traced
 from topicjax.theory.progress import progress, units
 from topicjax.theory.stage_models import pair_weights
@@ -62,9 +64,8 @@ def token_losses(trial: Any, model: Any, objective: str) -> np.ndarray:
 @OBJECTIVES
 def test_held_out_lines_are_the_losses_of_the_optimal_models_token_by_token(objective, visibility):
     trial = make_trial(TINY | dict(key_visibility=visibility, objective=objective, seed=3, steps=40))
-    (line,) = lines.wanted_lines([trial], [])
-    entry = line.entry | line.compute()
-    models = lines.limits_of(make_trial(entry["settings"])).models(objective)
+    entry = EXPERIMENT.references(trial)
+    models = lines.limits_of(make_trial(lines.line_settings(trial))).models(objective)
     for name, model in zip(("stage1", "stage2"), models, strict=True):
         losses = token_losses(trial, model, objective)
         assert 10 < len(losses) < 25  # some documents have no masked position
@@ -124,17 +125,13 @@ def test_lines_are_wanted_once_per_documents_objective_and_held_out_documents():
         for objective in ("squared", "cross_entropy")
         for count, seed, steps in ((25, 0, 20), (25, 1, 40), (30, 0, 20))
     ]
-    wanted = lines.wanted_lines(trials, [])
-    found = [(line.entry["settings"]["eval_documents"], line.entry["objective"]) for line in wanted]
-    assert found == [(n, name) for n in (25, 30) for name in ("squared", "cross_entropy")]
-    assert all("seed" not in line.entry["settings"] for line in wanted)
-    assert lines.wanted_lines(trials, [line.entry for line in wanted]) == []
-    old = [dict(line.entry) for line in wanted]
-    for entry in old:
-        entry["settings"] = {k: v for k, v in entry["settings"].items() if k != "eval_documents"}
-    assert len(lines.wanted_lines(trials, old)) == 4  # entries of folders that do not have them yet
+    wanted = pending_references(EXPERIMENT, trials, [])
+    found = [(each.settings["eval_documents"], each.settings["objective"]) for each in wanted]
+    assert found == [(n, name) for n in (25, 30) for name in ("cross_entropy", "squared")]
+    assert all("seed" not in each.settings for each in wanted)
+    assert pending_references(EXPERIMENT, trials, [{"settings": each.settings} for each in wanted]) == []
     drawn = [make_trial(TINY | dict(word_distribution="dirichlet", seed=seed)) for seed in (4, 5)]
-    assert [line.entry["settings"]["seed"] for line in lines.wanted_lines(drawn, [])] == [4, 5]
+    assert [each.settings["seed"] for each in pending_references(EXPERIMENT, drawn, [])] == [4, 5]
 
 
 def test_one_held_out_document_has_a_line_without_an_error():

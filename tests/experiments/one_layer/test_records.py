@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.one_trial import as_lane, only_lane
 
-from topicjax.engine import orders
+from topicjax.engine import programs as orders
 from topicjax.experiments.one_layer import kernel, lda, model, records, threefry, train
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
