@@ -59,8 +59,8 @@ def lines(trials, known):
         time.sleep(LINE_SECONDS)
         return {"value": 1.0}
 
-    entry = {"objective": "slow", "settings": {}}
-    return [] if any("value" in other for other in known) else [Line(entry, compute)]
+    entry = {"settings": {}}
+    return [] if any("values" in other for other in known) else [Line(entry, compute)]
 
 
 def decider(lines):

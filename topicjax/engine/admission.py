@@ -16,8 +16,7 @@ from topicjax.engine.progress import duration, size
 from topicjax.errors import UserError
 from topicjax.experiments import Experiment
 from topicjax.settings import Setting, Whole, declared
-from topicjax.store.files import StoreError
-from topicjax.store.folder import check_kind, check_name
+from topicjax.store.files import StoreError, check_kind, check_name
 from topicjax.store.manifest import experiment_of, read_manifest
 from topicjax.trial import NEEDED
 

@@ -66,7 +66,7 @@ class Background:
             if self._stopped.is_set():
                 return
             try:
-                found = line.compute()
+                found = {"values": line.compute()}
             except (ValueError, MemoryError) as error:  # theory has no lines for these data
                 found = {"error": str(error) or "out of memory"}
             self.entries = [*self.entries, line.entry | found]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topicjax.engine.plan import StreamRow
-from topicjax.store.folder import ids_name
+from topicjax.store.files import ids_name
 
 Columns = dict[str, np.ndarray]  # per column of a record: trials x records, x places for details
 ALL_STEPS = "steps"  # why a trial ended that was trained to the end and could be trained further

@@ -166,7 +166,7 @@ def run_sweep(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
         entry = describe_run(named, writer.write_plan(list(by_id)), len(by_id), left, options)
         with Progress(left, total_steps) as progress, stop_requests() as is_stopping:
             progress.say(opening(entry, folder, options, groups))
-            lines = experiment.lines(trials, writer.manifest["limit_lines"])
+            lines = experiment.lines(trials, writer.manifest["references"])
             manifest = RunManifest(writer, entry, lines, progress.training)
             train = Training(groups, by_id, manifest, writer, progress, options.save_seconds)
             with contextlib.suppress(Interrupted, KeyboardInterrupt):

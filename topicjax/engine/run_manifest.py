@@ -25,7 +25,7 @@ class RunManifest:
         before = writer.manifest
         self._writer, self._lock = writer, threading.Lock()
         self._sweep, self._entry = before.get("sweep", entry["sweep"]), entry
-        self._runs, self._lines = before.get("runs", []), before.get("limit_lines", [])
+        self._runs, self._lines = before.get("runs", []), before.get("references", [])
         self.is_new = bool(entry["left"]) or entry["plan"] not in [run.get("plan") for run in self._runs]
         self.run = len(self._runs) + 1  # its number, as trials carry it
         self.lines = Background(lines, begin, self._write_in_background)
@@ -41,7 +41,7 @@ class RunManifest:
         with self._lock:
             runs = [*self._runs, *([self._entry] if self.is_new else [])]
             self._writer.write_manifest(
-                {"format": FORMAT, "sweep": self._sweep, "runs": runs, "limit_lines": self.known_lines}
+                {"format": FORMAT, "sweep": self._sweep, "runs": runs, "references": self.known_lines}
             )
 
     def add(self, **values: Any) -> None:

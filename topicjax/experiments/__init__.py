@@ -30,7 +30,7 @@ Decide = Callable[[Trial, Records], str]  # why a trial's answer can no longer c
 
 
 class Line(NamedTuple):
-    """A limit line that is computed beside the training: its entry of the manifest, and what adds to it."""
+    """A limit line that is computed beside the training: the settings it is of, and its values by name."""
 
     entry: dict[str, Any]
     compute: Callable[[], dict[str, Any]]

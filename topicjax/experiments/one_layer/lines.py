@@ -39,7 +39,7 @@ def wanted_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> li
     """
     found: dict[str, dict[str, Line]] = {}
     seen: set[tuple] = set()
-    have = [(entry["settings"], entry["objective"]) for entry in known]
+    have = [entry["settings"] for entry in known]
     for trial in trials:
         stream = trial.stream if is_drawn(trial.spec) else trial.stream._replace(seed=0)
         quick = (trial.spec, stream, trial.hypers.objective)
@@ -47,14 +47,14 @@ def wanted_lines(trials: Iterable[Trial], known: Sequence[dict[str, Any]]) -> li
             continue
         seen.add(quick)
         settings, objective = line_settings(trial), trial.hypers.objective
-        if (settings, objective) not in have:
+        if settings | {"objective": objective} not in have:
             found.setdefault(f"{sorted(settings.items())}", {})[objective] = line(settings, objective)
     return [line for lines in found.values() for line in lines.values()]
 
 
 def line(settings: dict[str, Any], objective: Objective) -> Line:
     """Return the lines of documents with these settings under an objective, to be computed."""
-    entry = {"settings": settings, "objective": objective}
+    entry = {"settings": settings | {"objective": objective}}
     return Line(entry, lambda: stage_lines(settings, objective) | other_lines(settings, objective))
 
 
@@ -100,11 +100,12 @@ def is_drawn(spec: Spec) -> bool:
 
 
 def line_finder(entries: Sequence[dict[str, Any]]) -> Callable[[Trial], dict[str, Any]]:
-    """Return a function from a trial to its entry among limit lines; an empty one if it has none."""
-    known = {(entry["objective"], *sorted(entry["settings"].items())): entry for entry in entries}
+    """Return a function from a trial to its limit lines by name; none if the entries have none for it."""
+    known = {tuple(sorted(entry["settings"].items())): entry.get("values", {}) for entry in entries}
 
     def find(trial: Trial) -> dict[str, Any]:
-        return known.get((trial.hypers.objective, *sorted(line_settings(trial).items())), {})
+        settings = line_settings(trial) | {"objective": trial.hypers.objective}
+        return known.get(tuple(sorted(settings.items())), {})
 
     return find
 
