@@ -5,7 +5,7 @@ themselves, so a run may be handed to them as it was loaded.  `prepared(run)` jo
 record as well: convenient to group records by, but several times the memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def aligned(run: Run) -> Run:
         return run
     check_columns(run.trials, NEEDED_TRIALS, f"{run.folder}/trials")
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
-    trials = run.trials.assign(**limit_lines(run.trials, run.manifest))
+    trials = run.trials.assign(**limit_lines(run))
     without = int(np.isnan(column(trials, "line_stage1")).sum())
     missing = run.missing
     if run.manifest and without:
@@ -181,37 +181,11 @@ def check_records(trial_ids: np.ndarray, owner: np.ndarray, step: np.ndarray) ->
         raise StoreError(f"trial {trial_ids[~started][0]} has no record at step 0")
 
 
-def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def limit_lines(run: Run) -> dict[str, np.ndarray]:
     """Return the limit lines of each trial, NaN where there are none, and their standard errors, *_se.
 
-    line_* are those over all documents, held_out_* those on the trial's held-out documents.  Settings are
-    compared exactly: both JSON and parquet keep every digit.
+    line_* are those over all documents, held_out_* those on the trial's held-out documents.
     """
     names = [f"{name}{end}" for end in ("", "_se") for name in (*LINES, *HELD_OUT_LINES)]
-    columns = line_values(trials, manifest, names)
-    return {name if name.startswith("held_out") else f"line_{name}": columns[name] for name in names}
-
-
-def line_values(
-    trials: pd.DataFrame, manifest: Mapping[str, Any], names: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Return what the manifest's limit lines of these names are for each trial, NaN where there are none."""
-    columns = {name: np.full(len(trials), np.nan) for name in names}
-    tables: dict[tuple[str, ...], dict[tuple, dict]] = {}
-    for entry in manifest.get("limit_lines", []):
-        known = entry["settings"] | {"objective": entry["objective"]}
-        absent = [name for name in known if name not in trials]
-        if absent:
-            raise StoreError(f"limit_lines in manifest.json name {absent[0]!r}, no setting of the trials")
-        fields = tuple(sorted(known))
-        tables.setdefault(fields, {})[tuple(known[name] for name in fields)] = entry
-    for fields in sorted(tables, key=len):  # lines for more settings are closer to the trial
-        table = tables[fields]
-        kind, kinds = distinct(trials, fields)
-        keys = list(zip(*(kinds[name].tolist() for name in fields), strict=True))
-        is_known = np.array([key in table for key in keys], bool)
-        for name in names:
-            found = [table[key].get(name) if key in table else None for key in keys]
-            values = np.array([np.nan if value is None else value for value in found], float)
-            columns[name] = np.where(is_known[kind], values[kind], columns[name])
-    return columns
+    found = run.references.reindex(columns=names)
+    return {name if name.startswith("held_out") else f"line_{name}": column(found, name) for name in names}

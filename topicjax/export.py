@@ -20,6 +20,7 @@ from pyarrow import csv
 
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError, explained, is_hex_name
+from topicjax.store.parts import SNAPSHOT_COLUMNS
 from topicjax.store.reader import Run
 
 UNFINISHED = ".unfinished"  # files are written into this folder, then moved out of it
@@ -34,9 +35,12 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
 
     Where records have details, details.csv has one row per record and place.
     A number is written with the fewest digits that give it back in its own type; missing values and NaN are
-    empty.  Rows become text a thousand at a time.
+    empty, and the steps and checksums of snapshots have spaces between them.  Rows become text a thousand at
+    a time.
     """
-    tables = {"trials.csv": run.trials, "trajectories.csv": run.trajectories}
+    lists = {name: run.trials[name] for name in SNAPSHOT_COLUMNS if name in run.trials}
+    texts = {name: [" ".join(map(str, own)) for own in values] for name, values in lists.items()}
+    tables = {"trials.csv": run.trials.assign(**texts), "trajectories.csv": run.trajectories}
     if run.detail:
         tables["details.csv"] = run.details
     with new_folder(out) as folder:

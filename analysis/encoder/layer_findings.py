@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pandas as pd
 
-from topicjax.store.reader import Run
-from topicjax.store.status import Status
+from topicjax.store.reader import Run, Status
 
 from ..one_layer.trained_models import Frame
 from ..pictures import counted, first_of, setting_text

@@ -23,7 +23,7 @@ class Scales(NamedTuple):
 
 def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts) -> Scales:
     """Return the units of each curve's losses: those of its documents' limit lines where they are known."""
-    found = limit_lines(trials, run.manifest)
+    found = limit_lines(run.replace(trials=trials))
     names = {**{name: f"line_{name}" for name in LINES}, **{name: name for name in HELD_OUT_LINES}}
     names |= {f"{name}_se": f"line_{name}_se" for name in LINES}
     initial = column(curves, "on")[records.start]

@@ -68,7 +68,7 @@ def layer_losses(run: Run, scores: Frame) -> Frame:
     trials: Frame = run.trials.reset_index(drop=True)
     ok = (trials["status"] == "ok").to_numpy()
     cell = cell_of_rows(trials, names)
-    lines = {name: values for name, values in limit_lines(trials, run.manifest).items() if has_values(values)}
+    lines = {name: values for name, values in limit_lines(run).items() if has_values(values)}
     known: Frame = pd.DataFrame(
         {text: lines[name] for name, text in (STAGE_LINES | HELD_OUT).items() if name in lines}
     )

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topicjax.store.reader import Run
-from topicjax.store.status import Status
+from topicjax.store.reader import Run, Status
 
 from ..page.explorer import explorer
 from . import end_tables, tables

@@ -145,5 +145,5 @@ def with_weights(trials: Frame) -> Frame:
     """Return the trials that did not diverge and whose weights were kept."""
     if "snapshot_steps" not in trials:
         return trials.head(0)
-    kept = trials["snapshot_steps"].astype("string").fillna("").str.strip() != ""
-    return trials[kept.to_numpy(bool) & (trials["status"] == "ok").to_numpy()]
+    kept = trials["snapshot_steps"].map(len).to_numpy() > 0
+    return trials[kept & (trials["status"] == "ok").to_numpy()]

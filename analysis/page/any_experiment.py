@@ -12,8 +12,7 @@ import pandas as pd
 
 from topicjax.store.files import write_whole
 from topicjax.store.manifest import last_run
-from topicjax.store.reader import Run
-from topicjax.store.status import Status, status
+from topicjax.store.reader import Run, Status, status
 
 from ..figures.any_details import details, has_details
 from ..figures.any_records import (

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topicjax.store.manifest import last_run, read_manifest
-from topicjax.store.reader import Run
-from topicjax.store.status import Status, status
+from topicjax.store.reader import Run, Status, status
 
 from ..pictures import counted
 

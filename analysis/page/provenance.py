@@ -9,8 +9,7 @@ import pandas as pd
 
 from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.manifest import last_run, plan_in_words
-from topicjax.store.reader import Run
-from topicjax.store.status import Status
+from topicjax.store.reader import Run, Status
 
 from ..encoder.layers import LAYERS_FILE
 from ..frames import settings_in

@@ -12,8 +12,7 @@ import pandas as pd
 
 from topicjax.store.files import write_whole
 from topicjax.store.manifest import last_run
-from topicjax.store.reader import FIRST_EXPERIMENT, Run, load
-from topicjax.store.status import status
+from topicjax.store.reader import Run, load, status
 
 from ..encoder import page as encoder
 from ..frames import aligned
@@ -42,7 +41,7 @@ from .provenance import (
     settings_tables,
 )
 from .safely import absent, part
-from .selection import Selection, only
+from .selection import FIRST_EXPERIMENT, Selection, only
 
 MOST_ROWS = 40  # of a table on the page; its CSV file has all
 MOST_LINES = 1000  # of a Markdown file; a longer table is pooled for the page and for it, if it can be

@@ -10,12 +10,13 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, unknown_name
 from topicjax.experiments.one_layer.settings import SETTINGS
-from topicjax.store.reader import FIRST_EXPERIMENT, Run
+from topicjax.store.reader import Run
 
 from ..one_layer.catalogue import Entry
 from ..one_layer.stages import CLASSES
 from ..pictures import Picture, first_of, written
 
+FIRST_EXPERIMENT = "one_layer"
 CLASS = "class"  # of the loss view: a filter that is no setting
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

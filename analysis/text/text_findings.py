@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from topicjax.store.reader import Run
-from topicjax.store.status import Status
+from topicjax.store.reader import Run, Status
 
 from ..encoder.layer_cells import telling_settings
 from ..encoder.layer_findings import count_of

@@ -19,7 +19,7 @@ from topicjax import cli
 from topicjax.engine import run as engine_run
 from topicjax.experiments.one_layer.settings import SETTINGS, settings_of, trial_id
 from topicjax.settings import Choice, Flag, Real, Whole
-from topicjax.store.folder import ids_name
+from topicjax.store.files import ids_name
 from topicjax.store.manifest import RUN_FIELDS, encode, read_manifest
 from topicjax.store.writer import Writer
 from topicjax.sweep.files import load_sweep

@@ -22,11 +22,9 @@ from topicjax.engine.plan import make_groups
 from topicjax.errors import UserError
 from topicjax.experiments.one_shot import one_shot
 from topicjax.export import write_csv, write_tensorboard
-from topicjax.store.files import StoreError
-from topicjax.store.folder import part_path
+from topicjax.store.files import StoreError, part_path
 from topicjax.store.reader import committed, load, status
-from topicjax.store.repair import repair
-from topicjax.store.verify import verify
+from topicjax.store.verify import repair, verify
 from topicjax.store.writer import Writer
 from topicjax.sweep import Sweep, product
 

@@ -15,8 +15,8 @@ from support.events import read_events
 import topicjax
 from topicjax import export
 from topicjax.errors import UserError
-from topicjax.store.files import StoreError
-from topicjax.store.folder import ids_name
+from topicjax.store.files import StoreError, ids_name
+from topicjax.store.parts import SNAPSHOT_COLUMNS
 from topicjax.store.reader import Run
 from topicjax.store.writer import Writer
 
@@ -46,7 +46,12 @@ def make_tables(ids: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
         | dict(status=["diverged" if lost else "ok" for lost in diverged])
         | dict(diverged_step=[20 if lost else None for lost in diverged])
         | {f"final_{name}": final[name] for name in floats}
-        | dict(chunk=ids_name(ids), row=range(len(ids)), snapshot_steps="")
+        | dict(stopped_step=STEPS[-1], stop_reason="steps", record_every=10)
+        | dict(
+            chunk=ids_name(ids),
+            row=range(len(ids)),
+            snapshot_steps=[[] if lost else [0, 30] for lost in diverged],
+        )
     )
     return trials, records
 
@@ -55,6 +60,8 @@ def make_tables(ids: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("export") / "run"
     with Writer(folder, "demo") as writer:
+        for step in (0, 30):
+            writer.save_snapshot(ids_name(CHUNKS[0]), step, np.arange(2.0) + step)
         for ids in CHUNKS:
             writer.commit(ids_name(ids), *make_tables(ids))
     return topicjax.load(folder)
@@ -66,7 +73,10 @@ def test_csv_gives_every_number_back(run: Run, tmp_path: Path):
     assert paths == [tmp_path / "new" / "csv" / name for name in ("trials.csv", "trajectories.csv")]
     assert {*(tmp_path / "new" / "csv").iterdir()} == {*paths}
     assert said == ["trials.csv: 3 rows", "trajectories.csv: 12 rows"]
-    for path, frame in zip(paths, (run.trials, run.trajectories), strict=True):
+    texts = {name: run.trials[name].map(lambda own: " ".join(map(str, own))) for name in SNAPSHOT_COLUMNS}
+    assert sorted(texts["snapshot_steps"]) == ["", "0 30", "0 30"]
+    trials = run.trials.assign(**texts).astype(dict.fromkeys(texts, "str"))
+    for path, frame in zip(paths, (trials, run.trajectories), strict=True):
         types = frame.dtypes.to_dict()
         back = pd.read_csv(path, dtype=types, keep_default_na=False, na_values="")
         back = back.fillna({name: "" for name, kind in types.items() if kind == "str"})  # no text is missing

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import io
+import json
 import os
 import re
 import shutil
@@ -14,15 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.store_runs import FIRST, SECOND, details_of, files, same, tables, weights
+from support.store_runs import ENTRY, FIRST, SECOND, details_of, files, same, tables, weights
 
-from topicjax.store import checkpoints, lock
+from topicjax.store import checkpoints
 from topicjax.store import files as files_module
-from topicjax.store.files import StoreError
-from topicjax.store.folder import ids_name, part_path
+from topicjax.store.files import StoreError, ids_name, part_path
 from topicjax.store.reader import committed, load, status
-from topicjax.store.repair import repair
-from topicjax.store.verify import verify
+from topicjax.store.verify import repair, verify
 from topicjax.store.writer import Writer
 
 CHUNKS = {ids_name(ids): ids for ids in (FIRST, SECOND)}
@@ -106,11 +105,11 @@ class Machine:
 @contextlib.contextmanager
 def running_on(machine: Machine) -> Iterator[Machine]:
     """Let the store run on this machine."""
-    release = lock.release
+    unlock = files_module.unlock_folder
 
-    def release_or_die(path: Path, descriptor: int) -> None:
+    def unlock_or_die(folder: Path, descriptor: int) -> None:
         try:
-            release(path, descriptor)
+            unlock(folder, descriptor)
         except Killed:
             os.close(descriptor)  # as the kernel does
             raise
@@ -119,28 +118,35 @@ def running_on(machine: Machine) -> Iterator[Machine]:
         for name in OPERATIONS:
             patch.setattr(os, name, machine.wrap(name, getattr(os, name)))
         patch.setattr(files_module, "open", machine.open, raising=False)
-        patch.setattr(lock, "release", release_or_die)
+        patch.setattr(files_module, "unlock_folder", unlock_or_die)
         yield machine
 
 
-def save_plainly(folder: Path, params: Mapping[str, np.ndarray]) -> None:
+def save_plainly(folder: Path, structure: Any, leaves: Mapping[str, np.ndarray]) -> None:
     """Stand in for orbax, which takes a tenth of a second: the same names and the same order, plain files."""
     temporary = folder.with_name(f"{folder.name}{checkpoints.UNFINISHED}")
     if folder.exists():
         shutil.rmtree(folder)
     temporary.mkdir(parents=True)
-    for name, array in params.items():
+    for name, array in leaves.items():
         data = io.BytesIO()
         np.save(data, array)
-        descriptor = os.open(temporary / f"{name}.npy", os.O_CREAT | os.O_WRONLY)
-        os.write(descriptor, data.getvalue())
-        os.close(descriptor)
+        write_plainly(temporary / f"{name}.npy", data.getvalue())
     os.rename(temporary, folder)
+    write_plainly(folder / checkpoints.STRUCTURE, json.dumps(structure).encode())
     checkpoints.sync_tree(folder)
 
 
-def read_plainly(folder: Path, place: int | slice) -> dict[str, np.ndarray]:
-    return {path.stem: np.load(path)[place] for path in folder.glob("*.npy")}
+def write_plainly(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, content)
+    os.close(descriptor)
+
+
+def read_plainly(folder: Path, place: int | slice) -> tuple[Any, dict[str, np.ndarray]]:
+    structure = json.loads((folder / checkpoints.STRUCTURE).read_text())
+    names = checkpoints.leaf_names(structure)
+    return structure, {name: np.load(folder / f"{name}.npy")[place] for name in names}
 
 
 @pytest.fixture
@@ -153,7 +159,7 @@ def session(folder: Path) -> None:
     """Do what a run does, from wherever the last one left it."""
     with Writer(folder, "demo") as writer:
         plan = writer.write_plan([*FIRST, *SECOND])
-        runs = [{"sweep": "demo", "plan": plan, "planned": 5}]
+        runs = [ENTRY | {"plan": plan, "planned": 5}]
         writer.write_manifest(writer.manifest | {"runs": runs})
         done = committed(folder)
         left = {chunk: ids for chunk, ids in CHUNKS.items() if not done >= {*ids}}
@@ -181,7 +187,7 @@ def chunk_weights(chunk: str, step: int) -> dict[str, np.ndarray]:
 @functools.cache
 def chunk_tables(chunk: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     ids = CHUNKS[chunk]
-    return *tables(ids, chunk, snapshot_steps=[STEPS] * len(ids)), details_of(ids)
+    return *tables(ids, chunk, STEPS), details_of(ids)
 
 
 def file_names(folder: Path) -> set[str]:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.store_runs import (
     EMPTY,
+    ENTRY,
     FIRST,
     ONE,
     SECOND,
@@ -36,13 +37,24 @@ from support.store_runs import (
     write_run,
 )
 
-from topicjax.store import checkpoints, journal, lock
-from topicjax.store.files import TEMPORARY, StoreError, plain
-from topicjax.store.folder import ids_name, part_path
-from topicjax.store.journal import Commit, FileMark, Journal
-from topicjax.store.manifest import digest
+from topicjax.store import checkpoints, journal
+from topicjax.store import files as files_module
+from topicjax.store.files import (
+    LOCK,
+    TEMPORARY,
+    FileMark,
+    StoreError,
+    ids_name,
+    lock_folder,
+    part_path,
+    plain,
+    unlock_folder,
+)
+from topicjax.store.journal import Commit, Journal
+from topicjax.store.manifest import FORMAT, digest
 from topicjax.store.parts import write_table
 from topicjax.store.reader import PlanStatus, Status, committed, find_id, load, status
+from topicjax.store.verify import repair, verify
 from topicjax.store.writer import Writer
 
 
@@ -64,7 +76,7 @@ def test_plain_pandas_reads_both_folders_and_passes_over_temporary_files(run: Pa
     trials = pd.read_parquet(run / "trials").set_index("trial_id").loc[FIRST + SECOND]
     assert trials["status"].tolist() == ["ok"] * 4 + ["diverged"]
     np.testing.assert_array_equal(trials["diverged_step"], [np.nan] * 4 + [2])
-    assert trials["snapshot_steps"].tolist() == ["2 4"] * 3 + [""] * 2
+    assert [own.tolist() for own in trials["snapshot_steps"]] == [[2, 4]] * 3 + [[]] * 2
     assert trials["row"].tolist() == [0, 1, 2, 0, 1]
     expected = pd.concat([tables(FIRST, ONE)[1], tables(SECOND, TWO)[1]])
     found = pd.read_parquet(run / "trajectories")
@@ -95,9 +107,9 @@ def test_restore_reads_the_bytes_of_one_trial(tmp_path: Path):
         return sum(value["value"] for metric in metrics for value in metric["values"])
 
     params = weights(64, size=60)
-    checkpoints.save(tmp_path / "run" / "chunk" / "4", params)
+    checkpoints.save(tmp_path / "run" / "chunk" / "4", checkpoints.describe_tree(params), params)
     before = bytes_read()
-    found = checkpoints.read_trials(tmp_path / "run" / "chunk" / "4", 37)
+    _, found = checkpoints.read_trials(tmp_path / "run" / "chunk" / "4", 37)
     own, every = (sum(array.nbytes for array in group.values()) for group in (found, params))
     assert same(found, params, 37)
     assert 0.8 * own < bytes_read() - before < 2 * own < every / 30
@@ -114,9 +126,9 @@ def test_snapshot_is_an_ordinary_orbax_checkpoint(run: Path):
 
 def test_zero_and_not_finite_weights_come_back(tmp_path: Path):
     params = {"W_K": np.zeros((2, 3), "f4"), "W_V": np.array([[np.nan, np.inf], [0, -np.inf]])}
-    checkpoints.save(tmp_path / "run" / "chunk" / "0", params)
+    checkpoints.save(tmp_path / "run" / "chunk" / "0", checkpoints.describe_tree(params), params)
     for row in range(2):
-        found = checkpoints.read_trials(tmp_path / "run" / "chunk" / "0", row)
+        _, found = checkpoints.read_trials(tmp_path / "run" / "chunk" / "0", row)
         np.testing.assert_array_equal(found["W_K"], params["W_K"][row])
         np.testing.assert_array_equal(found["W_V"], params["W_V"][row])
 
@@ -124,7 +136,7 @@ def test_zero_and_not_finite_weights_come_back(tmp_path: Path):
 def test_writes_from_a_thread(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     with Writer(tmp_path / "run", "demo") as writer, ThreadPoolExecutor(1) as pool:
         pool.submit(writer.save_snapshot, ONE, 4, weights(3)).result()
-        pool.submit(writer.commit, ONE, *tables(FIRST, ONE, snapshot_steps="4")).result()
+        pool.submit(writer.commit, ONE, *tables(FIRST, ONE, [4])).result()
     assert same(load(tmp_path / "run").restore("bb"), weights(3), 2)
     assert capfd.readouterr() == ("", "")
 
@@ -134,7 +146,7 @@ def test_what_is_not_committed_is_invisible_and_removed(run: Path):
     whole = files(run)
     with Writer(run, "demo") as writer, pytest.raises(StoreError), crashing_at(writer, "trials"):
         writer.save_snapshot(third, 2, weights(1))
-        writer.commit(third, *tables(["e" * 12], third, snapshot_steps="2"))
+        writer.commit(third, *tables(["e" * 12], third, [2]))
     (run / "checkpoints" / third / "3.orbax-checkpoint-tmp").mkdir(parents=True)
     (run / "trials" / f"{TEMPORARY}part-{third}.parquet").write_bytes(b"half")
     loaded = load(run)
@@ -157,7 +169,7 @@ def test_state_of_an_unfinished_chunk_is_kept_and_its_snapshots_are_removed(run:
         assert writer.load_partial(third) == ({}, {"step": 4})
         for step in (2, 4, 4):
             writer.save_snapshot(third, step, weights(1, seed=9))
-        writer.commit(third, *tables(ids, third, snapshot_steps="2 4"))
+        writer.commit(third, *tables(ids, third, [2, 4]))
     assert same(load(run).restore(ids[0]), weights(1, seed=9), 0)
     assert not list((run / "partial").iterdir())
 
@@ -219,15 +231,15 @@ def test_one_holder_at_a_time_however_many_try(tmp_path: Path):
     def contend(_: int) -> None:
         nonlocal inside, most, taken
         for _ in range(20):
-            with contextlib.suppress(lock.HeldError):
-                descriptor = lock.acquire(tmp_path / "lock.json")
+            with contextlib.suppress(StoreError):
+                descriptor = lock_folder(tmp_path)
                 with guard:
                     inside, taken = inside + 1, taken + 1
                     most = max(most, inside)
                 time.sleep(0.0005)
                 with guard:
                     inside -= 1
-                lock.release(tmp_path / "lock.json", descriptor)
+                unlock_folder(tmp_path, descriptor)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(contend, range(8)))
@@ -345,10 +357,13 @@ def test_unwritable_and_unreadable_folders(tmp_path: Path):
 
 
 def test_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def acquire(_: Path) -> int:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    def open_regular(path: Path, flags: int) -> int:
+        if path.name == LOCK:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return original(path, flags)
 
-    monkeypatch.setattr(lock, "acquire", acquire)
+    original = files_module.open_regular
+    monkeypatch.setattr(files_module, "open_regular", open_regular)
     with pytest.raises(StoreError, match=f"cannot write {tmp_path}: the file system is read-only"):
         Writer(tmp_path, "demo").__enter__()
 
@@ -561,10 +576,9 @@ def test_manifest_is_plain_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def refuse(text: str) -> None:
         raise AssertionError(f"{text} is not JSON")
 
-    lines = [{"stage1": np.float32(0.5), "stage2": float("nan"), "bayes": np.inf}]
-    given = {
-        "sweep": "demo",
-        "limit_lines": lines,
+    values = {"stage1": np.float32(0.5), "stage2": float("nan"), "bayes": np.inf}
+    given = EMPTY | {
+        "references": [{"settings": {"seed": np.int32(3)}, "values": values}],
         "shape": (1, 2),
         "steps": np.arange(2),
         "out": Path("results"),
@@ -572,10 +586,10 @@ def test_manifest_is_plain_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with Writer(tmp_path, "demo") as writer:
         writer.write_manifest(given)
         text = (tmp_path / "manifest.json").read_text()
-        assert json.loads(text, parse_constant=refuse) == {
-            "sweep": "demo",
+        values = {"stage1": 0.5, "stage2": None, "bayes": None}
+        assert json.loads(text, parse_constant=refuse) == EMPTY | {
             "digest": digest({**plain(given)}),
-            "limit_lines": [{"stage1": 0.5, "stage2": None, "bayes": None}],
+            "references": [{"settings": {"seed": 3}, "values": values}],
             "shape": [1, 2],
             "steps": [0, 1],
             "out": "results",
@@ -614,7 +628,7 @@ def test_status_of_a_run(run: Path):
 def test_status_says_what_each_plan_of_a_folder_asked_for(run: Path):
     with Writer(run, "demo") as writer:
         runs = [*writer.manifest["runs"]]
-        runs.append(dict(sweep="demo", overrides=["--set alpha=0.5"], plan=writer.write_plan(FIRST[:1])))
+        runs.append(dict(ENTRY, overrides=["--set alpha=0.5"], plan=writer.write_plan(FIRST[:1])))
         runs.append(runs[0] | {"left": 2})  # the first plan again, resumed
         writer.write_manifest(writer.manifest | {"runs": runs})
     found = status(run)
@@ -625,32 +639,44 @@ def test_status_says_what_each_plan_of_a_folder_asked_for(run: Path):
     assert (status(run).planned, status(run).beyond) == (1, 4)
 
 
-def as_format_1(run: Path) -> None:
-    """Make a folder what topicjax 0.1 wrote: no plans, one description for all runs."""
-    shutil.rmtree(run / "plans")
-    old = dict(sweep="demo", description="A demo.", trials_planned=7, base={"steps": 4}, axes={})
-    old |= dict(versions={"jax": "0.9"}, devices=["cpu"], runs=[{"trials": 5}], limit_lines=[])
-    (run / "manifest.json").write_text(json.dumps(old))
+OLD = {
+    "format 1": dict(sweep="demo", trials_planned=7, runs=[{"trials": 5}], limit_lines=[]),
+    "format 2": dict(format=2, sweep="demo", runs=[{"sweep": "demo"}], limit_lines=[], digest=None),
+    "a newer format": EMPTY | dict(format=FORMAT + 1, digest=None),
+}
 
 
-def test_folder_of_an_older_version_is_read_and_not_added_to(run: Path):
-    as_format_1(run)
-    loaded = load(run)
-    assert len(loaded.trials) == 5 and same(loaded.restore("bb"), weights(3, seed=4), 2)
-    (entry,) = loaded.manifest["runs"]
-    assert (entry["trials"], entry["planned"], entry["versions"]) == (5, 7, {"jax": "0.9"})
-    assert (status(run).planned, loaded.missing) == (7, ("5 of 7 trials are finished",))
-    before = {*run.rglob("*")}
-    with pytest.raises(StoreError, match=rf"{run} was written by an older .*another folder \(--out\)$"):
-        Writer(run, "demo").__enter__()
-    assert {*run.rglob("*")} == before
-
-
-def test_folder_of_a_newer_version_is_refused(run: Path):
-    (run / "manifest.json").write_text(json.dumps(EMPTY | {"format": 3}))
-    for attempt in (lambda: status(run), lambda: load(run).missing, lambda: Writer(run, "demo").__enter__()):
-        with pytest.raises(StoreError, match=r"manifest.json has format 3, of a newer topicjax"):
+@pytest.mark.parametrize("version", OLD)
+def test_folder_of_another_version_is_refused_and_left_as_it_is(run: Path, version: str):
+    manifest = dict(OLD[version])
+    if manifest.pop("digest", "none") is None:
+        manifest["digest"] = digest(manifest)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refused = (
+        rf"manifest.json was written by another version of topicjax \(format {manifest.get('format', 1)}, "
+    )
+    for attempt in (
+        lambda: status(run),
+        lambda: load(run).missing,
+        lambda: Writer(run, "demo").__enter__(),
+        lambda: verify(run),
+        lambda: repair(run),
+    ):
+        with pytest.raises(StoreError, match=rf"{refused}not {FORMAT}\); allowed: another folder \(--out\)$"):
             attempt()
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_the_experiment_is_that_of_the_runs(run: Path):
+    assert load(run).experiment == "demo"
+    with Writer(run, "demo") as writer:
+        writer.write_manifest(EMPTY)
+        assert load(run).experiment == ""
+        for missing in ("sweep", "experiment"):
+            entry = {name: value for name, value in ENTRY.items() if name != missing}
+            with pytest.raises(StoreError, match=f"cannot write .*: a run does not name its {missing}"):
+                writer.write_manifest(EMPTY | {"runs": [entry]})
 
 
 def test_parts_of_one_folder_share_one_schema(run: Path):

@@ -18,6 +18,7 @@ import pytest
 from support.damage import flip
 from support.store_runs import (
     EMPTY,
+    ENTRY,
     FIRST,
     ONE,
     SECOND,
@@ -31,13 +32,12 @@ from support.store_runs import (
     write_run,
 )
 
-from topicjax.store import aside, journal, lock
-from topicjax.store.files import StoreError
-from topicjax.store.folder import ids_name, part_path
+from topicjax.store import journal
+from topicjax.store import verify as verify_module
+from topicjax.store.files import StoreError, holder_in_words, ids_name, part_path
 from topicjax.store.manifest import read_manifest, write_manifest
 from topicjax.store.reader import committed, load, status
-from topicjax.store.repair import repair
-from topicjax.store.verify import verify
+from topicjax.store.verify import repair, verify
 from topicjax.store.writer import Writer
 
 IDS = [f"{number:012x}" for number in range(8)]
@@ -68,7 +68,7 @@ def write_again(folder: Path) -> None:
         if not done >= {*FIRST}:
             for step in (2, 4):
                 writer.save_snapshot(ONE, step, weights(3, seed=step))
-            writer.commit(ONE, *tables(FIRST, ONE, snapshot_steps=[[2, 4]] * 3))
+            writer.commit(ONE, *tables(FIRST, ONE, [2, 4]))
         if not done >= {*SECOND}:
             lost = dict(status=["ok", "diverged"], diverged_step=[None, 2])
             writer.commit(TWO, *tables(SECOND, TWO, **lost))
@@ -87,8 +87,7 @@ def test_a_truncated_trial_is_neither_written_nor_passed(lacks, tmp_path, monkey
     cut, columns, sentence = TRUNCATED[lacks]
     trials, records = tables(SECOND, TWO, **(dict(snapshot_steps=[[4], [4]], run=1) | columns))
     with Writer(tmp_path / "run", "demo") as writer:
-        entry = {"sweep": "demo", "snapshots": "last"}
-        writer.write_manifest({"format": 2, "sweep": "demo", "runs": [entry], "limit_lines": []})
+        writer.write_manifest(EMPTY | {"runs": [ENTRY | {"snapshots": "last"}]})
         writer.save_snapshot(TWO, 4, weights(sum(map(bool, trials["snapshot_steps"]))))
         with pytest.raises(
             RuntimeError, match=f"is not whole and is not kept: trial {SECOND[0]}.*{sentence}"
@@ -112,8 +111,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flips") / "small"
     with Writer(folder, "démo") as writer:
         plan = writer.write_plan([*FIRST, *SECOND])
-        entry = {"sweep": "démo", "plan": plan, "planned": 5, "description": "1e-05 ½", "wall_seconds": 1e-5}
-        writer.write_manifest({"format": 2, "sweep": "démo", "runs": [entry], "limit_lines": []})
+        entry = ENTRY | {"plan": plan, "planned": 5, "description": "1e-05 ½", "wall_seconds": 1e-5}
+        references = [{"settings": {"learning_rate": 0.1}, "values": {"bayes": 0.3, "uniform": None}}]
+        writer.write_manifest(EMPTY | {"sweep": "démo", "runs": [entry], "references": references})
         writer.commit(ONE, *tables(FIRST, ONE), details_of(FIRST))
         writer.commit(TWO, *tables(SECOND, TWO), details_of(SECOND))
     return folder
@@ -126,7 +126,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Writer(folder, "demo") as writer:
         writer.write_manifest(EMPTY)
         writer.save_snapshot(EIGHT, 4, weights(8, size=101))
-        writer.commit(EIGHT, *tables(IDS, EIGHT, snapshot_steps="4"))
+        writer.commit(EIGHT, *tables(IDS, EIGHT, [4]))
     return folder
 
 
@@ -136,7 +136,7 @@ def read_tables(folder: Path) -> tuple[Any, ...]:
     if state.problems:
         raise StoreError(state.problems[0])
     tables = (found.trials, found.trajectories, found.details)
-    return *(table.to_dict("list") for table in tables), found.manifest, state
+    return *(table.to_dict("list") for table in (*tables, found.references)), found.manifest, state
 
 
 def flips(paths: list[Path], number: int, seed: int) -> Iterator[tuple[Path, int, int]]:
@@ -267,13 +267,12 @@ def test_repair_computes_again_no_more_than_is_damaged(run: Path):
 
 def test_journal_that_is_written_anew_keeps_the_checksums_it_had(run: Path):
     before = journal.read_journal(run)
-    assert before is not None
     line = (run / "journal.log").read_bytes().index(b"begin")
     flip(run / "journal.log", line, 0)
     flip(part_path(run / "trials", TWO), 50, 3)  # its checksum is in a line that is whole
     repair(run)
     after = journal.read_journal(run)
-    assert after is not None and after.commits == {ONE: before.commits[ONE]} and after.plans == before.plans
+    assert after.commits == {ONE: before.commits[ONE]} and after.plans == before.plans
 
 
 def test_repair_leaves_a_folder_that_is_not_ours_alone(tmp_path: Path):
@@ -297,7 +296,7 @@ def test_repair_waits_for_no_one_and_moves_over_to_another_disk(run: Path, monke
     def rename(*_: Any) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-    monkeypatch.setattr(aside.os, "rename", rename)
+    monkeypatch.setattr(verify_module.os, "rename", rename)
     DAMAGE["snapshot"](run)
     _, moved = repair(run)
     assert len(moved) == 3 and all(path.exists() for path in moved)
@@ -377,7 +376,7 @@ def test_users_file_beside_an_unfinished_snapshot_is_left_alone(run: Path):
     with Writer(run, "demo") as writer:
         assert sorted(os.listdir(run / "checkpoints" / third)) == ["2.backup", "notes.txt"]
         writer.save_snapshot(third, 2, weights(1))
-        writer.commit(third, *tables(["e" * 12], third, snapshot_steps="2"))
+        writer.commit(third, *tables(["e" * 12], third, [2]))
     assert sorted(os.listdir(run / "checkpoints" / third)) == ["2", "2.backup", "notes.txt"]
     assert verify(run).problems == []
 
@@ -559,21 +558,21 @@ def test_odd_content_of_a_lock_file(run: Path, text: str):
     with Writer(run, "demo"):
         (run / "lock.json").write_text(text)
         assert status(run).running is not None
-        assert lock.who(status(run).running or {}) == "another process"
+        assert holder_in_words(status(run).running or {}) == "another process"
         with pytest.raises(StoreError, match=f"{run} is being written by another process$"):
             Writer(run, "demo").__enter__()
     assert status(run).running is None
     (run / "lock.json").write_text(text)  # nobody holds it
     assert status(run).running is None
     with Writer(run, "demo"):
-        assert f"process {os.getpid()} on " in lock.who(status(run).running or {})
+        assert f"process {os.getpid()} on " in holder_in_words(status(run).running or {})
 
 
 def test_paths_in_tables_are_checked(run: Path, tmp_path: Path):
     part = part_path(run / "trials", ONE)
     whole = pd.read_parquet(part)
     (tmp_path / "etc").mkdir()
-    changes = dict(chunk="../../etc", row=-1, snapshot_steps="../../4", trial_id=["../x", *FIRST[1:]])
+    changes = dict(chunk="../../etc", row=-1, snapshot_steps=[[-4]] * 3, trial_id=["../x", *FIRST[1:]])
     for name, value in changes.items():
         whole.assign(**{name: value}).to_parquet(part, index=False)
         (run / "journal.log").unlink(missing_ok=True)  # whoever forges a table can leave it out
@@ -588,7 +587,7 @@ def test_paths_in_tables_are_checked(run: Path, tmp_path: Path):
 
 
 def test_forged_journals_are_named(run: Path):
-    good = journal.commit_entry((journal.read_journal(run) or journal.Journal()).commits[ONE])
+    good = journal.commit_entry(journal.read_journal(run).commits[ONE])
     forged: list[dict[str, Any]] = [
         {"event": "begin", "chunk": "../../etc"},
         {"event": "begin"},

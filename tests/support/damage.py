@@ -1,9 +1,10 @@
-"""Shared by tests: flip ..."""
+"""Damage files on purpose."""
 
 from pathlib import Path
 
 
 def flip(path: Path, place: int, bit: int) -> None:
+    """Flip one bit of a file."""
     with open(path, "r+b") as file:
         file.seek(place)
         byte = file.read(1)[0]

@@ -1,4 +1,4 @@
-"""Shared by tests: read_events ..."""
+"""Read the event files of TensorBoard."""
 
 import struct
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Shared by tests: EMPTY, FIRST, ONE, SECOND ..."""
+"""Small run folders, written chunk by chunk as the engine writes them."""
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,15 @@ import pyarrow as pa
 import pytest
 
 from topicjax.store import writer as writer_module
-from topicjax.store.files import StoreError
-from topicjax.store.folder import ids_name
-from topicjax.store.journal import FileMark
+from topicjax.store.files import FileMark, StoreError, ids_name
+from topicjax.store.manifest import FORMAT
 from topicjax.store.writer import Writer
 
 FIRST = ["aa11aa11aa11", "aa22aa22aa22", "bb33bb33bb33"]
-
-
 SECOND = ["cc44cc44cc44", "dd55dd55dd55"]
-
-
-EMPTY = {"format": 2, "sweep": "demo", "runs": [], "limit_lines": []}
-
-
 ONE, TWO = ids_name(FIRST), ids_name(SECOND)
+ENTRY = {"sweep": "demo", "experiment": "demo"}  # of a run
+EMPTY = {"format": FORMAT, "sweep": "demo", "runs": [], "references": []}
 
 
 def weights(trials: int, seed: int = 0, size: int = 40) -> dict[str, np.ndarray]:
@@ -39,10 +33,13 @@ def weights(trials: int, seed: int = 0, size: int = 40) -> dict[str, np.ndarray]
     }
 
 
-def tables(ids: list[str], chunk: str, **columns: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables(
+    ids: list[str], chunk: str, steps: Sequence[int] = (), **columns: Any
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return trials and records of a chunk whose trials all have snapshots at these steps."""
     settings = dict(learning_rate=0.1, record_every=2)
     ended = dict(stopped_step=4, stop_reason="steps", status="ok", diverged_step=None)
-    place = dict(snapshot_steps="", chunk=chunk, row=range(len(ids)))
+    place = dict(snapshot_steps=[list(steps)] * len(ids), chunk=chunk, row=range(len(ids)))
     trials = pd.DataFrame(dict(trial_id=ids) | settings | ended | place)
     records = [dict(trial_id=trial, step=step, loss=step / 7) for trial in ids for step in (0, 2, 4)]
     return trials.assign(**columns), pd.DataFrame(records)
@@ -59,11 +56,10 @@ def write_run(folder: Path) -> None:
     """Two chunks: the first with snapshots at steps 2 and 4, the second with a diverged trial."""
     with Writer(folder, "demo") as writer:
         plan = writer.write_plan([*FIRST, *SECOND, "e" * 12, "f" * 12])
-        entry = {"sweep": "demo", "plan": plan, "planned": 7}
-        writer.write_manifest({"format": 2, "sweep": "demo", "runs": [entry], "limit_lines": []})
+        writer.write_manifest(EMPTY | {"runs": [ENTRY | {"plan": plan, "planned": 7}]})
         for step in (2, 4):
             writer.save_snapshot(ONE, step, weights(3, seed=step))
-        writer.commit(ONE, *tables(FIRST, ONE, snapshot_steps=[[2, 4]] * 3))
+        writer.commit(ONE, *tables(FIRST, ONE, (2, 4)))
         lost = dict(status=["ok", "diverged"], diverged_step=[None, 2])
         writer.commit(TWO, *tables(SECOND, TWO, **lost))
 

@@ -11,7 +11,7 @@ import topicjax
 from topicjax.cli import main
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import TRIALS
-from topicjax.store.status import status
+from topicjax.store.reader import status
 from topicjax.sweep import chain, linspace, logspace, product
 from topicjax.sweep.refine import Label, Refinement, make_panels, next_trials
 

@@ -13,10 +13,9 @@ from typing import Any
 from topicjax.cli import advice
 from topicjax.errors import UserError
 from topicjax.store import reader
-from topicjax.store.files import explained, write_whole
-from topicjax.store.lock import who
-from topicjax.store.repair import repair
-from topicjax.store.verify import verify
+from topicjax.store.checkpoints import flatten
+from topicjax.store.files import explained, holder_in_words, write_whole
+from topicjax.store.verify import repair, verify
 
 SAY_SECONDS = 2.0
 MOST_PROBLEMS = 5  # of a status
@@ -25,7 +24,7 @@ MOST_PROBLEMS = 5  # of a status
 def show_status(options: argparse.Namespace) -> int:
     """Print how far a run is, and by plan where the folder holds several."""
     state = reader.status(options.folder)
-    running = f"running ({who(state.running)})" if state.running is not None else "not running"
+    running = f"running ({holder_in_words(state.running)})" if state.running is not None else "not running"
     of = f" of {state.planned:,}" if state.planned is not None and not state.beyond else ""
     print(
         f"{state.sweep}: {state.finished:,}{of} trials finished, "
@@ -104,7 +103,7 @@ def restore_weights(options: argparse.Namespace) -> int:
         raise UserError(f"--out is {str(options.out)!r}; allowed: a name that ends in .npz")
     if options.out.exists() and not options.force:
         raise UserError(f"{options.out} is there already; allowed: another --out, or --force")
-    weights = reader.load(options.folder).restore(options.trial_id, options.step)
+    weights, _ = flatten(reader.load(options.folder).restore(options.trial_id, options.step))
     write_whole(options.out, lambda file: np.savez(file, allow_pickle=False, **weights))
     shapes = ", ".join(f"{name} {'x'.join(map(str, w.shape))}" for name, w in weights.items())
     print(f"{options.out}: {shapes}")

@@ -20,8 +20,7 @@ from topicjax.engine.references import checked
 from topicjax.errors import UserError, shown
 from topicjax.experiments.contract import TAKEN, Experiment
 from topicjax.settings import Setting, Whole, declared
-from topicjax.store.files import StoreError
-from topicjax.store.folder import check_kind, check_name
+from topicjax.store.files import StoreError, check_kind, check_name
 from topicjax.store.manifest import experiment_of, read_manifest
 from topicjax.store.reader import committed
 from topicjax.trial import NEEDED, Trial

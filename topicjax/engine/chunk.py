@@ -18,8 +18,7 @@ from topicjax.engine.costs import shapes, sizes
 from topicjax.engine.plan import ALL_STEPS, Earlier, Group, StreamRow
 from topicjax.engine.programs import Programs, RowState
 from topicjax.experiments.contract import Records
-from topicjax.store.files import StoreError
-from topicjax.store.folder import ids_name
+from topicjax.store.files import StoreError, ids_name
 from topicjax.store.reader import Run
 from topicjax.store.writer import Writer
 from topicjax.trial import Trial

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown
-from topicjax.store.folder import check_kind
+from topicjax.store.files import check_kind
 from topicjax.store.manifest import last_run, read_manifest
 
 DEVICES_VARIABLE = "JAX_NUM_CPU_DEVICES"

@@ -243,6 +243,6 @@ def earlier_of(
 
 def has_snapshots(group: Group, row: Mapping[str, Any]) -> bool:
     """Return whether a trial has kept the weights that a longer training would have kept up to its end."""
-    kept, end = {int(step) for step in row["snapshot_steps"].split()}, row["stopped_step"]
+    kept, end = set(row["snapshot_steps"]), row["stopped_step"]
     is_whole = end in kept or group.spec.steps not in group.snapshots or row["stop_reason"] == ALL_STEPS
     return is_whole and all(step in kept for step in group.snapshots if step < end)

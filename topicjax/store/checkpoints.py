@@ -1,53 +1,155 @@
-"""Weights on disk: snapshots of a chunk of trials, and the state to continue it from.
+"""Weights on disk: snapshots of a chunk of trials, and the states from which training continues.
 
-A snapshot is an ordinary orbax checkpoint in which each trial is a piece of its own, so that
-tensorstore reads one trial of 512 without the others.  Imports are inside the functions: orbax
-brings jax and takes seconds, reading needs neither.
+A snapshot is an ordinary orbax checkpoint of a flat dict: the arrays of the weights, each under its path in
+the tree (`layers.0.W`), with one storage chunk per trial, so that tensorstore reads one trial of 512 without
+the others.  The shape of the tree is in `structure.json` beside them.  Imports are inside the functions:
+orbax brings jax and takes seconds, and reading needs neither.
 """
 
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
 import shutil
 import tempfile
 import zlib
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from topicjax.errors import UserError
 from topicjax.store.files import first_line, plain, sync, write_whole
 from topicjax.version import __version__
 
 SUCCESS = "commit_success.txt"
 UNFINISHED = ".orbax-checkpoint-tmp"  # how orbax names what it has not finished
-METADATA = "_METADATA"  # orbax: the names of the arrays
-INDEX_BYTES = 100_000_000  # room for the list of pieces, read once for all arrays, not per array
+STRUCTURE = "structure.json"
+BARE = "weights"  # the name of an array that is the whole tree
+SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple}
+NUMBERS = "biufcV"  # kinds of dtypes; V: bfloat16 and others of ml_dtypes
+INDEX_BYTES = 100_000_000  # cache for the list of storage chunks, which is read once for all arrays
 PAYLOAD, META = "payload.", "meta"  # members of a state: its arrays, and the rest as JSON
-STATE = {"format": 1, "version": __version__}  # a state is of use to the same version only
-CRC_BYTES = 8  # hexadecimal digits at the end of a state: the CRC-32 of all before
+STATE = {"format": 1, "version": __version__}  # a state can be continued by the same version only
+CRC_BYTES = 8  # hexadecimal digits at the end of a state: the CRC-32 of all bytes before
 BLOCK = 1 << 20
 
+Leaves = dict[str, Any]  # the arrays of a tree by their paths
 
-def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
+
+def flatten(tree: Any) -> tuple[Leaves, Any]:
+    """Return the arrays of a tree by their paths, and its structure in JSON values, or raise a UserError.
+
+    {"layers": [a, b]} has the arrays {"layers.0": a, "layers.1": b}.  Allowed are dicts with string keys,
+    lists, tuples, named tuples and None, nested in any way.
+    """
+    leaves: Leaves = {}
+    structure = walk(tree, "", leaves)
+    if not leaves:
+        raise UserError("the weights have no array; allowed: a tree with at least one")
+    return leaves, structure
+
+
+def describe_tree(tree: Any) -> Any:
+    """Return the structure of a tree, or raise a UserError if such weights cannot be kept.
+
+    An array is anything with a shape and a dtype: a tree can be checked before its arrays are computed.
+    """
+    return flatten(tree)[1]
+
+
+def unflatten(structure: Any, leaves: Mapping[str, Any]) -> Any:
+    """Return the tree that has this structure and these arrays; named tuples are of classes made anew."""
+    if structure is None or isinstance(structure, str):
+        return None if structure is None else leaves[structure]
+    items = {key: unflatten(item, leaves) for key, item in structure["items"].items()}
+    if structure["kind"] == "named tuple":
+        return named_tuple(structure["name"], tuple(items))(*items.values())
+    return items if structure["kind"] == "dict" else SEQUENCES[structure["kind"]](items.values())
+
+
+def walk(tree: Any, path: str, leaves: Leaves) -> Any:
+    """Return the structure of what is at a path: the name of an array, or a kind and its items by key."""
+    if tree is None:
+        return None
+    kind, items = type(tree).__name__, None
+    if type(tree) is dict:
+        items = tree
+    elif kind in SEQUENCES and type(tree) is SEQUENCES[kind]:
+        items = {str(number): item for number, item in enumerate(tree)}
+    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        items = tree._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    if items is None:
+        check_leaf(tree, path)
+        return add_leaf(tree, path or BARE, leaves)
+    for key in items:
+        if not isinstance(key, str):
+            raise UserError(f"the key {key!r} of {words(path)} is no text; allowed: dicts with string keys")
+    own = {key: walk(item, f"{path}.{key}" if path else key, leaves) for key, item in items.items()}
+    if kind == "dict" or kind in SEQUENCES:
+        return {"kind": kind, "items": own}
+    return {"kind": "named tuple", "name": kind, "items": own}
+
+
+def check_leaf(leaf: Any, path: str) -> None:
+    """Raise a UserError unless this is an array that a checkpoint can hold."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        raise UserError(
+            f"{words(path)} is of type {type(leaf).__name__}, which cannot be kept; "
+            "allowed: arrays in dicts with string keys, lists, tuples and named tuples"
+        )
+    if getattr(leaf.dtype, "kind", "") not in NUMBERS:
+        raise UserError(f"{words(path)} has dtype {leaf.dtype}; allowed: arrays of numbers")
+    if 0 in leaf.shape:
+        raise UserError(f"{words(path)} has shape {leaf.shape}; allowed: arrays with at least one number")
+
+
+def add_leaf(leaf: Any, name: str, leaves: Leaves) -> str:
+    """Keep an array under its name, which must be its own; return the name."""
+    if name in leaves:
+        raise UserError(f"the weights have two arrays named {name!r}; allowed: keys that tell them apart")
+    leaves[name] = leaf
+    return name
+
+
+def words(path: str) -> str:
+    """Return what is at a path of the weights in words."""
+    return f"{path!r} of the weights" if path else "what weights returns"
+
+
+def leaf_names(structure: Any) -> list[str]:
+    """Return the names of the arrays of a tree, in its order."""
+    if structure is None or isinstance(structure, str):
+        return [] if structure is None else [structure]
+    return [name for item in structure["items"].values() for name in leaf_names(item)]
+
+
+@functools.cache
+def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """Return the class of named tuples of this name: one and the same, so that trees can be compared."""
+    return namedtuple(name, fields)
+
+
+def save(folder: Path, structure: Any, leaves: Mapping[str, np.ndarray]) -> None:
     """Write arrays with a leading trial axis as one checkpoint; replaces one that is there."""
     import orbax.checkpoint as ocp
 
-    arrays = {name: np.asarray(array) for name, array in params.items()}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(folder.parent).free < sum(array.nbytes for array in arrays.values()):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # orbax would fail with pages
-    pieces = {name: ocp.SaveArgs(shard_axes=(0,)) for name in arrays}
+    if shutil.disk_usage(folder.parent).free < sum(array.nbytes for array in leaves.values()):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # orbax would fail with pages of output
+    pieces = {name: ocp.SaveArgs(shard_axes=(0,)) for name in leaves}
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True)
     try:
         with quiet_absl(), harmless(folder) as path, ocp.Checkpointer(handler) as checkpointer:
-            arguments = ocp.args.PyTreeSave(arrays, save_args=pieces)
+            arguments = ocp.args.PyTreeSave(dict(leaves), save_args=pieces)
             checkpointer.save(path, args=arguments, force=True)
-        if (folder / SUCCESS).exists():  # names where the folder was: of no use to who gets a copy
+        if (folder / SUCCESS).exists():  # it names the folder, which means nothing to who gets a copy
             (folder / SUCCESS).write_text("Checkpoint commit was successful.\n")
+        (folder / STRUCTURE).write_text(json.dumps(structure))
         sync_tree(folder)
     except BaseException:
         for unfinished in folder.parent.glob(f"{folder.name}{UNFINISHED}*"):
@@ -55,29 +157,31 @@ def save(folder: Path, params: Mapping[str, np.ndarray]) -> None:
         raise
 
 
-def read_trials(folder: Path, place: int | slice) -> dict[str, np.ndarray]:
-    """Return the arrays of one trial, or of several, and read no other; raises what the libraries raise."""
+def read_trials(folder: Path, place: int | slice) -> tuple[Any, Leaves]:
+    """Return the structure of a snapshot, and the arrays of one trial or several; no others are read.
+
+    Raises whatever the libraries raise.
+    """
     import tensorstore as ts
 
-    tree = json.loads((folder / METADATA).read_text())["tree_metadata"]
-    names = [leaf["key_metadata"][0]["key"] for leaf in tree.values()]
+    structure = json.loads((folder / STRUCTURE).read_text())
     context = ts.Context({"cache_pool": {"total_bytes_limit": INDEX_BYTES}})
     opened = {}
     with harmless(folder) as path:
         base = {"driver": "file", "path": f"{path}/"}
-        for name in names:
+        for name in leaf_names(structure):
             pieces = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
             spec = {"driver": "zarr3", "kvstore": pieces, "fill_missing_data_reads": False}
             opened[name] = ts.open(spec, open=True, read=True, context=context)
         reads = {name: array.result()[place].read() for name, array in opened.items()}
-        return {name: np.asarray(read.result()) for name, read in reads.items()}
+        return structure, {name: np.asarray(read.result()) for name, read in reads.items()}
 
 
-def checksum(weights: Mapping[str, np.ndarray]) -> str:
-    """Return 8 hexadecimal digits that depend on every bit of one trial's arrays, their names and shapes."""
-    crc = 0
-    for name, array in sorted(weights.items()):
-        crc = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), crc)
+def checksum(structure: Any, leaves: Mapping[str, np.ndarray]) -> str:
+    """Return 8 hexadecimal digits that depend on every bit of one trial's arrays and on their structure."""
+    crc = zlib.crc32(json.dumps(structure).encode())
+    for name, array in leaves.items():
+        crc = zlib.crc32(f"{name} {array.dtype.name} {array.shape}".encode(), crc)
         crc = zlib.crc32(array.tobytes(), crc)
     return f"{crc:08x}"
 
@@ -85,7 +189,7 @@ def checksum(weights: Mapping[str, np.ndarray]) -> str:
 def tree_checksum(folder: Path) -> str:
     """Return 8 hexadecimal digits that depend on every file of a snapshot, its name and its bytes.
 
-    Files whose names begin with a dot are not orbax's.
+    Files whose names begin with a dot are not ours: the Finder leaves some.
     """
     crc = 0
     if not folder.is_dir():

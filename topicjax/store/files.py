@@ -1,18 +1,40 @@
-"""Files written whole or not at all, and the operating system's refusals in one sentence."""
+"""The files of a run folder: their names, atomic writes, the lock, and the errors of the operating system.
+
+manifest.json   the sweep, its runs and its reference losses
+journal.log     which chunks were begun and finished, with the checksums of their files
+trials/         parquet, a part per chunk; written last, so a chunk that has one is finished
+trajectories/   parquet, a part per chunk: one row per record
+details/        parquet, a part per chunk: one row per record and place, where an experiment has any
+checkpoints/    CHUNK/STEP, an orbax checkpoint each
+partial/        CHUNK.npz, the state of a chunk that is still being trained
+states/         CHUNK.npz, the states that finished trials ended in, to train them further
+plans/          parquet, the ids of all trials that a run was asked for
+set_aside/      damaged files, and files of no more use
+lock.json       there while a process writes to the folder
+"""
 
 import contextlib
 import errno
+import fcntl
+import hashlib
+import json
 import math
 import os
 import re
+import socket
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-import numpy as np
-
-TEMPORARY = ".tmp-"  # pandas and pyarrow pass over names that begin with a dot
+MANIFEST, LOCK, JOURNAL = "manifest.json", "lock.json", "journal.log"
+TRIALS, TRAJECTORIES, DETAILS = "trials", "trajectories", "details"
+CHECKPOINTS, PARTIAL, STATES, PLANS, SET_ASIDE = "checkpoints", "partial", "states", "plans", "set_aside"
+FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS, STATES)  # that every run folder has
+TABLES = (DETAILS, TRAJECTORIES, TRIALS)  # in the order in which a chunk's parts are written
+TEMPORARY = ".tmp-"  # pandas and pyarrow skip names that begin with a dot
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 HEX_NAME = re.compile("[0-9a-f]{12}")
 REASONS = {
@@ -27,46 +49,6 @@ REASONS = {
 
 class StoreError(Exception):
     """What is wrong with a run folder, in one sentence that names the file."""
-
-
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that, whatever happens, its name has the old content or all of the new."""
-    temporary = path.with_name(TEMPORARY + path.name)
-    with explained("write", path):
-        temporary.unlink(missing_ok=True)  # of a killed process, or a link to someone else's file
-        try:
-            with open(os.open(temporary, NEW_FILE, 0o644), "w+b") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)  # a link of that name is replaced, not followed
-            sync(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-
-
-def read_regular(path: Path) -> bytes:
-    """Return the bytes of an ordinary file; a pipe, which might never end, is an OSError."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not an ordinary file")
-        return file.read()
-
-
-def scan(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what is in a folder; nothing if there is no such folder."""
-    try:
-        with explained("read", folder, FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def is_hex_name(name: object) -> bool:
-    """Return whether this is a name as trials, chunks and plans have it: 12 hexadecimal digits."""
-    return isinstance(name, str) and HEX_NAME.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
@@ -86,8 +68,38 @@ def reason(error: OSError) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, without the pages that follow."""
+    """Return the first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class FileMark(NamedTuple):
+    """The size of a file as it was written, and the CRC-32 of its bytes."""
+
+    size: int
+    crc: int
+
+    @classmethod
+    def of(cls, content: bytes) -> "FileMark":
+        """Return the mark of these bytes."""
+        return cls(len(content), zlib.crc32(content))
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file atomically: at any moment, also after a power cut, it has its old content or the new."""
+    temporary = path.with_name(TEMPORARY + path.name)
+    with explained("write", path):
+        temporary.unlink(missing_ok=True)  # of a killed process, or a link to someone else's file
+        try:
+            with open(os.open(temporary, NEW_FILE, 0o644), "w+b") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)  # a link of that name is replaced, not followed
+            sync(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 def sync(path: Path) -> None:
@@ -99,14 +111,235 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a regular file; anything else, such as a pipe that never ends, is an OSError."""
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Return a descriptor of a regular file; a pipe or a device is an OSError."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not an ordinary file")
+    return descriptor
+
+
+def scan(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder; none if there is no such folder."""
+    try:
+        with explained("read", folder, FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def plain(value: Any) -> Any:
-    """Return the value as JSON has it: no NumPy, no tuples, null for what is not finite."""
+    """Return a value as JSON can hold it: no arrays, no tuples, null for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # arrays of NumPy and of jax
         return plain(value.tolist())
     if isinstance(value, list | tuple | set | range):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+def is_hex_name(name: object) -> bool:
+    """Return whether this can be the name of a trial, a chunk or a plan: 12 hexadecimal digits."""
+    return isinstance(name, str) and HEX_NAME.fullmatch(name) is not None
+
+
+def ids_name(trial_ids: Sequence[str]) -> str:
+    """Return the name of a chunk or plan: 12 hexadecimal digits of its trials and their order."""
+    return hashlib.sha256("\n".join(trial_ids).encode()).hexdigest()[:12]
+
+
+def part_path(folder: Path, chunk: str) -> Path:
+    """Return the file of a chunk in one of the folders of parts."""
+    return folder / part_name(chunk)
+
+
+def part_name(chunk: str) -> str:
+    """Return the name of a chunk's files in the folders of parts."""
+    return f"part-{chunk}.parquet"
+
+
+def chunk_of(part: Path) -> str:
+    """Return the chunk that a part is named after; it may be anything in a folder from elsewhere."""
+    return part.stem.removeprefix("part-")
+
+
+def part_files(folder: Path) -> list[Path]:
+    """Return the complete parts of a folder; files with temporary names are still being written."""
+    names = sorted(entry.name for entry in scan(folder))
+    return [folder / name for name in names if name.startswith("part-") and name.endswith(".parquet")]
+
+
+def tables_of(folder: Path) -> tuple[str, ...]:
+    """Return the tables in which every chunk has a part: all chunks have details, or none has."""
+    return TABLES if part_files(folder / DETAILS) else TABLES[1:]
+
+
+def partial_path(folder: Path, chunk: str) -> Path:
+    """Return the file with the state from which an interrupted chunk continues."""
+    return folder / PARTIAL / f"{chunk}.npz"
+
+
+def state_path(folder: Path, chunk: str) -> Path:
+    """Return the file with the states that the trials of a chunk ended in."""
+    return folder / STATES / f"{chunk}.npz"
+
+
+def plan_path(folder: Path, plan: str) -> Path:
+    """Return the file with the trial ids of a plan."""
+    return folder / PLANS / f"plan-{plan}.parquet"
+
+
+def files_of(folder: Path, chunk: str) -> list[Path]:
+    """Return everything that a chunk may have, trials first: without them it is not finished."""
+    return [
+        *(part_path(folder / name, chunk) for name in reversed(TABLES)),
+        folder / CHECKPOINTS / chunk,
+        partial_path(folder, chunk),
+        state_path(folder, chunk),
+    ]
+
+
+def check_kind(folder: Path, may_be_new: bool = False) -> None:
+    """Raise a StoreError unless this is a run folder, or with `may_be_new` a folder that can become one.
+
+    A folder with trials but without a manifest can be read, but not written: its files may be anyone's.
+    """
+    try:
+        with explained("read", folder, NotADirectoryError, FileNotFoundError):
+            names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except NotADirectoryError:
+        raise StoreError(f"{folder} is not a folder; allowed: a run folder") from None
+    except FileNotFoundError:
+        if may_be_new:
+            return
+        raise StoreError(f"there is no folder {folder}") from None
+    if not names and not may_be_new:
+        raise StoreError(f"{folder} is empty; allowed: a run folder")
+    if MANIFEST in names or (may_be_new and (not names or has_only_a_lock(folder, names))):
+        return
+    if may_be_new or TRIALS not in names:
+        inside = [name for name in names if os.path.exists(folder / name / MANIFEST)]
+        found = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+        hint = f"did you mean {folder / inside[0]}?" if inside else f"it holds {found}"
+        raise StoreError(f"{folder} is not a run folder, it has no {MANIFEST}; {hint}")
+
+
+def has_only_a_lock(folder: Path, names: Sequence[str]) -> bool:
+    """Return whether all that is there was left by a Writer killed before it wrote the manifest."""
+    if list(names) != [LOCK]:
+        return False
+    with explained("read", folder / LOCK):
+        descriptor = open_regular(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            return LOCK_BEGINS.startswith(os.pread(descriptor, len(LOCK_BEGINS), 0))
+        finally:
+            os.close(descriptor)
+
+
+def check_name(folder: Path) -> None:
+    """Raise a StoreError if orbax and pyarrow cannot write into a folder of that name."""
+    try:
+        str(folder.absolute()).encode("utf-8")
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"the name of {str(folder)!r} is not valid UTF-8; allowed: another folder (--out)"
+        ) from None
+
+
+def check_foreign(folder: Path) -> None:
+    """Raise a StoreError if a folder of parts has a file that pandas could not read with the parts."""
+    for parent in (folder / name for name in TABLES):
+        parts = set(part_files(parent))
+        for path in sorted(parent / entry.name for entry in scan(parent)):
+            if not path.name.startswith((".", "_")) and path not in parts:
+                raise StoreError(f"{path} is not part of a run; move it elsewhere")
+
+
+# The kernel releases a lock when its process ends, however it ends: a lock is never stale.
+LOCK_BEGINS = b'{"pid": '  # unless the process was killed before it wrote who it is
+ATTEMPTS, PAUSE = 5, 0.05  # a reader that asks who holds the lock takes it for an instant
+
+
+def lock_folder(folder: Path) -> int:
+    """Return a descriptor that holds the lock of a run folder; a StoreError if another process has it."""
+    path = folder / LOCK
+    with explained("write", folder):
+        for _ in range(ATTEMPTS):
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_file(descriptor, path):  # and not one that its last holder has removed meanwhile
+                    write_holder(descriptor)
+                    return descriptor
+            except BlockingIOError:
+                time.sleep(PAUSE)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+        raise StoreError(f"{folder} is being written by {holder_in_words(lock_holder(folder) or {})}")
+
+
+def unlock_folder(folder: Path, descriptor: int) -> None:
+    """Remove the lock file if it is still ours, then release the lock."""
+    with contextlib.suppress(OSError):
+        if is_file(descriptor, folder / LOCK):
+            (folder / LOCK).unlink()
+    os.close(descriptor)
+
+
+def is_file(descriptor: int, path: Path) -> bool:
+    """Return whether the open file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def write_holder(descriptor: int) -> None:
+    """Write who holds the lock, for the message that others print."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
+
+
+def lock_holder(folder: Path) -> dict[str, Any] | None:
+    """Return pid, host and start of the process that writes to a folder; None if no process does.
+
+    It is empty if the process has not written who it is.
+    """
+    with explained("read", folder / LOCK, FileNotFoundError):
+        try:
+            descriptor = open_regular(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with contextlib.suppress(ValueError, RecursionError):
+                found = json.loads(os.pread(descriptor, 4096, 0))
+                return found if isinstance(found, dict) else {}
+            return {}
+        else:
+            return None
+        finally:
+            os.close(descriptor)
+
+
+def holder_in_words(holder: Mapping[str, Any]) -> str:
+    """Return the holder of a lock in words."""
+    pid, host, since = (holder.get(name) for name in ("pid", "host", "since"))
+    if not isinstance(pid, int) or not isinstance(host, str) or not isinstance(since, str):
+        return "another process"
+    return f"process {pid} on {host:.80} since {since:.40}"

@@ -1,45 +1,61 @@
-"""journal.log: which chunks were begun, finished or set aside, with the checksums of what was written.
+"""journal.log: which chunks were begun, finished or set aside; and recovery from what a killed run left.
 
 One JSON object per line, after its own CRC-32:
     {"event": "plan", "plan": ..., "sweep": ..., "file": [...]}
     {"event": "begin", "chunk": ...}    from here on files of this chunk are ours to remove
     {"event": "commit", "chunk": ..., "trial_ids": [...], "diverged": 2, "snapshots": {...}, "files": {...}}
     {"event": "drop", "chunk": ...}     its files were removed or set aside: it counts as never begun
-A kill may leave a last line that is not whole: it is as if it had not been written.
+A kill may leave a last line that is not complete: it counts as not written.
 """
 
 import json
 import os
+import re
+import shutil
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from topicjax.store.files import StoreError, explained, is_hex_name, plain, read_regular, sync, write_whole
-from topicjax.store.folder import JOURNAL, TABLES
+from topicjax.store.checkpoints import UNFINISHED, tree_checksum
+from topicjax.store.files import (
+    CHECKPOINTS,
+    JOURNAL,
+    MANIFEST,
+    PARTIAL,
+    PLANS,
+    TABLES,
+    TEMPORARY,
+    TRIALS,
+    FileMark,
+    StoreError,
+    chunk_of,
+    explained,
+    is_hex_name,
+    part_files,
+    part_name,
+    part_path,
+    partial_path,
+    plain,
+    read_regular,
+    scan,
+    state_path,
+    sync,
+    tables_of,
+    write_whole,
+)
+from topicjax.store.parts import check_rows, read_part
 
-REPAIR = "`topicjax repair` sets its trials aside, and the next run computes them again"
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+UNFINISHED_PLAN = re.compile(rf"{re.escape(TEMPORARY)}plan-[0-9a-f]{{12}}\.parquet")
 APPENDING = threading.Lock()
-
-
-class FileMark(NamedTuple):
-    """How a file was written: its size and the CRC-32 of its bytes."""
-
-    size: int
-    crc: int
-
-    @classmethod
-    def of(cls, content: bytes) -> "FileMark":
-        """Return the mark of these bytes."""
-        return cls(len(content), zlib.crc32(content))
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What the journal says of a finished chunk."""
+    """A finished chunk, as the journal describes it."""
 
     chunk: str
     trial_ids: tuple[str, ...]
@@ -50,7 +66,7 @@ class Commit:
 
 @dataclass
 class Journal:
-    """What a folder's journal adds up to."""
+    """The state of a folder that its journal adds up to."""
 
     begun: set[str] = field(default_factory=set)  # and not finished
     commits: dict[str, Commit] = field(default_factory=dict)
@@ -76,7 +92,7 @@ class Journal:
             self.commits.pop(name, None)
             self.begun.discard(name)
         else:
-            raise ValueError(f"{event!r} is no event")
+            raise ValueError(f"{event!r} is not an event")
 
 
 def read_commit(entry: Mapping[str, Any]) -> Commit:
@@ -108,38 +124,26 @@ def commit_entry(commit: Commit) -> dict[str, Any]:
     }
 
 
-def read_journal(folder: Path) -> Journal | None:
-    """Return what the journal says, or None if the folder has none; a damaged one is a StoreError."""
+def read_journal(folder: Path, skip_damaged: bool = False) -> Journal:
+    """Return the journal of a folder, an empty one if there is none.
+
+    A damaged line is a StoreError, or with `skip_damaged` counts as not written.
+    """
     path = folder / JOURNAL
     try:
         with explained("read", path, FileNotFoundError):
             *lines, rest = read_regular(path).split(b"\n")
     except FileNotFoundError:
-        return None
+        return Journal()
     journal = Journal(is_torn=bool(rest))
     for number, line in enumerate(lines, start=1):
         try:
             journal.apply(decode(line))
         except NONSENSE as error:
-            raise StoreError(
-                f"{path} is damaged at line {number}; `topicjax repair` writes it anew"
-            ) from error
-    return journal
-
-
-def salvage(folder: Path) -> Journal:
-    """Return what the whole lines of a damaged journal say; nothing if there is none."""
-    journal = Journal()
-    try:
-        with explained("read", folder / JOURNAL, FileNotFoundError):
-            lines = read_regular(folder / JOURNAL).split(b"\n")
-    except FileNotFoundError:
-        return journal
-    for line in lines:
-        try:
-            journal.apply(decode(line))
-        except NONSENSE:
-            continue
+            if not skip_damaged:
+                raise StoreError(
+                    f"{path} is damaged at line {number}; `topicjax repair` writes it anew"
+                ) from error
     return journal
 
 
@@ -169,7 +173,7 @@ def cut_torn_line(descriptor: int) -> int:
 
 
 def replace(folder: Path, journal: Journal) -> None:
-    """Write a journal anew that adds up to the same."""
+    """Replace the journal by a shorter one that adds up to the same."""
     entries = [plan_entry(plan, journal.sweep, mark) for plan, mark in journal.plans.items()]
     entries += [commit_entry(commit) for commit in journal.commits.values()]
     entries += [{"event": "begin", "chunk": chunk} for chunk in sorted(journal.begun)]
@@ -189,5 +193,122 @@ def decode(line: bytes) -> dict[str, Any]:
         raise ValueError("the checksum does not match")
     entry = json.loads(line[9:])
     if not isinstance(entry, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     return entry
+
+
+def check_whole(folder: Path, found: Journal) -> None:
+    """Raise a StoreError if files of finished chunks are missing or cut off: it is left as it is."""
+    problems = list(missing_files(folder, found))
+    if problems:
+        more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+        raise StoreError(
+            f"{problems[0]}{more}, though its trials are finished; copy it again, or set the rest of such "
+            f"trials aside with `topicjax repair {folder}`, then they are computed again"
+        )
+
+
+def missing_files(folder: Path, found: Journal) -> Iterator[str]:
+    """Give a sentence for each file of a finished chunk that is missing or has another size; none is read."""
+    try:
+        sizes = {name: file_sizes(folder / name) for name in TABLES}
+        snapshots = {entry.name for entry in scan(folder / CHECKPOINTS)}
+    except StoreError as error:
+        yield str(error)
+        return
+    for chunk, commit in found.commits.items():  # thousands: paths are made only for files that are missing
+        for name, mark in commit.files.items():
+            size = sizes[name].get(part_name(chunk))
+            if size is None:
+                yield f"{part_path(folder / name, chunk)} is missing"
+            elif size != mark.size:
+                yield f"{part_path(folder / name, chunk)} has {size:,} bytes instead of {mark.size:,}"
+        is_there = commit.snapshots and chunk in snapshots
+        kept = {entry.name for entry in scan(folder / CHECKPOINTS / chunk)} if is_there else set()
+        for step in commit.snapshots:
+            if str(step) not in kept:
+                yield f"the snapshot {folder / CHECKPOINTS / chunk / str(step)} is missing"
+    yield from (f"what {folder / JOURNAL} says of {path} is missing" for path in unknown_parts(folder, found))
+
+
+def unknown_parts(folder: Path, found: Journal) -> list[Path]:
+    """Return the parts of trials/ that the journal does not know: their checksums are lost."""
+    known = found.commits.keys() | found.begun
+    return [path for path in part_files(folder / TRIALS) if chunk_of(path) not in known]
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Return the size of each file of a folder by name."""
+    return {entry.name: entry.stat().st_size for entry in scan(folder) if entry.is_file()}
+
+
+def remove_unfinished(folder: Path, found: Journal) -> None:
+    """Complete the journal of chunks whose files are all there; remove the files of other unfinished chunks.
+
+    Saved states are kept: training continues from them.  Only files of chunks that the journal calls begun or
+    finished are touched, and our own temporary files.
+    """
+    with explained("clean", folder):
+        for name in (MANIFEST, JOURNAL):
+            (folder / f"{TEMPORARY}{name}").unlink(missing_ok=True)
+        for entry in scan(folder / PLANS):
+            if UNFINISHED_PLAN.fullmatch(entry.name):
+                os.unlink(entry.path)
+        for chunk in sorted(found.begun):
+            if part_path(folder / TRIALS, chunk).exists():
+                finish_commit(folder, found, chunk)
+            else:
+                remove_files(folder, found, chunk)
+        for entry in scan(folder / PARTIAL):
+            name, suffix = os.path.splitext(entry.name)
+            if suffix == ".npz" and name in found.commits:  # killed after its commit
+                os.unlink(entry.path)
+
+
+def finish_commit(folder: Path, found: Journal, chunk: str) -> None:
+    """Write the journal's line of a chunk whose process was killed between its last file and that line."""
+    entry = commit_entry(commit_of(folder, chunk))
+    append(folder, entry)
+    found.apply(entry)
+
+
+def commit_of(folder: Path, chunk: str) -> Commit:
+    """Return the commit of a chunk, read from its files, or raise a StoreError."""
+    parts = {name: part_path(folder / name, chunk) for name in tables_of(folder)}
+    rows = read_part(parts[TRIALS], ("trial_id", "chunk", "row", "status", "snapshot_steps")).to_pylist()
+    check_rows(rows, parts[TRIALS])
+    files = {}
+    for name, path in parts.items():
+        with explained("read", path):
+            files[name] = FileMark.of(read_regular(path))
+    snapshots = {}
+    for step in sorted({step for row in rows for step in row["snapshot_steps"]}):
+        path = folder / CHECKPOINTS / chunk / str(step)
+        with explained("read", path):
+            snapshots[step] = tree_checksum(path)
+    diverged = [row["status"] for row in rows].count("diverged")
+    return Commit(chunk, tuple(row["trial_id"] for row in rows), diverged, snapshots, files)
+
+
+def remove_files(folder: Path, found: Journal, chunk: str) -> None:
+    """Remove the files of an unfinished chunk, except its state, which holds its snapshots too."""
+    parts = [part_path(folder / name, chunk) for name in TABLES]
+    for path in [*(part.with_name(TEMPORARY + part.name) for part in parts), *parts[:-1]]:
+        path.unlink(missing_ok=True)  # there is no part in trials, or the chunk would be finished
+    state, end = partial_path(folder, chunk), state_path(folder, chunk)
+    for path in (state, end):
+        path.with_name(TEMPORARY + path.name).unlink(missing_ok=True)
+    end.unlink(missing_ok=True)
+    snapshots = folder / CHECKPOINTS / chunk
+    if snapshots.is_symlink():
+        raise StoreError(f"{snapshots} is a link; no run of this folder made it: move it elsewhere")
+    for entry in scan(snapshots):
+        step, _, rest = entry.name.partition(".")
+        if step.isdecimal() and (not rest or f".{rest}".startswith(UNFINISHED)):
+            shutil.rmtree(entry.path)
+    if snapshots.is_dir() and not scan(snapshots):
+        snapshots.rmdir()
+    if not state.exists() and not snapshots.exists():
+        entry = {"event": "drop", "chunk": chunk}
+        append(folder, entry)
+        found.apply(entry)

@@ -1,10 +1,10 @@
-"""manifest.json: the sweep that a folder holds, every run that added to it, and the limit lines.
+"""manifest.json: the sweep of a run folder, every run that added to it, and its reference losses.
 
-    format       2; a folder of format 1 (topicjax 0.1) is read, not written
-    sweep        the sweep of the folder's first run
-    runs         an entry per run, see RUN_FIELDS; from `finished` on only if it has trained something
-    references  an entry per data setting and objective
-    digest       of all else
+    format      3; a folder of another format is refused
+    sweep       the sweep of the folder's first run
+    runs        an entry per run, see RUN_FIELDS; from `finished` on only if it has trained something
+    references  reference losses, see `reference_problem`
+    digest      of everything else
 
 `plan` names a file in plans/ with the ids of all trials that the run was asked for.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from topicjax.store.files import (
+    MANIFEST,
     StoreError,
     explained,
     first_line,
@@ -24,17 +25,16 @@ from topicjax.store.files import (
     read_regular,
     write_whole,
 )
-from topicjax.store.folder import MANIFEST
 
-FORMAT = 2
-FIRST_EXPERIMENT = "one_layer"  # what folders hold that do not name their experiment
+FORMAT = 3
 NUMBER = (int, float)
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "sweep": str,
-    "experiment": str,  # one_layer, where it is not said
+    "experiment": str,
     "description": str,
     "base": dict,
     "axes": dict,
+    "details": list,  # the indices of its details, if there are any
     "overrides": list,  # as they were typed
     "refine": dict,  # axes and levels, if boundaries are refined: its plan grows from run to run
     "plan": str,
@@ -55,16 +55,14 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "compile_seconds": NUMBER,
     "trial_steps_per_second": NUMBER,
 }
-ONCE_PER_FOLDER = ("description", "base", "axes", "snapshots", "started", "versions", "python")
-ONCE_PER_FOLDER += ("git_commit", "devices")  # what format 1 kept of its last run only
+REQUIRED = ("sweep", "experiment")  # fields that every run has
 
 Manifest = dict[str, Any]
 
 
 def experiment_of(manifest: Manifest) -> str:
-    """Return the experiment that a folder's trials are of; empty if there was no run yet."""
-    runs = manifest.get("runs", [])
-    return str(runs[-1].get("experiment", FIRST_EXPERIMENT)) if runs else ""
+    """Return the experiment of a folder's trials; empty if there was no run yet."""
+    return str(last_run(manifest).get("experiment", ""))
 
 
 def new_manifest(sweep: str) -> Manifest:
@@ -73,7 +71,7 @@ def new_manifest(sweep: str) -> Manifest:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Return the manifest in the shape of format 2; empty if there is none yet."""
+    """Return the manifest of a folder, empty if there is none yet; a StoreError if it cannot be used."""
     path = Path(folder) / MANIFEST
     try:
         with explained("read", path, FileNotFoundError):
@@ -86,47 +84,40 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise StoreError(f"{path} is damaged: {first_line(error)}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("sweep"), str):
         raise StoreError(f"{path} is not the manifest of a run: it does not name its sweep")
-    version = manifest.get("format", 1)
-    if version not in (1, FORMAT):
-        raise StoreError(
-            f"{path} has format {version!r}, of a newer topicjax; this one reads formats 1 and {FORMAT}"
+    written = manifest.pop("digest", None)
+    is_whole = written == digest(manifest)
+    if manifest.get("format") != FORMAT and (is_whole or written is None):
+        raise OtherFormat(
+            f"{path} was written by another version of topicjax (format {manifest.get('format', 1)!r:.20}, "
+            f"not {FORMAT}); allowed: another folder (--out)"
         )
-    is_signed = version == FORMAT or "digest" in manifest
-    if is_signed and manifest.pop("digest", None) != digest(manifest):
+    if not is_whole:
         raise StoreError(f"{path} is damaged: its digest does not match; `topicjax repair` sets it aside")
-    manifest = manifest if version == FORMAT else from_format_1(manifest, path)
-    check_values(manifest, path)
+    for problem in problems(manifest):
+        raise StoreError(f"{path} is damaged: {problem}")
     return manifest
 
 
-def from_format_1(manifest: Mapping[str, Any], path: Path) -> Manifest:
-    """Return a manifest of format 1 in the shape of format 2; it knew the settings of its last run only."""
-    found, lines = manifest.get("runs", []), manifest.get("references", [])
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise StoreError(f"{path} is damaged: runs is no list of objects")
-    runs = [{"sweep": manifest["sweep"], **entry} for entry in found] or [{"sweep": manifest["sweep"]}]
-    runs[-1] |= {name: manifest[name] for name in ONCE_PER_FOLDER if name in manifest}
-    runs[-1]["planned"] = manifest.get("trials_planned")
-    return {"format": 1, "sweep": manifest["sweep"], "runs": runs, "references": lines}
+class OtherFormat(StoreError):
+    """The folder has another format: it is complete, but not for this version to read, write or repair."""
 
 
-def check_values(manifest: Manifest, path: Path) -> None:
-    """Raise a StoreError if a value is not of the kind that readers expect."""
-    problems = [
+def problems(manifest: Manifest) -> list[str]:
+    """Return what is wrong with the values of a manifest."""
+    found = [
         f"{name} is no list of objects"
         for name in ("runs", "references")
         if not isinstance(manifest.get(name), list) or not all(isinstance(e, dict) for e in manifest[name])
     ]
-    problems = problems or [
+    return found or [
         *(problem for entry in manifest["runs"] for problem in run_problems(entry)),
-        *(f"references has {entry!r:.60}" for entry in manifest["references"] if not is_reference(entry)),
+        *filter(None, map(reference_problem, manifest["references"])),
     ]
-    if problems:
-        raise StoreError(f"{path} is damaged: {problems[0]}")
 
 
 def run_problems(entry: Mapping[str, Any]) -> Iterator[str]:
     """Give what is wrong with the entry of a run."""
+    yield from (f"a run does not name its {name}" for name in REQUIRED if name not in entry)
     for name in RUN_FIELDS.keys() & entry.keys():
         value = entry[name]
         is_wrong = not isinstance(value, RUN_FIELDS[name]) or isinstance(value, bool)
@@ -136,19 +127,30 @@ def run_problems(entry: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} of runs is {value!r:.60}"
 
 
-def is_reference(entry: Mapping[str, Any]) -> bool:
-    """Return whether this is an entry of references."""
-    settings, values = entry.get("settings"), entry.get("values", {})
-    if not isinstance(settings, dict) or not isinstance(values, dict):
-        return False
-    return all(isinstance(value, (*NUMBER, type(None))) for value in values.values()) and all(
+def reference_problem(entry: Mapping[str, Any]) -> str:
+    """Return what is wrong with an entry of references; empty if nothing is.
+
+    {"settings": {name: value, ...}, "values": {name: number or null, ...}} has reference losses by name for
+    the trials with these settings, {"settings": ..., "error": "why"} says why they have none.
+    """
+    settings, values, error = (entry.get(name) for name in ("settings", "values", "error"))
+    has_settings = isinstance(settings, dict) and all(
         isinstance(value, (*NUMBER, str)) for value in settings.values()
     )
+    has_values = isinstance(values, dict) and all(
+        isinstance(value, (*NUMBER, type(None))) and not isinstance(value, bool) for value in values.values()
+    )
+    is_entry = entry.keys() == {"settings", "values"} and has_values
+    is_error = entry.keys() == {"settings", "error"} and isinstance(error, str)
+    return "" if has_settings and (is_entry or is_error) else f"references has {entry!r:.80}"
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Replace the manifest; numbers that are not finite become null."""
-    content = encode(plain(manifest))
+    values = plain(manifest)
+    for problem in problems(values):  # nothing is written that could not be read
+        raise StoreError(f"cannot write {folder / MANIFEST}: {problem}")
+    content = encode(values)
     write_whole(folder / MANIFEST, lambda file: file.write(content))
 
 

@@ -1,23 +1,69 @@
-"""Parquet parts: the tables of a folder are many small files that are read as one."""
+"""Parquet parts: the tables of a run folder are many small files, one per chunk, that are read as one."""
 
+import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from topicjax.store.files import StoreError, first_line, is_hex_name, read_regular, reason, write_whole
-from topicjax.store.journal import REPAIR, FileMark
+from topicjax.store.files import (
+    DETAILS,
+    TABLES,
+    TRAJECTORIES,
+    TRIALS,
+    FileMark,
+    StoreError,
+    chunk_of,
+    first_line,
+    is_hex_name,
+    part_files,
+    part_path,
+    read_regular,
+    reason,
+    write_whole,
+)
 
-COMPLETE = ("trial_id", "stopped_step", "stop_reason", "record_every", "snapshot_steps")
+REPAIR = "`topicjax repair` sets its trials aside, and the next run computes them again"
 FORGET = "`topicjax repair` forgets that plan, and the next run writes its own"
+COMPLETE = ("trial_id", "stopped_step", "stop_reason", "record_every", "snapshot_steps")
+SNAPSHOT_COLUMNS = {"snapshot_steps": pa.list_(pa.int64()), "snapshot_checksums": pa.list_(pa.string())}
+
+Columns = Mapping[str, pa.DataType]  # of a table
+
+
+def make_tables(
+    trials: pd.DataFrame,
+    trajectories: pd.DataFrame,
+    details: pd.DataFrame | None,
+    checksums: Sequence[Sequence[str]],
+) -> dict[str, pa.Table]:
+    """Return the parts of a chunk by table, in the order in which they are written.
+
+    `checksums` are those of each trial's snapshots.  The types of columns do not depend on the values that a
+    part happens to have.
+    """
+    snapshots = zip(SNAPSHOT_COLUMNS.items(), (trials["snapshot_steps"].tolist(), checksums), strict=True)
+    settled = trials.drop(columns="snapshot_steps").astype({"diverged_step": "float64"})
+    frames = {TRAJECTORIES: trajectories, TRIALS: settled}
+    frames = frames if details is None else {DETAILS: details, **frames}
+    tables = {name: pa.Table.from_pandas(frame, preserve_index=False) for name, frame in frames.items()}
+    for (name, kind), values in snapshots:
+        tables[TRIALS] = tables[TRIALS].append_column(name, pa.array(values, kind))
+    return tables
+
+
+def column_types(schema: pa.Schema) -> Columns:
+    """Return the type of each column by name."""
+    return dict(zip(schema.names, schema.types, strict=True))
 
 
 def write_table(path: Path, table: pa.Table) -> FileMark:
-    """Write a parquet file with page checksums, whole or not at all; return its mark."""
+    """Write a parquet file atomically, with page checksums; return its mark."""
     with io.BytesIO() as buffer:
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         content = buffer.getvalue()
@@ -48,23 +94,40 @@ def read_columns(
 def read_part(
     path: Path, columns: Sequence[str] | None, mark: FileMark | None = None, mend: str = REPAIR
 ) -> pa.Table:
-    """Return these columns (all by default) of a part, or raise a StoreError that names it."""
-    try:
+    """Return these columns (all by default) of a part, or raise a StoreError that names it.
+
+    Its bytes are checked against the mark that the journal has; the pages' own checksums count where the
+    journal has none.
+    """
+    with explained_part(path, mend):
         content = read_regular(path)
         if mark is not None and FileMark.of(content) != mark:
             raise pa.ArrowInvalid("its bytes are not those that were written")
-        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=mark is None) as file:
             table = file.read(None if columns is None else list(columns))
+    for name in columns or ():
+        if name not in table.column_names:
+            raise StoreError(f"{path} is not part of a run: it has no column {name}")
+    return table
+
+
+@contextlib.contextmanager
+def explained_part(path: Path, mend: str) -> Iterator[None]:
+    """Turn whatever reading a part raises into a StoreError that names it."""
+    try:
+        yield
     except FileNotFoundError:
         raise StoreError(f"{path} is missing; {mend}") from None
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise StoreError(f"cannot read {path}: {reason(error)}") from error
         raise StoreError(f"{path} is damaged: {first_line(error)}; {mend}") from error
-    for name in columns or ():
-        if name not in table.column_names:
-            raise StoreError(f"{path} is not part of a run: it has no column {name}")
-    return table
+
+
+def read_schema(path: Path) -> Columns:
+    """Return the columns of a part, or raise a StoreError that names it."""
+    with explained_part(path, REPAIR):
+        return column_types(pq.read_schema(pa.BufferReader(read_regular(path))))
 
 
 def read_plan(path: Path, mark: FileMark | None = None) -> list[str]:
@@ -80,12 +143,43 @@ def is_as_written(path: Path, mark: FileMark) -> bool:
         return False
 
 
+def columns_of(folder: Path) -> dict[str, Columns]:
+    """Return the columns of a folder's tables, as its first finished chunk has them; empty if it has none."""
+    finished = part_files(folder / TRIALS)[:1]
+    parts = {name: part_path(folder / name, chunk_of(path)) for path in finished for name in TABLES}
+    return {name: read_schema(path) for name, path in parts.items() if path.exists()}
+
+
+def check_columns(
+    folder: Path, tables: Mapping[str, Columns], there: Mapping[str, Columns] | None = None
+) -> None:
+    """Raise a StoreError unless a folder can take parts with these columns, by table the type of each name.
+
+    pandas takes the columns of the first part of a folder, and drops what others have beside them.  `tables`
+    are those handed to `Writer.commit`; how snapshots are kept, which it adds, need not be named.
+    """
+    there = columns_of(folder) if there is None else there
+    if there and (DETAILS in tables) != (DETAILS in there):
+        raise StoreError(
+            f"{folder} holds trials {'without' if DETAILS in tables else 'with'} {DETAILS}, unlike these; "
+            "allowed: another folder (--out)"
+        )
+    for name, known in there.items():
+        own = {**tables[name], **(SNAPSHOT_COLUMNS if name == TRIALS else {})}
+        differ = sorted(column for column in {*own, *known} if own.get(column) != known.get(column))
+        if differ:
+            raise StoreError(
+                f"the parts of {folder / name} have other columns than this version writes "
+                f"({', '.join(differ)}); allowed: another folder (--out)"
+            )
+
+
 def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Raise a StoreError unless these rows of trials/ say where weights are in a way that can be a path."""
+    """Raise a StoreError unless these rows of trials/ say where weights are, in values that can be a path."""
     for row in rows:
-        names, text = (row["trial_id"], row["chunk"]), row["snapshot_steps"]
+        names, steps = (row["trial_id"], row["chunk"]), row["snapshot_steps"]
         is_place = isinstance(row["row"], int) and row["row"] >= 0
-        is_steps = isinstance(text, str) and all(step.isdecimal() for step in text.split())
+        is_steps = isinstance(steps, list) and all(isinstance(step, int) and step >= 0 for step in steps)
         if not (all(map(is_hex_name, names)) and is_place and is_steps):
             raise StoreError(f"{path} does not say where the weights of trial {names[0]!r:.40} are")
 
@@ -114,11 +208,11 @@ def incomplete_trials(trials: pa.Table, records: pa.Table, keeps_end: bool) -> I
                 f"trial {trial_id} stopped at step {end} and has {count} of its {end // every + 1} records, "
                 f"the last at step {last}"
             )
-        if keeps_end and str(end) not in row["snapshot_steps"].split():
+        if keeps_end and end not in row["snapshot_steps"]:
             yield f"trial {trial_id} stopped at step {end} and has no weights of that step"
 
 
-def snapshot_places(snapshot_steps: Sequence[Sequence[int]]) -> list[dict[int, int]]:
+def snapshot_places(snapshot_steps: Iterable[Sequence[int]]) -> list[dict[int, int]]:
     """Return for each trial of a chunk, given the steps of its snapshots, its place in each of them.
 
     A snapshot holds the trials of the chunk that have weights at its step, in the order of the chunk.

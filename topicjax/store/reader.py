@@ -1,43 +1,58 @@
-"""What a run folder holds: finished trials, their records and weights.
+"""Read a run folder: finished trials, their records and weights, and how far the folder is.
 
-A trial counts once its row is in trials/.  Reading imports neither jax nor orbax.
+A trial is finished once its row is in trials/.  Reading imports neither jax nor orbax.
 """
 
 import difflib
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from topicjax.store import checkpoints
-from topicjax.store.files import StoreError, first_line, is_hex_name
-from topicjax.store.folder import (
+from topicjax.store.files import (
     CHECKPOINTS,
     DETAILS,
     MANIFEST,
     TRAJECTORIES,
     TRIALS,
+    FileMark,
+    StoreError,
     check_kind,
     chunk_of,
+    first_line,
+    is_hex_name,
+    lock_holder,
     part_files,
     part_path,
+    plan_path,
     state_path,
 )
-from topicjax.store.journal import FileMark, Journal, read_journal
-from topicjax.store.manifest import FIRST_EXPERIMENT, FORMAT, Manifest, experiment_of, read_manifest
-from topicjax.store.parts import check_rows, read_columns, read_part, snapshot_places
-from topicjax.store.status import PlanStatus as PlanStatus
-from topicjax.store.status import Status as Status
-from topicjax.store.status import committed as committed
-from topicjax.store.status import status
+from topicjax.store.journal import Journal, missing_files, read_journal
+from topicjax.store.manifest import (
+    Manifest,
+    distinct_plans,
+    experiment_of,
+    last_run,
+    plan_in_words,
+    read_manifest,
+)
+from topicjax.store.parts import (
+    SNAPSHOT_COLUMNS,
+    check_rows,
+    read_columns,
+    read_part,
+    read_plan,
+    read_schema,
+    snapshot_places,
+)
 
-LOCATION = ("trial_id", "chunk", "row", "snapshot_steps")  # where a trial's weights are
-KEPT_OF_TRIALS = {*LOCATION, "snapshot_checksums", "status", "diverged_step", "run"}
-KEPT_OF_TRIALS |= {"stopped_step", "stop_reason"}
+LOCATION = ("trial_id", "chunk", "row", *SNAPSHOT_COLUMNS)  # where a trial's weights are
+KEPT_OF_TRIALS = {*LOCATION, "status", "diverged_step", "run", "stopped_step", "stop_reason"}
 STATUSES = ("ok", "diverged")
 
 
@@ -50,13 +65,19 @@ class Run:
 
     @functools.cached_property
     def manifest(self) -> Manifest:
-        """The sweep, every run that added to the folder, and the limit lines; empty without the file."""
+        """The sweep, every run that added to the folder, and the references; empty without the file."""
         return read_manifest(self.folder)
 
     @functools.cached_property
     def trials(self) -> pd.DataFrame:
-        """One row per finished trial: trial_id, settings, status, final values, where its weights are."""
-        trials = read_columns(self._parts, None, self._marks(TRIALS)).to_pandas()
+        """One row per finished trial: trial_id, settings, status, final values, where its weights are.
+
+        The steps of its snapshots, and their checksums, are tuples.
+        """
+        table = read_columns(self._parts, None, self._marks(TRIALS))
+        trials = table.to_pandas()
+        for name in SNAPSHOT_COLUMNS.keys() & set(table.column_names):
+            trials[name] = [tuple(own or ()) for own in table[name].to_pylist()]
         check_trials(trials, self.folder / TRIALS)
         return trials
 
@@ -76,10 +97,36 @@ class Run:
         return str(self.details.columns[2]) if len(self.details.columns) > 2 else ""
 
     @functools.cached_property
+    def references(self) -> pd.DataFrame:
+        """One row per trial, in the order of `trials`: its reference losses by name, NaN where it has none.
+
+        An entry of the manifest belongs to the trials that have all its settings.  Where several entries have
+        a value of one name, the one with more settings counts.  Settings are compared exactly: both JSON and
+        parquet keep every digit.
+        """
+        entries = [entry for entry in self.manifest.get("references", []) if "values" in entry]
+        columns = {name: np.full(len(self.trials), np.nan) for entry in entries for name in entry["values"]}
+        by_fields: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, Any]]] = {}
+        for entry in entries:
+            fields = tuple(sorted(entry["settings"]))
+            key = tuple(entry["settings"][name] for name in fields)
+            by_fields.setdefault(fields, {}).setdefault(key, {}).update(entry["values"])
+        for fields in sorted(by_fields, key=len):
+            unknown = [name for name in fields if name not in self.trials]
+            if unknown:
+                raise StoreError(f"references in {MANIFEST} name {unknown[0]!r}, no setting of the trials")
+            settings = [self.trials[name].tolist() for name in fields]
+            keys = zip(*settings, strict=True) if fields else [()] * len(self.trials)
+            for row, key in enumerate(keys):
+                for name, value in by_fields[fields].get(key, {}).items():
+                    columns[name][row] = np.nan if value is None else value
+        return pd.DataFrame(columns, index=self.trials.index)
+
+    @functools.cached_property
     def missing(self) -> tuple[str, ...]:
         """A sentence for each thing that a complete run would have and this one has not."""
         if not self.manifest:
-            return (f"{MANIFEST} is not there: planned trials and limit lines are unknown",)
+            return (f"{MANIFEST} is not there: planned trials and references are unknown",)
         state = status(self.folder)
         if state.planned is None or state.finished >= state.planned:
             return ()
@@ -92,8 +139,8 @@ class Run:
 
     @property
     def experiment(self) -> str:
-        """The experiment that the folder's trials are of."""
-        return experiment_of(self.manifest) or FIRST_EXPERIMENT
+        """The experiment of the folder's trials; empty if the folder does not say."""
+        return experiment_of(self.manifest)
 
     @property
     def setting_names(self) -> list[str]:
@@ -104,6 +151,7 @@ class Run:
         """Return the run with other trials, trajectories, details or missing; all else is read as before."""
         other = type(self)(self.folder)
         vars(other).update(vars(self) | tables)
+        vars(other).pop("references", None)  # they follow the trials
         return other
 
     def select(self, trial_ids: Sequence[str]) -> Self:
@@ -124,7 +172,7 @@ class Run:
     def columns(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return these columns of the finished trials, a row each; nothing if the folder lacks one."""
         parts = part_files(self.folder / TRIALS)
-        if not parts or not set(names) <= set(pq.read_schema(parts[0]).names):
+        if not parts or not set(names) <= read_schema(parts[0]).keys():
             return []
         return read_columns(parts, names, self._marks(TRIALS)).to_pylist()
 
@@ -167,7 +215,7 @@ class Run:
 
     @functools.cached_property
     def _journal(self) -> Journal:
-        return read_journal(self.folder) or Journal()
+        return read_journal(self.folder)
 
     def _marks(self, name: str) -> dict[Path, FileMark]:
         """Return how the parts of a folder were written, as far as the journal knows."""
@@ -196,15 +244,15 @@ class Run:
             found |= dict.fromkeys(read_part(path, ["trial_id"])["trial_id"].to_pylist(), path)
         return found
 
-    def _location(self, trial_id: str) -> dict[str, Any]:
-        """Return where a trial's weights are, and their checksums if the folder has them."""
+    def _snapshots(self, trial_id: str) -> tuple[str, dict[int, tuple[int, str]]]:
+        """Return a trial's chunk, and by step its place in the snapshot and the checksum of its weights."""
         part = self._part_of[trial_id]
-        columns = [*LOCATION, *(["snapshot_checksums"] if self.manifest.get("format") == FORMAT else [])]
-        rows = read_part(part, columns, self._marks(TRIALS).get(part)).to_pylist()
+        rows = read_part(part, LOCATION, self._marks(TRIALS).get(part)).to_pylist()
         check_rows(rows, part)
-        places = snapshot_places([[int(step) for step in row["snapshot_steps"].split()] for row in rows])
-        found = zip(rows, places, strict=True)
-        return next(row | {"places": own} for row, own in found if row["trial_id"] == trial_id)
+        found = zip(rows, snapshot_places(row["snapshot_steps"] for row in rows), strict=True)
+        row, places = next((row, own) for row, own in found if row["trial_id"] == trial_id)
+        pairs = zip(places.items(), row["snapshot_checksums"], strict=True)
+        return row["chunk"], {step: (place, written) for (step, place), written in pairs}
 
     def find(self, trial_id: str) -> str:
         """Return the whole id of the trial that begins as given."""
@@ -212,7 +260,7 @@ class Run:
 
     def snapshot_step(self, trial_id: str, step: int | None = None) -> int:
         """Return the step if the trial's weights were kept there; without one, the last that was."""
-        steps = [int(text) for text in self._location(trial_id)["snapshot_steps"].split()]
+        steps = list(self._snapshots(trial_id)[1])
         if not steps:
             raise StoreError(f"trial {trial_id} in {self.folder} was run without snapshots")
         if step is not None and step not in steps:
@@ -222,28 +270,26 @@ class Run:
             )
         return steps[-1] if step is None else step
 
-    def restore(self, trial_id: str, step: int | None = None) -> dict[str, np.ndarray]:
-        """Return the weights of a trial, at its last snapshot unless a step is named."""
+    def restore(self, trial_id: str, step: int | None = None) -> Any:
+        """Return the weights of a trial, at its last snapshot unless a step is named.
+
+        They are the tree of arrays that was saved; named tuples have their names and fields, not their class.
+        """
         trial_id = self.find(trial_id)
-        step, place = self.snapshot_step(trial_id, step), self._location(trial_id)
-        path = self.folder / CHECKPOINTS / place["chunk"] / str(step)
+        step = self.snapshot_step(trial_id, step)
+        chunk, snapshots = self._snapshots(trial_id)
+        place, written = snapshots[step]
+        path = self.folder / CHECKPOINTS / chunk / str(step)
         try:
-            weights = checkpoints.read_trials(path, place["places"][step])
+            structure, leaves = checkpoints.read_trials(path, place)
+            if checkpoints.checksum(structure, leaves) != written:
+                raise ValueError(f"these are not the weights of trial {trial_id}")
+            return checkpoints.unflatten(structure, leaves)
         except FileNotFoundError:
             raise StoreError(f"the snapshot {path} of trial {trial_id} is missing") from None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             why = first_line(error).split(" [tensorstore")[0]
             raise StoreError(f"the snapshot {path} is damaged: {why}") from error
-        written = snapshot_checksums(place).get(step)
-        if written is not None and checkpoints.checksum(weights) != written:
-            raise StoreError(f"the snapshot {path} is damaged: these are not the weights of trial {trial_id}")
-        return weights
-
-
-def snapshot_checksums(place: Mapping[str, Any]) -> dict[int, str]:
-    """Return the checksum of a trial's weights at each of its snapshots, as far as they are known."""
-    steps, sums = place["snapshot_steps"].split(), place.get("snapshot_checksums", "").split()
-    return {int(step): own for step, own in zip(steps, sums, strict=False)}
 
 
 def load(folder: str | Path) -> Run:
@@ -277,3 +323,103 @@ def find_id(given: str, trial_ids: Sequence[str], folder: Path) -> str:
         )
     near = difflib.get_close_matches(given, trial_ids, n=3, cutoff=0.3) or trial_ids[:3]
     raise StoreError(f"no trial in {folder} begins with {given!r}; the nearest: {', '.join(near)}")
+
+
+@dataclass(frozen=True)
+class PlanStatus:
+    """How far one plan is: a sweep with its overrides, as it was asked for."""
+
+    words: str
+    planned: int
+    finished: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a folder is."""
+
+    sweep: str | None
+    finished: int
+    ok: int
+    diverged: int
+    planned: int | None  # distinct trials of all plans; None: unknown
+    beyond: int  # finished trials that no plan names
+    plans: tuple[PlanStatus, ...]
+    problems: tuple[str, ...]  # files of finished trials that are missing or cut off
+    versions: tuple[str, ...]  # of the code that trained them, if there are several
+    running: Mapping[str, Any] | None  # the process that writes to the folder; None if none does
+
+
+def status(folder: str | Path) -> Status:
+    """Return how far a folder is, or raise a StoreError."""
+    folder = Path(folder)
+    check_kind(folder)
+    manifest, found = read_manifest(folder), read_journal(folder)
+    finished, diverged = finished_trials(folder, found)
+    problems = list(missing_files(folder, found)) if manifest else []
+    plans, planned_ids = [], set()
+    for entry in distinct_plans(manifest) if manifest else ():
+        try:
+            trial_ids = planned_trials(folder, entry, found)
+        except StoreError as error:
+            problems.append(str(error))
+            continue
+        planned_ids |= trial_ids
+        plans.append(PlanStatus(plan_in_words(entry), len(trial_ids), len(trial_ids & finished)))
+    planned = len(planned_ids) or last_run(manifest).get("planned")  # where no plan can be read
+    return Status(
+        sweep=manifest.get("sweep") or None,
+        finished=len(finished),
+        ok=len(finished) - diverged,
+        diverged=diverged,
+        planned=planned,
+        beyond=len(finished - planned_ids) if planned_ids else 0,
+        plans=tuple(plan for plan in plans if plan.planned),
+        problems=tuple(problems),
+        versions=code_versions(manifest),
+        running=lock_holder(folder),
+    )
+
+
+def finished_trials(folder: Path, found: Journal) -> tuple[set[str], int]:
+    """Return the finished trials and how many of them diverged.
+
+    The journal knows without opening a table; parts that it does not know are read.
+    """
+    trial_ids: set[str] = set()
+    diverged, unknown = 0, []
+    for path in part_files(folder / TRIALS):
+        commit = found.commits.get(chunk_of(path))
+        if commit is None:
+            unknown.append(path)
+        else:
+            trial_ids.update(commit.trial_ids)
+            diverged += commit.diverged
+    table = read_columns(unknown, ["trial_id", "status"])
+    trial_ids.update(table["trial_id"].to_pylist())
+    return trial_ids, diverged + table["status"].to_pylist().count("diverged")
+
+
+def committed(folder: Path) -> set[str]:
+    """Return the ids of all trials that are finished in a folder."""
+    return finished_trials(folder, read_journal(folder))[0]
+
+
+def code_versions(manifest: Manifest) -> tuple[str, ...]:
+    """Return the versions and commits of the code that trained the trials, if there are several."""
+    found = {}
+    for entry in manifest.get("runs", []):
+        if entry.get("trials"):
+            version = (
+                f"topicjax {entry.get('versions', {}).get('topicjax')}, commit {entry.get('git_commit')}"
+            )
+            found[f"{version}, jax {entry.get('versions', {}).get('jax')}"] = None
+    return tuple(found) if len(found) > 1 else ()
+
+
+def planned_trials(folder: Path, entry: Mapping[str, Any], found: Journal) -> set[str]:
+    """Return the ids of the trials that a run was asked for; empty if its plan was lost."""
+    if "plan" not in entry:
+        return set()
+    path = plan_path(folder, entry["plan"])
+    return set(read_plan(path, found.plans.get(entry["plan"])))

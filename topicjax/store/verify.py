@@ -1,43 +1,67 @@
-"""Is a run folder what was written?  Every byte is read and checked against the checksums kept with it."""
+"""Verify and repair a run folder: read every byte, compare it with its checksum, set aside what is damaged.
 
-from collections.abc import Callable, Iterator, Mapping
+Nothing is deleted: damaged files, and the others of their chunks, are moved to set_aside/, and the next run
+computes those trials again.  Files are moved before the journal forgets them, so that a repair that is killed
+can be repeated.
+"""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from topicjax.store import checkpoints
-from topicjax.store.files import StoreError, explained, first_line, is_hex_name, read_regular
-from topicjax.store.folder import (
+from topicjax.store import checkpoints, files, journal
+from topicjax.store.files import (
     CHECKPOINTS,
     JOURNAL,
     MANIFEST,
     PARTIAL,
+    SET_ASIDE,
+    TABLES,
     TRIALS,
+    StoreError,
     check_kind,
     chunk_of,
-    ids_name,
+    explained,
+    files_of,
+    first_line,
+    is_hex_name,
     part_files,
     part_path,
+    partial_path,
     plan_path,
+    read_regular,
+    scan,
     state_path,
+    sync,
     tables_of,
+    write_whole,
 )
-from topicjax.store.journal import Commit, Journal, read_journal, salvage
-from topicjax.store.manifest import FORMAT, Manifest, encode, read_manifest
+from topicjax.store.journal import Commit, Journal, commit_of, read_journal, unknown_parts
+from topicjax.store.manifest import (
+    Manifest,
+    OtherFormat,
+    encode,
+    new_manifest,
+    read_manifest,
+    write_manifest,
+)
 from topicjax.store.parts import check_rows, incomplete_trials, read_part, read_plan, snapshot_places
-from topicjax.store.recovery import unknown_parts
 
 BLOCK = 64  # trials whose weights are read together
 COLUMNS = ("trial_id", "chunk", "row", "snapshot_steps", "snapshot_checksums")
-Say = Callable[[int, int], object]  # is called with the chunks that are done and all chunks
+Say = Callable[[int, int], object]  # is called with the number of chunks checked so far, and of all chunks
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it was written; `chunk` is whose trials must be computed again, if any."""
+    """A file that is not as it was written; `chunk` names the trials that must be computed again, if any."""
 
     path: Path
     sentence: str
@@ -46,7 +70,7 @@ class Problem:
 
 @dataclass
 class Verdict:
-    """What verify found."""
+    """What `verify` found."""
 
     problems: list[Problem] = field(default_factory=list)
     chunks: int = 0
@@ -59,7 +83,7 @@ def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
     check_kind(folder)
     verdict = Verdict()
     manifest = check_manifest(folder, verdict)
-    found = check_journal(folder, verdict, needed=manifest["format"] == FORMAT)
+    found = check_journal(folder, verdict)
     verdict.problems += check_plans(folder, manifest, found)
     chunks = sorted({chunk_of(path) for path in part_files(folder / TRIALS)} | found.commits.keys())
     for done, chunk in enumerate(chunks):
@@ -79,25 +103,27 @@ def check_manifest(folder: Path, verdict: Verdict) -> Manifest:
         if not manifest:
             raise StoreError(f"{path} is missing")
         with explained("read", path):
-            if manifest["format"] == FORMAT and read_regular(path) != encode(manifest):
+            if read_regular(path) != encode(manifest):
                 raise StoreError(f"{path} was changed, though not what it says")
         return manifest
+    except OtherFormat:
+        raise
     except StoreError as error:
         verdict.problems.append(Problem(path, str(error)))
-        return {"format": FORMAT, "runs": []}
+        return new_manifest("")
 
 
-def check_journal(folder: Path, verdict: Verdict, needed: bool) -> Journal:
+def check_journal(folder: Path, verdict: Verdict) -> Journal:
     """Return the journal; what is left of it if it is damaged."""
     path = folder / JOURNAL
     try:
-        found = read_journal(folder) or Journal()
+        found = read_journal(folder)
     except StoreError as error:
         verdict.problems.append(Problem(path, str(error)))
-        return salvage(folder)
+        return read_journal(folder, skip_damaged=True)
     if found.is_torn:
         verdict.problems.append(Problem(path, f"{path} ends in the middle of a line"))
-    unknown = unknown_parts(folder, found) if needed else []
+    unknown = unknown_parts(folder, found)
     if unknown:
         verdict.problems.append(Problem(path, f"{path} does not know {unknown[0]}: its checksums are lost"))
     return found
@@ -111,8 +137,7 @@ def check_plans(folder: Path, manifest: Manifest, found: Journal) -> Iterator[Pr
         if plan not in named and not path.exists():
             continue
         try:
-            if ids_name(read_plan(path, found.plans.get(plan))) != plan:
-                raise StoreError(f"{path} is damaged: it has other trials than its name says")
+            read_plan(path, found.plans.get(plan))
         except StoreError as error:
             yield Problem(path, str(error))
 
@@ -126,10 +151,9 @@ def check_chunk(
         yield Problem(path, f"{path} is no part of a run: its name is not 12 hexadecimal digits")
         return
     marks, rows, trials = commit.files if commit else {}, [], None
-    has_sums = manifest["format"] == FORMAT
     try:
         trials = read_part(path, None, marks.get(TRIALS))
-        rows = read_rows(path, trials, COLUMNS if has_sums else COLUMNS[:-1])
+        rows = read_rows(path, trials)
         verdict.trials += len(rows)
         verdict.bytes_read += path.stat().st_size
     except StoreError as error:
@@ -141,37 +165,35 @@ def check_chunk(
             verdict.bytes_read += path.stat().st_size
             if rows and set(table["trial_id"].to_pylist()) != {row["trial_id"] for row in rows}:
                 raise StoreError(f"{path} has records of other trials than {TRIALS}/")
-            if trials is not None and has_sums:
+            if trials is not None:
                 for problem in incomplete_trials(trials, table, keeps_end(trials, manifest)):
                     raise StoreError(f"{path} is not whole: {problem}")
         except (StoreError, KeyError) as error:
             yield Problem(path, str(error), chunk)
-    if has_sums:
-        trees = commit.snapshots if commit else {}
-        yield from check_snapshots(folder / CHECKPOINTS / chunk, chunk, rows, trees, verdict)
+    yield from check_snapshots(
+        folder / CHECKPOINTS / chunk, chunk, rows, commit.snapshots if commit else {}, verdict
+    )
 
 
 def keeps_end(trials: pa.Table, manifest: Manifest) -> bool:
     """Return whether the weights that these trials ended with were to be kept, and there are any to keep."""
-    runs, numbers = (
-        manifest["runs"],
-        set(trials["run"].to_pylist()) if "run" in trials.column_names else set(),
-    )
+    runs = manifest["runs"]
+    numbers = set(trials["run"].to_pylist()) if "run" in trials.column_names else set()
     wanted = [str(runs[number - 1].get("snapshots")) for number in numbers if 0 < number <= len(runs)]
     has_weights = any(trials["snapshot_steps"].to_pylist())
     return has_weights and any(text == "last" or text.startswith("log:") for text in wanted)
 
 
-def read_rows(path: Path, table: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+def read_rows(path: Path, table: pa.Table) -> list[dict[str, Any]]:
     """Return where the weights of a part's trials are, or raise a StoreError."""
-    missing = set(columns) - set(table.column_names)
+    missing = set(COLUMNS) - set(table.column_names)
     if missing:
         raise StoreError(f"{path} is not part of a run: it has no column {min(missing)}")
-    rows = table.select(list(columns)).to_pylist()
+    rows = table.select(list(COLUMNS)).to_pylist()
     check_rows(rows, path)
     for row in rows:
-        sums = row.get("snapshot_checksums", row["snapshot_steps"])
-        if row["chunk"] != chunk_of(path) or len(str(sums).split()) != len(row["snapshot_steps"].split()):
+        sums = row["snapshot_checksums"]
+        if row["chunk"] != chunk_of(path) or sums is None or len(sums) != len(row["snapshot_steps"]):
             raise StoreError(f"{path} does not say where the weights of trial {row['trial_id']} are")
     return rows
 
@@ -179,32 +201,42 @@ def read_rows(path: Path, table: pa.Table, columns: tuple[str, ...]) -> list[dic
 def check_snapshots(
     folder: Path, chunk: str, rows: list[dict[str, Any]], trees: Mapping[int, str], verdict: Verdict
 ) -> Iterator[Problem]:
-    """Give the snapshots of a chunk that are missing or have other weights than were written."""
-    wanted: dict[int, dict[int, str]] = {}
-    places = snapshot_places([[int(step) for step in row["snapshot_steps"].split()] for row in rows])
+    """Give the snapshots of a chunk that are missing or have other weights than were written.
+
+    The journal has a checksum of all files of a snapshot.  Where it has lost that, the trials have one each.
+    """
+    wanted: dict[int, dict[int, str]] = {step: {} for step in trees}  # by step and place
+    places = snapshot_places(row["snapshot_steps"] for row in rows)
     for row, own in zip(rows, places, strict=True):
-        for (step, place), written in zip(own.items(), row["snapshot_checksums"].split(), strict=True):
+        for (step, place), written in zip(own.items(), row["snapshot_checksums"], strict=True):
             wanted.setdefault(step, {})[place] = written
     for step, sums in sorted(wanted.items()):
         path = folder / str(step)
         try:
-            if step in trees and checkpoints.tree_checksum(path) != trees[step]:
+            if step not in trees:
+                check_weights(path, sums)
+            elif checkpoints.tree_checksum(path) != trees[step]:
                 raise ValueError("its files are not those that were written")
-            for start in range(0, max(sums) + 1, BLOCK):
-                block = checkpoints.read_trials(path, slice(start, min(start + BLOCK, max(sums) + 1)))
-                verdict.bytes_read += sum(array.nbytes for array in block.values())
-                for place in range(start, start + len(next(iter(block.values())))):
-                    own = {name: np.asarray(array[place - start]) for name, array in block.items()}
-                    if place in sums and checkpoints.checksum(own) != sums[place]:
-                        raise ValueError(f"the weights in row {place} are not those written")
+            verdict.bytes_read += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         except Exception as error:  # damaged checkpoints raise almost anything
             why = "it is missing" if isinstance(error, FileNotFoundError) else first_line(error)
             yield Problem(path, f"the snapshot {path} is damaged: {why.split(' [tensorstore')[0]}", chunk)
 
 
+def check_weights(path: Path, sums: Mapping[int, str]) -> None:
+    """Raise unless the trials of a snapshot have the weights that their checksums, given by place, are of."""
+    for start in range(0, max(sums) + 1, BLOCK):
+        block = slice(start, min(start + BLOCK, max(sums) + 1))
+        structure, leaves = checkpoints.read_trials(path, block)
+        for place in range(block.start, block.stop):
+            own = {name: array[place - start] for name, array in leaves.items()}
+            if place in sums and checkpoints.checksum(structure, own) != sums[place]:
+                raise ValueError(f"the weights in row {place} are not those written")
+
+
 def check_states(folder: Path, found: Journal) -> Iterator[Problem]:
     """Give the damaged states: those of unfinished chunks, and those that finished trials ended in."""
-    paths = [folder / PARTIAL / f"{chunk}.npz" for chunk in sorted(found.begun)]
+    paths = [partial_path(folder, chunk) for chunk in sorted(found.begun)]
     for path in [*paths, *(state_path(folder, chunk) for chunk in sorted(found.commits))]:
         try:
             checkpoints.load_state(path)
@@ -212,3 +244,124 @@ def check_states(folder: Path, found: Journal) -> Iterator[Problem]:
             continue
         except checkpoints.StateError as error:
             yield Problem(path, f"{path} {error}; trials that need it start again")
+
+
+def repair(folder: Path, say: Say = lambda done, total: None) -> tuple[Verdict, list[Path]]:
+    """Move what is damaged into set_aside/; return what was found, and where the files are now."""
+    check_kind(folder)
+    descriptor = files.lock_folder(folder)
+    try:
+        verdict = verify(folder, say)
+        check_ours(folder, verdict)
+        with explained("write", folder):
+            return verdict, set_aside(folder, verdict.problems) if verdict.problems else []
+    finally:
+        files.unlock_folder(folder, descriptor)
+
+
+def check_ours(folder: Path, verdict: Verdict) -> None:
+    """Raise a StoreError if only the name of a damaged manifest suggests that this is a run folder."""
+    path = folder / MANIFEST
+    is_damaged = path in {problem.path for problem in verdict.problems}
+    if is_damaged and not (folder / JOURNAL).exists() and not part_files(folder / TRIALS):
+        raise StoreError(f"{path} is damaged or not of a run, and there are no trials: nothing to repair")
+
+
+def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
+    """Move the files of these problems, and all others of the same chunks; return where they are now."""
+    problems, found = list(problems), read_journal(folder, skip_damaged=True)
+    place = new_place(folder)
+    chunks = {problem.chunk for problem in problems if problem.chunk is not None}
+    single = {problem.path for problem in problems if problem.chunk is None}
+    replaced = single & {folder / MANIFEST, folder / JOURNAL}
+    paths = sorted(single - replaced)
+    paths += [
+        path for chunk in sorted(chunks) for path in files_of(folder, chunk) if is_ours(path, found, chunk)
+    ]
+    if folder / JOURNAL in single:
+        paths += orphans(folder, found)
+    moved = [copy(path, folder, place) for path in sorted(replaced) if path.exists()]
+    moved += [move(path, folder, place) for path in paths if os.path.lexists(path)]
+    if folder / JOURNAL in single:
+        rewrite_journal(folder, found, chunks)
+    elif chunks:
+        journal.append(folder, *({"event": "drop", "chunk": chunk} for chunk in sorted(chunks)))
+    mend_manifest(folder, found.sweep)
+    sync(folder)
+    return moved
+
+
+def is_ours(path: Path, found: Journal, chunk: str) -> bool:
+    """Return whether a path of a chunk may be moved; beyond a link, only what the journal knows."""
+    return chunk in found.commits or chunk in found.begun or not path.parent.is_symlink()
+
+
+def orphans(folder: Path, found: Journal) -> list[Path]:
+    """Return the files of unfinished chunks that a damaged journal no longer names."""
+    chunks = {entry.name for entry in scan(folder / CHECKPOINTS)}
+    chunks |= {chunk_of(path) for name in TABLES for path in part_files(folder / name)}
+    chunks |= {entry.name.removesuffix(".npz") for entry in scan(folder / PARTIAL)}
+    finished = {chunk_of(path) for path in part_files(folder / TRIALS)} | found.commits.keys()
+    lost = [chunk for chunk in chunks - finished - found.begun if is_hex_name(chunk)]
+    return [path for chunk in sorted(lost) for path in files_of(folder, chunk) if is_ours(path, found, chunk)]
+
+
+def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
+    """Write the journal anew, from its undamaged lines and the parts that are complete."""
+    for chunk in damaged:
+        found.apply({"event": "drop", "chunk": chunk})
+    for path in part_files(folder / TRIALS):
+        chunk = chunk_of(path)
+        is_whole = all(part_path(folder / name, chunk).exists() for name in tables_of(folder))
+        if chunk not in found.commits and is_whole:
+            found.apply(journal.commit_entry(commit_of(folder, chunk)))
+    journal.replace(folder, found)
+
+
+def mend_manifest(folder: Path, sweep: str) -> None:
+    """Write the manifest anew if it cannot be read, and let it forget plans that are not there."""
+    try:
+        manifest = read_manifest(folder) or new_manifest(sweep)
+    except StoreError:
+        manifest = new_manifest(sweep)
+    runs = [
+        entry
+        if "plan" not in entry or plan_path(folder, entry["plan"]).exists()
+        else {name: value for name, value in entry.items() if name != "plan"}
+        for entry in manifest["runs"]
+    ]
+    write_manifest(folder, manifest | {"runs": runs})
+
+
+def new_place(folder: Path) -> Path:
+    """Return a new folder in set_aside/, named after the time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    for number in range(1000):
+        place = folder / SET_ASIDE / (stamp if not number else f"{stamp}-{number}")
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return place
+    raise StoreError(f"{folder / SET_ASIDE} is full")
+
+
+def move(path: Path, folder: Path, place: Path) -> Path:
+    """Move a file or folder to the same place below `place`; return where it is now."""
+    target = place / path.relative_to(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.rename(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.move(path, target)  # beyond a link to another disk
+    return target
+
+
+def copy(path: Path, folder: Path, place: Path) -> Path:
+    """Copy a file to the same place below `place`; return where the copy is."""
+    target = place / path.relative_to(folder)
+    content = read_regular(path)
+    write_whole(target, lambda file: file.write(content))
+    return target

@@ -1,8 +1,8 @@
-"""Writing a run folder: what is in it counts once it is whole, and nothing but our own is ever removed.
+"""Write a run folder atomically.
 
-A chunk of trials is finished once its file in trials/ is there, which is written last.  Before the first file
-of a chunk is written the journal says so: only files of chunks that the journal calls begun and that are not
-finished are removed by the next Writer.
+A chunk counts once all its files are on disk: its part in trials/ is written last and is its commit mark.
+Before the first file of a chunk is written, the journal says so.  The next Writer removes the files of chunks
+that were begun and not finished; files that we did not create are never deleted.
 """
 
 import errno
@@ -15,33 +15,42 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from topicjax.store import checkpoints, journal, lock
-from topicjax.store.aside import move, new_place
-from topicjax.store.files import REASONS, StoreError, explained, first_line, sync
-from topicjax.store.folder import (
+from topicjax.store import checkpoints, files, journal
+from topicjax.store.files import (
     CHECKPOINTS,
     DETAILS,
     FOLDERS,
-    LOCK,
-    PARTIAL,
-    TRAJECTORIES,
+    REASONS,
     TRIALS,
+    StoreError,
     check_foreign,
     check_kind,
     check_name,
+    explained,
     files_of,
+    first_line,
     ids_name,
-    part_files,
     part_path,
+    partial_path,
     plan_path,
     state_path,
+    sync,
 )
-from topicjax.store.journal import Commit, Journal
-from topicjax.store.manifest import FORMAT, Manifest, new_manifest, read_manifest, write_manifest
-from topicjax.store.parts import incomplete_trials, is_as_written, snapshot_places, write_table
-from topicjax.store.recovery import check_whole, remove_unfinished
+from topicjax.store.journal import Commit, Journal, check_whole, remove_unfinished
+from topicjax.store.manifest import Manifest, new_manifest, read_manifest, write_manifest
+from topicjax.store.parts import (
+    Columns,
+    check_columns,
+    column_types,
+    columns_of,
+    incomplete_trials,
+    is_as_written,
+    make_tables,
+    snapshot_places,
+    write_table,
+)
+from topicjax.store.verify import move, new_place
 
 
 class Writer:
@@ -54,7 +63,7 @@ class Writer:
         self.manifest: Manifest = {}
         self.journal = Journal()
         self._lock = -1
-        self._schemas: dict[Path, pa.Schema] = {}
+        self._columns: dict[str, Columns] = {}  # of the tables; empty while no chunk is finished
         self._checksums: dict[str, dict[int, list[str]]] = {}  # by chunk and step, one per trial
         self._trees: dict[str, dict[int, str]] = {}  # by chunk and step
 
@@ -65,10 +74,7 @@ class Writer:
         self._check_manifest()  # before anything is created in a folder that is not for us
         with explained("write", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock = lock.acquire(self.folder / LOCK)
-            except lock.HeldError as error:
-                raise StoreError(f"{self.folder} is being written by {lock.who(error.holder)}") from None
+        self._lock = files.lock_folder(self.folder)
         try:
             self._open()
         except BaseException:
@@ -79,7 +85,7 @@ class Writer:
     def _open(self) -> None:
         """Read what is there, with the lock held; clean up after an interrupted run."""
         manifest = self._check_manifest()
-        self.journal = journal.read_journal(self.folder) or Journal()
+        self.journal = journal.read_journal(self.folder)
         check_foreign(self.folder)
         check_whole(self.folder, self.journal)
         self.manifest = manifest or new_manifest(self.sweep)
@@ -91,7 +97,7 @@ class Writer:
         remove_unfinished(self.folder, self.journal)
 
     def __exit__(self, *_: object) -> None:
-        lock.release(self.folder / LOCK, self._lock)
+        files.unlock_folder(self.folder, self._lock)
 
     def write_plan(self, trial_ids: Sequence[str]) -> str:
         """Keep the ids of the trials that a run was asked for; return the name of that plan."""
@@ -106,16 +112,22 @@ class Writer:
         """Replace the manifest."""
         write_manifest(self.folder, manifest)
 
-    def save_snapshot(self, chunk: str, step: int, params: Mapping[str, np.ndarray]) -> None:
-        """Write weights of a chunk at a step: the leading axis is the trial, of those that have any then."""
+    def save_snapshot(self, chunk: str, step: int, tree: Any) -> None:
+        """Write weights of a chunk at a step: a tree of arrays whose first axis is the trial.
+
+        It has the trials of the chunk that have weights at this step, in the order of the chunk.
+        """
+        leaves, structure = checkpoints.flatten(tree)
+        leaves = {name: np.asarray(leaf) for name, leaf in leaves.items()}
+        count = len(next(iter(leaves.values())))
+        trials = ({name: array[row] for name, array in leaves.items()} for row in range(count))
+        sums = [checkpoints.checksum(structure, own) for own in trials]
         self._begin(chunk)
         path = self.folder / CHECKPOINTS / chunk / str(step)
-        count = len(next(iter(params.values())))
-        sums = [checkpoints.checksum({n: array[i] for n, array in params.items()}) for i in range(count)]
         with explained("write", path):
             try:
-                checkpoints.save(path, params)
-                read_back = checkpoints.checksum(checkpoints.read_trials(path, count - 1))
+                checkpoints.save(path, structure, leaves)
+                read_back = checkpoints.checksum(*checkpoints.read_trials(path, count - 1))
             except (ValueError, RuntimeError) as error:  # tensorstore has no errno
                 full = os.strerror(errno.ENOSPC) in str(error)
                 why = REASONS[errno.ENOSPC] if full else first_line(error)
@@ -135,33 +147,29 @@ class Writer:
     ) -> None:
         """Write the parts of a chunk, the trials last: from then on it is finished.
 
-        A chunk whose trials lack records, or with `keeps_end` the weights they ended with, is never written.
+        `snapshot_steps` of each trial are the steps at which it has weights.  A chunk whose trials lack
+        records, or with `keeps_end` the weights they ended with, is never written.
         """
-        self._check_details(details is not None)
-        self._begin(chunk)
-        texts = [step_text(value) for value in trials["snapshot_steps"].tolist()]
-        steps = [[int(step) for step in text.split()] for text in texts]
-        sums = self._checksums.get(chunk, {})
-        checks = [" ".join(sums[at][place] for at, place in own.items()) for own in snapshot_places(steps)]
-        trials = trials.assign(  # types that do not depend on which values a part happens to have
-            diverged_step=trials["diverged_step"].astype("float64"),
-            snapshot_steps=pd.array(texts, dtype="str"),
-            snapshot_checksums=pd.array(checks, dtype="str"),
-        )
-        parts, files = {TRAJECTORIES: trajectories, TRIALS: trials}, {}
-        if details is not None:
-            self._make_folder(DETAILS)
-            parts = {DETAILS: details, **parts}
-        tables = {name: pa.Table.from_pandas(frame, preserve_index=False) for name, frame in parts.items()}
-        for name in parts.keys() - {TRIALS}:
+        steps = [sorted(map(int, own)) for own in trials["snapshot_steps"]]
+        known = self._checksums.get(chunk, {})
+        sums = [[known[at][place] for at, place in own.items()] for own in snapshot_places(steps)]
+        tables = make_tables(trials.assign(snapshot_steps=steps), trajectories, details, sums)
+        for name in tables.keys() - {TRIALS}:
             for problem in incomplete_trials(tables[TRIALS], tables[name], keeps_end):
                 raise RuntimeError(f"chunk {chunk} is not whole and is not kept: {problem}")
-        for name, table in tables.items():
-            self._check_schema(self.folder / name, table.schema)
-            files[name] = write_table(part_path(self.folder / name, chunk), table)
+        columns = {name: column_types(table.schema) for name, table in tables.items()}
+        self._columns = self._columns or columns_of(self.folder)
+        check_columns(self.folder, columns, self._columns)
+        self._begin(chunk)
+        if details is not None:
+            self._make_folder(DETAILS)
+        marks = {
+            name: write_table(part_path(self.folder / name, chunk), table) for name, table in tables.items()
+        }
         diverged = trials["status"].tolist().count("diverged")
-        done = Commit(chunk, tuple(trials["trial_id"]), diverged, self._trees.get(chunk, {}), files)
+        done = Commit(chunk, tuple(trials["trial_id"]), diverged, self._trees.get(chunk, {}), marks)
         self._log(journal.commit_entry(done))
+        self._columns = columns
         self._checksums.pop(chunk, None)
         self._trees.pop(chunk, None)
         self.drop_partial(chunk)
@@ -174,7 +182,7 @@ class Writer:
     def save_partial(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Replace the state inside a chunk from which an interrupted run continues."""
         self._begin(chunk)
-        checkpoints.save_state(self._partial(chunk), payload, meta)
+        checkpoints.save_state(partial_path(self.folder, chunk), payload, meta)
 
     def load_partial(
         self, chunk: str, expected: Mapping[str, Any] | None = None
@@ -183,7 +191,7 @@ class Writer:
 
         A state that is damaged, of another version, or without the expected values in meta is set aside.
         """
-        path = self._partial(chunk)
+        path = partial_path(self.folder, chunk)
         try:
             return checkpoints.load_state(path, expected)
         except checkpoints.StateError as error:
@@ -196,7 +204,7 @@ class Writer:
 
     def drop_partial(self, chunk: str) -> None:
         """Remove the state inside a chunk, if there is one."""
-        path = self._partial(chunk)
+        path = partial_path(self.folder, chunk)
         with explained("write", path):
             path.unlink(missing_ok=True)
 
@@ -207,7 +215,7 @@ class Writer:
         remove_unfinished(self.folder, self.journal)
 
     def _begin(self, chunk: str) -> None:
-        """Say in the journal that files of this chunk are about to be written."""
+        """Note in the journal that files of this chunk are about to be written."""
         if chunk in self.journal.begun:
             return
         for path in files_of(self.folder, chunk):
@@ -226,48 +234,13 @@ class Writer:
                 (self.folder / name).mkdir()
                 sync(self.folder)
 
-    def _check_details(self, has_details: bool) -> None:
-        """Raise a StoreError unless all chunks have details or none has: else a lost part is not missed."""
-        if any((DETAILS in done.files) != has_details for done in self.journal.commits.values()):
-            raise StoreError(
-                f"{self.folder} holds trials {'without' if has_details else 'with'} {DETAILS}, unlike these; "
-                "allowed: another folder (--out)"
-            )
-
-    def _partial(self, chunk: str) -> Path:
-        return self.folder / PARTIAL / f"{chunk}.npz"
-
     def _check_manifest(self) -> Manifest:
         """Return the manifest, or raise if this sweep's trials may not be added to the folder."""
         manifest = read_manifest(self.folder)
-        found = manifest.get("sweep") or self.sweep  # empty: repair could not find out
+        found = manifest.get("sweep") or self.sweep  # empty if repair could not find it out
         if found != self.sweep and not self.extend:
             raise StoreError(
                 f"{self.folder} holds trials of {found}, not of {self.sweep}; "
                 "allowed: another folder (--out), or --extend to add to this one"
             )
-        if manifest.get("format", FORMAT) != FORMAT:
-            raise StoreError(
-                f"{self.folder} was written by an older topicjax (format {manifest['format']}, now {FORMAT}) "
-                "and can be read, but not added to; allowed: another folder (--out)"
-            )
         return manifest
-
-    def _check_schema(self, folder: Path, schema: pa.Schema) -> None:
-        """Raise unless a new part has the columns of those there: readers would drop what the first lacks."""
-        if folder not in self._schemas:
-            parts = part_files(folder)
-            self._schemas[folder] = pq.read_schema(parts[0]) if parts else schema
-        there = self._schemas[folder]
-        if not there.equals(schema):
-            new, old = set(schema.names) - set(there.names), set(there.names) - set(schema.names)
-            differ = ", ".join(sorted(new | old)) or "their types"
-            raise StoreError(
-                f"the parts of {folder} have other columns than this version writes ({differ}); "
-                "allowed: another folder (--out)"
-            )
-
-
-def step_text(steps: str | Sequence[int]) -> str:
-    """Return the steps of snapshots in ascending order with spaces between."""
-    return steps if isinstance(steps, str) else " ".join(str(int(step)) for step in sorted(steps))

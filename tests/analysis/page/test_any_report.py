@@ -14,8 +14,7 @@ from support.synthetic_runs import make_run, records, trial, whole_id, write_run
 import topicjax
 from topicjax.analysis.figures import any_details, any_records
 from topicjax.analysis.page import any_experiment, report
-from topicjax.store.reader import Run
-from topicjax.store.status import Status
+from topicjax.store.reader import Run, Status
 
 STEPS = np.arange(0, 101, 10)
 RATES, DEPTHS, SEEDS = (0.01, 0.1, 1.0), (1, 2), 5

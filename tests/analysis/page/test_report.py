@@ -26,7 +26,7 @@ from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.files import StoreError
 from topicjax.store.manifest import write_manifest
-from topicjax.store.status import PlanStatus, Status
+from topicjax.store.reader import PlanStatus, Status
 from topicjax.theory.theorems import theorem2_matrix
 
 PHONE = 400  # pixels

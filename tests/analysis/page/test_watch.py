@@ -16,9 +16,9 @@ from support.synthetic_runs import TWO_STAGE, case, whole_id, write_run
 
 from topicjax.analysis.page import report
 from topicjax.analysis.page.live import Live, is_finished, watch
-from topicjax.store.folder import LOCK
+from topicjax.store.files import LOCK
 from topicjax.store.lock import acquire, release
-from topicjax.store.status import Status
+from topicjax.store.reader import Status
 
 
 def begun(folder: Path, planned: int) -> Path:
