@@ -263,8 +263,8 @@ def test_an_optimizer_or_objective_is_one_entry_in_a_table(tmp_path):
         [sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    entries = topicjax.load(tmp_path / "run").manifest["limit_lines"]
-    errors = {entry["objective"]: entry.get("error") for entry in entries}
+    entries = topicjax.load(tmp_path / "run").manifest["references"]
+    errors = {entry["settings"]["objective"]: entry.get("error") for entry in entries}
     assert errors == {"squared": None, "absolute": "theory has no limit lines for objective absolute"}
     assert (tmp_path / "run" / "report.html").exists()
 

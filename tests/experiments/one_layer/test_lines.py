@@ -63,8 +63,8 @@ def token_losses(trial: Any, model: Any, objective: str) -> np.ndarray:
 def test_held_out_lines_are_the_losses_of_the_optimal_models_token_by_token(objective, visibility):
     trial = make_trial(TINY | dict(key_visibility=visibility, objective=objective, seed=3, steps=40))
     (line,) = lines.wanted_lines([trial], [])
-    entry = line.entry | line.compute()
-    models = lines.limits_of(make_trial(entry["settings"])).models(objective)
+    entry = line.compute()
+    models = lines.limits_of(make_trial(line.entry["settings"])).models(objective)
     for name, model in zip(("stage1", "stage2"), models, strict=True):
         losses = token_losses(trial, model, objective)
         assert 10 < len(losses) < 25  # some documents have no masked position
@@ -125,7 +125,9 @@ def test_lines_are_wanted_once_per_documents_objective_and_held_out_documents():
         for count, seed, steps in ((25, 0, 20), (25, 1, 40), (30, 0, 20))
     ]
     wanted = lines.wanted_lines(trials, [])
-    found = [(line.entry["settings"]["eval_documents"], line.entry["objective"]) for line in wanted]
+    found = [
+        (line.entry["settings"]["eval_documents"], line.entry["settings"]["objective"]) for line in wanted
+    ]
     assert found == [(n, name) for n in (25, 30) for name in ("squared", "cross_entropy")]
     assert all("seed" not in line.entry["settings"] for line in wanted)
     assert lines.wanted_lines(trials, [line.entry for line in wanted]) == []
