@@ -35,8 +35,7 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
 
     Where records have details, details.csv has one row per record and place.
     A number is written with the fewest digits that give it back in its own type; missing values and NaN are
-    empty, and the steps and checksums of snapshots have spaces between them.  Rows become text a thousand at
-    a time.
+    empty, lists have spaces between their items.  Rows become text a thousand at a time.
     """
     lists = {name: run.trials[name] for name in SNAPSHOT_COLUMNS if name in run.trials}
     texts = {name: [" ".join(map(str, own)) for own in values] for name, values in lists.items()}

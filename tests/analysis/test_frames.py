@@ -108,10 +108,10 @@ def test_each_trial_gets_the_lines_of_its_own_data_and_objective(tmp_path: Path)
     ]
     entries = [
         line_entry(),
-        line_entry("squared") | dict(stage1=0.94, bayes=None),
-        line_entry(word_distribution="dirichlet", seed=4) | dict(stage1=3.1),
+        line_entry("squared", dict(stage1=0.94, bayes=None)),
+        line_entry(values=dict(stage1=3.1), word_distribution="dirichlet", seed=4),
     ]
-    run = prepare(tmp_path / "run", rows, limit_lines=entries)
+    run = prepare(tmp_path / "run", rows, references=entries)
     lines = run.trials.set_index("trial_id")
     np.testing.assert_array_equal(lines["line_stage1"], [3.4, 0.94, np.nan, np.nan, 3.1])
     np.testing.assert_array_equal(lines["line_bayes"], [2.9, np.nan, np.nan, np.nan, 2.9])
@@ -124,11 +124,11 @@ def test_each_trial_gets_the_lines_of_its_own_held_out_documents(tmp_path: Path)
     rows = [trial("a"), trial("b", eval_documents=40), trial("c", eval_documents=7)]
     held_out = dict(held_out_stage1=3.38, held_out_stage2=3.29, held_out_stage1_se=0.04)
     entries = [
-        line_entry(eval_documents=40) | dict(stage1=3.3, held_out_stage1=3.2, held_out_stage2=None),
-        line_entry(eval_documents=DEFAULTS["eval_documents"]) | held_out,
-        line_entry() | dict(stage1=3.1),  # of an older version, for any held-out documents
+        line_entry(values=dict(stage1=3.3, held_out_stage1=3.2, held_out_stage2=None), eval_documents=40),
+        line_entry(values=held_out, eval_documents=DEFAULTS["eval_documents"]),
+        line_entry(values=dict(stage1=3.1)),  # for any held-out documents
     ]
-    found = prepare(tmp_path / "run", rows, limit_lines=entries).trials
+    found = prepare(tmp_path / "run", rows, references=entries).trials
     np.testing.assert_array_equal(found["line_stage1"], [3.4, 3.3, 3.1])
     np.testing.assert_array_equal(found["held_out_stage1"], [3.38, 3.2, np.nan])
     np.testing.assert_array_equal(found["held_out_stage2"], [3.29, np.nan, np.nan])
@@ -140,21 +140,21 @@ def test_seeds_that_single_precision_cannot_tell_apart_have_their_own_lines(tmp_
     seeds = (2**24, 2**24 + 1)  # equal as float32
     drawn = dict(word_distribution="dirichlet")
     rows = [trial(f"{seed}", seed=seed, **drawn) for seed in seeds]
-    entries = [line_entry(seed=seed, **drawn) | dict(stage1=3.0 + place) for place, seed in enumerate(seeds)]
-    run = prepare(tmp_path / "run", rows, limit_lines=entries)
+    entries = [line_entry(values=dict(stage1=3.0 + i), seed=seed, **drawn) for i, seed in enumerate(seeds)]
+    run = prepare(tmp_path / "run", rows, references=entries)
     assert run.trials["line_stage1"].tolist() == [3.0, 4.0]
 
 
 def test_settings_are_compared_to_the_last_digit(tmp_path: Path):
     near = float(np.nextafter(0.15, 1))
-    entries = [line_entry(p_mask=near) | dict(stage1=3.1), line_entry()]
-    run = prepare(tmp_path / "run", [trial("a"), trial("b", p_mask=near)], limit_lines=entries)
+    entries = [line_entry(values=dict(stage1=3.1), p_mask=near), line_entry()]
+    run = prepare(tmp_path / "run", [trial("a"), trial("b", p_mask=near)], references=entries)
     assert run.trials["line_stage1"].tolist() == [3.4, 3.1]
 
 
 def test_a_run_still_going_says_how_far_it_is_and_leaves_out_the_unfinished(tmp_path: Path):
     trajectories = [records("a"), records("b"), records("unfinished", steps=1)]
-    folder = write_run(tmp_path / "run", [trial("a"), trial("b")], trajectories, trials_planned=264)
+    folder = write_run(tmp_path / "run", [trial("a"), trial("b")], trajectories, planned=264)
     (folder / "trials" / ".part-00002.parquet.tmp").write_bytes(b"half a file")
     (folder / "trials" / "part-00002.parquet.tmp").write_bytes(b"half a file")
     run = prepared(load(folder))
@@ -166,14 +166,14 @@ def test_without_a_manifest_the_trials_still_read(tmp_path: Path):
     folder = write_run(tmp_path / "run", [trial("a")])
     (folder / "manifest.json").unlink()
     run = prepared(load(folder))
-    assert run.missing == ("manifest.json is not there: planned trials and limit lines are unknown",)
+    assert run.missing == ("manifest.json is not there: planned trials and references are unknown",)
     assert run.name == "run"
     np.testing.assert_array_equal(run.trials["line_stage1"], [np.nan])
 
 
 def test_lines_for_an_unknown_setting_are_refused(tmp_path: Path):
     with pytest.raises(StoreError, match="name 'colour', no setting of the trials"):
-        prepare(tmp_path / "run", [trial("a")], limit_lines=[line_entry(colour="red")])
+        prepare(tmp_path / "run", [trial("a")], references=[line_entry(colour="red")])
 
 
 def test_missing_columns_are_named(tmp_path: Path):
@@ -195,8 +195,11 @@ def test_trials_and_records_must_be_unique_and_start_at_zero(tmp_path: Path):
         prepare(tmp_path / "3", two, [records("a"), records("b")[1:]])
     with pytest.raises(StoreError, match=r"trial 0+b has no record at step 0"):
         prepare(tmp_path / "4", two, [records("a"), records("c")])
-    with pytest.raises(StoreError, match=r"part-00000.parquet is missing"):
-        prepare(tmp_path / "5", [trial("a")], [])
+    folder = write_run(tmp_path / "5", [trial("a")])
+    (part,) = (folder / "trajectories").iterdir()
+    part.unlink()
+    with pytest.raises(StoreError, match=f"{part.name} is missing"):
+        prepared(load(folder))
     with pytest.raises(StoreError, match="has status 'lost'; allowed: ok, diverged"):
         prepare(tmp_path / "6", [trial("a") | dict(status="lost")])
 

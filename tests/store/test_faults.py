@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support.damage import SOME_OR_ALL, some
 from support.store_runs import ENTRY, FIRST, SECOND, details_of, files, same, tables, weights
 
 from topicjax.store import checkpoints
@@ -289,15 +290,13 @@ def operations(tmp_path: Path, plain_snapshots: None) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=[pytest.mark.slow] * (mode == "fail")) for mode in MODES]
-)
+@SOME_OR_ALL
+@pytest.mark.parametrize("mode", MODES)
 def test_every_file_operation_may_be_the_last(
-    tmp_path: Path, operations: list[str], mode: str, record_property: Any
+    tmp_path: Path, operations: list[str], mode: str, share: float, record_property: Any
 ):
     numbers = [n for n, name in enumerate(operations) if "torn" not in mode or name in WRITES]
-    numbers = numbers[::3] if mode == "fail for good" else numbers
-    counts = try_all(tmp_path, [[MODES[mode](number)] for number in numbers])
+    counts = try_all(tmp_path, [[MODES[mode](number)] for number in some(numbers, share)])
     record_property(mode, counts)
     print(f"{mode}: {counts}; {len(operations)} operations")
 
@@ -313,7 +312,6 @@ def test_runs_that_are_struck_again_and_again(tmp_path: Path, operations: list[s
         ]
         for _ in range(1000)
     ]
-    cases += [[MODES["fail for good"](number)] for number in range(len(operations))]
     counts = try_all(tmp_path, cases)
     record_property("chains", counts)
     print(f"chains: {counts}")
@@ -323,42 +321,50 @@ def all_bytes(folder: Path) -> set[bytes]:
     return {path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_repair_that_is_struck_can_be_repeated(tmp_path: Path, plain_snapshots: None, record_property: Any):
-    """Weights, manifest and journal are damaged and a part is missing; repair is struck at each operation."""
+def damaged_copy(whole: Path, folder: Path) -> set[bytes]:
+    """Copy a folder; damage weights, manifest and journal, remove a part; return the content of its files."""
+    shutil.copytree(whole, folder)
+    part_path(folder / "trials", ids_name(SECOND)).unlink()
+    damaged = folder.glob(f"checkpoints/{ids_name(FIRST)}/*/*")
+    for path in (folder / "journal.log", folder / "manifest.json", *damaged):
+        data = path.read_bytes()
+        path.write_bytes(data[:-3] + b"x" + data[-2:])
+    return all_bytes(folder)
+
+
+@SOME_OR_ALL
+def test_repair_that_is_struck_can_be_repeated(
+    tmp_path: Path, plain_snapshots: None, share: float, record_property: Any
+):
+    """Repair is struck at each operation."""
     _, whole, names = uninterrupted(tmp_path / "whole")
-    tried, number, machine = 0, 0, Machine()
-    while machine.last < len(machine.names):
-        for mode in ("kill", "fail", "torn in the middle"):
-            folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
-            part_path(folder / "trials", ids_name(SECOND)).unlink()
-            damaged = folder.glob(f"checkpoints/{ids_name(FIRST)}/*/*")
-            for path in (folder / "journal.log", folder / "manifest.json", *damaged):
-                data = path.read_bytes()
-                path.write_bytes(data[:-3] + b"x" + data[-2:])
-            before = all_bytes(folder)
-            machine = MODES[mode](number)
-            with contextlib.suppress(Killed, StoreError), running_on(machine):
-                repair(folder)
-            with running_on(Machine()):
-                repair(folder)
-                assert before <= all_bytes(folder), (mode, number)
-                assert verify(folder).problems == [], (mode, number)
-                session(folder)
-            assert check_readers(folder, whole) == 5 and verify(folder).problems == [], (mode, number)
-            left = {name for name in file_names(folder) if not name.startswith("set_aside")}
-            assert left == names, (mode, number)
-            shutil.rmtree(folder)
-            tried += 1
-        number += 1
-    counts = f"tried {tried}, survived {tried}, failed 0"
+    damaged_copy(tmp_path / "whole", tmp_path / "counted")
+    with running_on(Machine()) as counted:
+        repair(tmp_path / "counted")
+    modes = ("kill", "fail", "torn in the middle")
+    cases = some([(mode, number) for number in range(len(counted.names)) for mode in modes], share)
+    for case in cases:
+        folder, (mode, number) = tmp_path / "run", case
+        before = damaged_copy(tmp_path / "whole", folder)
+        with contextlib.suppress(Killed, StoreError), running_on(MODES[mode](number)):
+            repair(folder)
+        with running_on(Machine()):
+            repair(folder)
+            assert before <= all_bytes(folder), case
+            assert verify(folder).problems == [], case
+            session(folder)
+        assert check_readers(folder, whole) == 5 and verify(folder).problems == [], case
+        assert {name for name in file_names(folder) if not name.startswith("set_aside")} == names, case
+        shutil.rmtree(folder)
+    counts = f"tried {len(cases)}, survived {len(cases)}, failed 0"
     record_property("repair", counts)
     print(f"repair: {counts}")
 
 
-def test_real_snapshots_survive_too(tmp_path: Path, record_property: Any):
+@pytest.mark.parametrize("step", [24, pytest.param(5, marks=pytest.mark.slow)])
+def test_real_snapshots_survive_too(tmp_path: Path, step: int, record_property: Any):
     """Orbax itself, at some of the operations that it and the store do in Python."""
-    machine = uninterrupted(tmp_path / "counted")[0]
-    total = len(machine.names)
-    counts = try_all(tmp_path, [[MODES["kill"](number)] for number in range(0, total, max(1, total // 12))])
+    total = len(uninterrupted(tmp_path / "counted")[0].names)
+    counts = try_all(tmp_path, [[MODES["kill"](number)] for number in range(0, total, step)])
     record_property("orbax", counts)
     print(f"orbax: {counts}; {total} operations")

@@ -640,8 +640,8 @@ def test_status_says_what_each_plan_of_a_folder_asked_for(run: Path):
 
 
 OLD = {
-    "format 1": dict(sweep="demo", trials_planned=7, runs=[{"trials": 5}], limit_lines=[]),
-    "format 2": dict(format=2, sweep="demo", runs=[{"sweep": "demo"}], limit_lines=[], digest=None),
+    "format 1": dict(sweep="demo", planned=7, runs=[{"trials": 5}], references=[]),
+    "format 2": dict(format=2, sweep="demo", runs=[{"sweep": "demo"}], references=[], digest=None),
     "a newer format": EMPTY | dict(format=FORMAT + 1, digest=None),
 }
 

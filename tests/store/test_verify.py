@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.damage import flip
+from support.damage import SOME_OR_ALL, flip
 from support.store_runs import (
     EMPTY,
     ENTRY,
@@ -176,10 +176,12 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind, number", KINDS.items())
+@SOME_OR_ALL
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_flipped_bit_of_a_table_passes_for_a_number(
-    small: Path, kind: str, number: int, record_property: Any
+    small: Path, kind: str, share: float, record_property: Any
 ):
+    number = round(share * KINDS[kind])
     paths = [small / kind] if (small / kind).is_file() else sorted((small / kind).iterdir())
     counts = try_flips(small, paths, number, lambda: read_tables(small), str)
     record_property(kind, dict(counts))
@@ -187,7 +189,8 @@ def test_no_flipped_bit_of_a_table_passes_for_a_number(
     assert counts["wrong"] == 0 and counts["verified"] == number, counts
 
 
-def test_no_flipped_bit_of_a_snapshot_passes_for_a_weight(heavy: Path, record_property: Any):
+@SOME_OR_ALL
+def test_no_flipped_bit_of_a_snapshot_passes_for_a_weight(heavy: Path, share: float, record_property: Any):
     snapshot = heavy / "checkpoints" / EIGHT / "4"
     paths = sorted(path for path in snapshot.rglob("*") if path.is_file())
     rng, written = np.random.default_rng(0), weights(8, size=101)
@@ -196,10 +199,11 @@ def test_no_flipped_bit_of_a_snapshot_passes_for_a_weight(heavy: Path, record_pr
         row = int(rng.integers(8))
         assert same(load(heavy).restore(IDS[row]), written, row)
 
-    counts = try_flips(heavy, paths, 400, read, lambda _: f"the snapshot {snapshot} is damaged")
+    number = round(share * 400)
+    counts = try_flips(heavy, paths, number, read, lambda _: f"the snapshot {snapshot} is damaged")
     record_property("snapshots", dict(counts))
     print("snapshots", dict(counts))
-    assert counts["wrong"] == 0 and counts["verified"] == 400, counts
+    assert counts["wrong"] == 0 and counts["verified"] == number, counts
 
 
 # Verify and repair

@@ -1,6 +1,20 @@
-"""Damage files on purpose."""
+"""Damage files on purpose, at every place or at some of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SOME_OR_ALL = pytest.mark.parametrize("share", [0.15, pytest.param(1.0, marks=pytest.mark.slow)])
+
+
+def some(cases: Sequence[Any], share: float) -> list[Any]:
+    """Return a share of the cases, drawn with a fixed seed, in their order; at least a few."""
+    count = max(round(share * len(cases)), min(10, len(cases)))
+    chosen = np.random.default_rng(0).choice(len(cases), count, replace=False)
+    return [cases[place] for place in sorted(chosen)]
 
 
 def flip(path: Path, place: int, bit: int) -> None:

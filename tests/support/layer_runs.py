@@ -1,15 +1,15 @@
 """Runs of deeper models made by hand: what values and attention of each layer add is given."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from support.synthetic_runs import STEP, line_entry, make_run, ramp, whole_id
+from support.synthetic_runs import STEP, line_entry, make_run, manifest_of, ramp, whole_id, write_parts
 
 from topicjax.experiments.encoder.settings import DEFAULTS
+from topicjax.store.manifest import write_manifest
 from topicjax.store.reader import Run
 
 INITIAL = 4.6  # the loss at step 0; a model with P = 1.2 reaches the stage-1 line, 3.4, and stage 2 is 3.3
@@ -80,14 +80,12 @@ def run_of(*models: Model, lines: bool = True) -> Run:
     run = make_run(
         trials, records.sample(frac=1, random_state=0), details=details.sample(frac=1, random_state=1)
     )
-    return run.replace(manifest=dict(limit_lines=[line_entry()] if lines else []))
+    return run.replace(manifest=dict(references=[line_entry()] if lines else []))
 
 
 def folder_of(folder: Path, *models: Model, **manifest: Any) -> Path:
     """Write a run folder of these models."""
-    for name, table in zip(("trials", "trajectories", "details"), named(models), strict=True):
-        (folder / name).mkdir(parents=True)
-        table.to_parquet(folder / name / "part-00000.parquet", index=False)
-    known = dict(sweep="deep", runs=[dict(experiment="encoder")], trials_planned=len(models))
-    (folder / "manifest.json").write_text(json.dumps(known | dict(limit_lines=[line_entry()]) | manifest))
+    write_parts(folder, [dict(zip(("trials", "trajectories", "details"), named(models), strict=True))])
+    known = dict(sweep="deep", experiment="encoder", planned=len(models))
+    write_manifest(folder, manifest_of(**known | manifest))
     return folder

@@ -15,7 +15,7 @@ def settings(**changed: Any) -> dict[str, Any]:
 
 
 def trial(trial_id: str, **changed: Any) -> dict[str, Any]:
-    row = dict(trial_id=trial_id, status="ok", snapshot_steps="100", final_eval_loss=1.0)
+    row = dict(trial_id=trial_id, status="ok", snapshot_steps=(100,), final_eval_loss=1.0)
     return row | settings(**changed)
 
 

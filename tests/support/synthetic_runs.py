@@ -1,6 +1,5 @@
 """Runs made by hand: folders with a few trials, and trials whose progress in all views is given."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,10 @@ import pandas as pd
 from topicjax.analysis.frames import LINE_COLUMNS, NEEDED_TRAJECTORIES, join_settings
 from topicjax.analysis.one_layer.stages import score_trials
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS, DEFAULTS
+from topicjax.store import journal
+from topicjax.store.files import FileMark, part_path
+from topicjax.store.journal import Commit, Journal
+from topicjax.store.manifest import FORMAT, write_manifest
 from topicjax.store.reader import Run
 
 LINES = dict(uniform=4.6, stage1=3.4, stage2=3.3, bayes=2.9)
@@ -28,9 +31,10 @@ def records(trial_id: str, steps: int = 3, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame(dict(trial_id=trial_id, step=10 * np.arange(steps)) | measured)
 
 
-def line_entry(objective: str = "cross_entropy", **changed: Any) -> dict[str, Any]:
-    settings = {name: DEFAULTS[name] for name in DATA_SETTINGS} | changed
-    return dict(settings=settings, objective=objective, **LINES, **ERRORS)
+def line_entry(objective: str = "cross_entropy", values: Any = (), **changed: Any) -> dict[str, Any]:
+    """Return an entry of references: limit lines, some of them changed, for trials with changed settings."""
+    settings = {name: DEFAULTS[name] for name in DATA_SETTINGS} | dict(objective=objective) | changed
+    return dict(settings=settings, values=LINES | ERRORS | dict(values))
 
 
 def write_run(
@@ -45,15 +49,40 @@ def write_run(
     """
     if trajectories is None:
         trajectories = [records(row["trial_id"]) for row in trials]
-    tables = {"trials": [pd.DataFrame([row]) for row in trials], "trajectories": trajectories}
-    for name, parts in tables.items():
-        (folder / name).mkdir(parents=True)
-        for number, part in enumerate(parts):
-            whole = part.assign(trial_id=part["trial_id"].map(whole_id))
-            whole.to_parquet(folder / name / f"part-{number:05d}.parquet", index=False)
-    defaults = dict(sweep="tiny", trials_planned=len(trials), limit_lines=[line_entry()])
-    (folder / "manifest.json").write_text(json.dumps(defaults | manifest))
+    rows = [dict(trials=pd.DataFrame([row])) for row in trials]
+    rows += [{}] * (len(trajectories) - len(trials))  # of chunks that are not finished
+    write_parts(folder, [row | dict(trajectories=own) for row, own in zip(rows, trajectories, strict=True)])
+    write_manifest(folder, manifest_of(**dict(planned=len(trials)) | manifest))
     return folder
+
+
+def manifest_of(
+    sweep: str = "tiny", runs: Any = ({},), references: list | None = None, **entry: Any
+) -> dict[str, Any]:
+    """Return the manifest of a folder with these runs, all of which have the values of `entry`."""
+    entry = dict(sweep=sweep, experiment="one_layer") | entry
+    references = [line_entry()] if references is None else references
+    return dict(format=FORMAT, sweep=sweep, runs=[entry | run for run in runs], references=references)
+
+
+def write_parts(folder: Path, chunks: list[dict[str, pd.DataFrame]]) -> None:
+    """Write the tables of a folder, given by chunk, and the journal that knows them."""
+    found = Journal()
+    for name in ("trials", "trajectories"):
+        (folder / name).mkdir(parents=True)
+    for number, tables in enumerate(chunks):
+        chunk, marks = f"{number:012x}", {}
+        for name, table in tables.items():
+            whole = table.assign(trial_id=table["trial_id"].map(whole_id))
+            path = part_path(folder / name, chunk)
+            path.parent.mkdir(exist_ok=True)
+            whole.to_parquet(path, index=False)
+            marks[name] = FileMark.of(path.read_bytes())
+        if "trials" in tables:
+            trials = tables["trials"]
+            ids, diverged = tuple(trials["trial_id"].map(whole_id)), trials["status"].eq("diverged").sum()
+            found.commits[chunk] = Commit(chunk, ids, int(diverged), {}, marks)
+    journal.replace(folder, found)
 
 
 def whole_id(short: str) -> str:
@@ -119,7 +148,7 @@ def random_search(count: int, **changed: Any) -> Run:
         learning_rate=rng.permutation(np.geomspace(0.1, 1, count)),
         l2=rng.uniform(0, 1e-6, count),
         init_scale=np.array([1e-3, 1e-2, 1e-1])[np.arange(count) % 3],
-        snapshot_steps="",
+        snapshot_steps=[()] * count,
         **dict(line_uniform_se=0.0, line_bayes_se=0.0),
         **dict(final_attn_same_word=0.02, final_attn_same_topic=0.02, final_attn_diff_topic=0.01),
         **dict(final_a_topic=rng.normal(size=count), final_a_self=0.1),

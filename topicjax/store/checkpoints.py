@@ -102,7 +102,7 @@ def check_leaf(leaf: Any, path: str) -> None:
             f"{words(path)} is of type {type(leaf).__name__}, which cannot be kept; "
             "allowed: arrays in dicts with string keys, lists, tuples and named tuples"
         )
-    if getattr(leaf.dtype, "kind", "") not in NUMBERS:
+    if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind not in NUMBERS:
         raise UserError(f"{words(path)} has dtype {leaf.dtype}; allowed: arrays of numbers")
     if 0 in leaf.shape:
         raise UserError(f"{words(path)} has shape {leaf.shape}; allowed: arrays with at least one number")

@@ -33,7 +33,7 @@ FORGET = "`topicjax repair` forgets that plan, and the next run writes its own"
 COMPLETE = ("trial_id", "stopped_step", "stop_reason", "record_every", "snapshot_steps")
 SNAPSHOT_COLUMNS = {"snapshot_steps": pa.list_(pa.int64()), "snapshot_checksums": pa.list_(pa.string())}
 
-Columns = Mapping[str, pa.DataType]  # of a table
+Columns = dict[str, pa.DataType]  # of a table
 
 
 def make_tables(

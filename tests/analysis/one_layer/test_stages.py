@@ -420,7 +420,7 @@ def test_from_folder_to_stages_file(tmp_path: Path):
             frame.astype({"eval_loss": "float32"}),
             records("b", eval_loss=4.6, eval_loss_uniform=4.6),
         ],
-        limit_lines=[line_entry() | dict(stage1=STAGE1, stage2=STAGE2)],
+        references=[line_entry(values=dict(stage1=STAGE1, stage2=STAGE2))],
     )
     scores = score_trials(load(folder))
     path = write_stages(scores, folder)
@@ -429,7 +429,7 @@ def test_from_folder_to_stages_file(tmp_path: Path):
     assert scores["class"].tolist() == ["two-stage", "no-learning"]
     assert scores.columns[:2].tolist() == ["trial_id", "seed"]
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("manifest.json", "stages.parquet", "trajectories", "trials")
+        *("journal.log", "manifest.json", "stages.parquet", "trajectories", "trials")
     ]
     pd.testing.assert_frame_equal(score_trials(load(folder)), scores)  # the file is no part of the run
 

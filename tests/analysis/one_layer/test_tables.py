@@ -88,7 +88,7 @@ def test_distances_by_hand():
     rows = [
         trial("a", objective="squared", seed=0),
         trial("b", objective="squared", seed=1) | dict(final_theorem2_distance=0.7),
-        trial("c", objective="squared", seed=2) | dict(snapshot_steps="", final_theorem2_distance=0.6),
+        trial("c", objective="squared", seed=2) | dict(snapshot_steps=(), final_theorem2_distance=0.6),
         trial("d", objective="cross_entropy"),
     ]
 

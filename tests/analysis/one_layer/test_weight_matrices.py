@@ -59,7 +59,7 @@ def test_the_best_setting_and_its_lowest_seed_are_chosen():
         trial("a", optimizer="sgd", learning_rate=1.0, seed=1, final_eval_loss=0.2),
         trial("c", optimizer="sgd", learning_rate=1.0, seed=3, final_eval_loss=0.2),
         trial("lost", optimizer="sgd", learning_rate=9.0) | dict(status="diverged", final_eval_loss=0.0),
-        trial("bare", optimizer="adam") | dict(snapshot_steps=None),
+        trial("bare", optimizer="adam") | dict(snapshot_steps=()),
         trial("m", optimizer="momentum", key_visibility="unmasked"),
         trial("w", optimizer="adamw", l2=0.5),
     ]

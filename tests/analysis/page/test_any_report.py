@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.synthetic_runs import make_run, records, trial, whole_id, write_run
+from support.synthetic_runs import make_run, manifest_of, records, trial, whole_id, write_parts, write_run
 
 import topicjax
 from topicjax.analysis.figures import any_details, any_records
 from topicjax.analysis.page import any_experiment, report
+from topicjax.store.manifest import write_manifest
 from topicjax.store.reader import Run, Status
 
 STEPS = np.arange(0, 101, 10)
@@ -46,7 +47,7 @@ def grid() -> list[tuple[dict, pd.DataFrame]]:
 
 def folder_of(folder: Path, made: list[tuple[dict, pd.DataFrame]], **manifest: Any) -> Path:
     rows, frames = zip(*made, strict=True)
-    named = dict(runs=[dict(experiment="deep_linear")], limit_lines=[]) | manifest
+    named = dict(runs=[dict(experiment="deep_linear")], references=[]) | manifest
     return write_run(folder, list(rows), list(frames), **named)
 
 
@@ -186,7 +187,7 @@ def test_the_table_of_cells_is_that_of_a_plain_loop(tmp_path):
 
 
 def test_the_page_has_the_counts_first_and_every_part(tmp_path):
-    text = page_of(tmp_path / "run", grid(), trials_planned=32, description="Is it fast?")
+    text = page_of(tmp_path / "run", grid(), planned=32, description="Is it fast?")
     first = re.search(r"<li>(.*?)</li>", text)
     assert first is not None
     assert first[1] == "30 of 32 planned trials finished, 2 missing: 28 ok, 2 diverged."
@@ -309,10 +310,8 @@ def random_search(count: int) -> Run:
 def test_a_random_search_has_a_page_of_bounded_size(tmp_path):
     run = random_search(3000)
     folder = tmp_path / "run"
-    for name, frame in (("trials", run.trials), ("trajectories", run.trajectories)):
-        (folder / name).mkdir(parents=True)
-        frame.to_parquet(folder / name / "part-00000.parquet", index=False)
-    (folder / "manifest.json").write_text('{"sweep": "wild", "runs": [{"experiment": "deep_linear"}]}')
+    write_parts(folder, [dict(trials=run.trials, trajectories=run.trajectories)])
+    write_manifest(folder, manifest_of("wild", references=[], experiment="deep_linear"))
     text = report.write(folder).read_text()
     assert len(text) < 2_000_000 and "Drawn are 24 of 3,000 cells" in text
     assert "Neighbouring values of rate share 40 places" in text

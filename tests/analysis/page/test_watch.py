@@ -16,14 +16,13 @@ from support.synthetic_runs import TWO_STAGE, case, whole_id, write_run
 
 from topicjax.analysis.page import report
 from topicjax.analysis.page.live import Live, is_finished, watch
-from topicjax.store.files import LOCK
-from topicjax.store.lock import acquire, release
+from topicjax.store.files import LOCK, lock_folder, unlock_folder
 from topicjax.store.reader import Status
 
 
 def begun(folder: Path, planned: int) -> Path:
     """Write a run folder without trials."""
-    write_run(folder, [], [], runs=[dict(sweep="tiny", planned=planned)], trials_planned=planned)
+    write_run(folder, [], [], planned=planned)
     return folder
 
 
@@ -31,12 +30,12 @@ def add(folder: Path, number: int) -> None:
     """Finish one trial, as a writer does: records first, each file in one move."""
     row, frame = case(*TWO_STAGE, seed=number)
     row = {name: value for name, value in row.items() if not name.startswith("line_")}
-    row |= dict(trial_id=whole_id(f"{number:x}"), snapshot_steps="")
+    row |= dict(trial_id=whole_id(f"{number:x}"), snapshot_steps=())
     row |= {f"final_{name}": 0.1 for name in ("a_topic", "a_self", "eval_loss")}
     row |= {f"final_attn_{name}": 0.1 for name in ("same_word", "same_topic", "diff_topic")}
     tables = {"trajectories": frame.assign(trial_id=row["trial_id"]), "trials": pd.DataFrame([row])}
     for name, table in tables.items():
-        part = folder / name / f"part-{number:05d}.parquet"
+        part = folder / name / f"part-{number:012x}.parquet"
         table.to_parquet(part.with_suffix(".new"), index=False)
         os.replace(part.with_suffix(".new"), part)
 
@@ -57,9 +56,9 @@ def test_a_run_is_finished_when_nobody_writes_and_all_trials_are_there():
 def test_pages_are_made_when_there_are_new_trials_and_the_whole_one_at_the_end(tmp_path: Path):
     """Each sleep is one look: nothing, nothing, one trial, none more, two, and the lock is let go."""
     folder, said, made = begun(tmp_path / "run", 2), [], []
-    held = acquire(folder / LOCK)
+    held = lock_folder(folder)
     events = iter([lambda: None, lambda: add(folder, 0), lambda: None, lambda: add(folder, 1)])
-    ends = iter([*[lambda: None] * 4, lambda: release(folder / LOCK, held)])
+    ends = iter([*[lambda: None] * 4, lambda: unlock_folder(folder, held)])
 
     def write(live: Live | None) -> Path:
         made.append(live)
