@@ -16,7 +16,7 @@ import pytest
 from support.one_trial import expand
 
 from topicjax import cli
-from topicjax.engine import run as engine_run
+from topicjax.engine import plan_text, resources
 from topicjax.experiments.one_layer.settings import SETTINGS, settings_of, trial_id
 from topicjax.settings import Choice, Flag, Real, Whole
 from topicjax.store.folder import ids_name
@@ -29,7 +29,8 @@ SECONDS = 2.0
 
 @pytest.fixture(autouse=True)
 def no_devices(monkeypatch):
-    monkeypatch.setattr(engine_run, "use_all_cores", lambda: None)
+    assert plan_text  # imported before the clock starts
+    monkeypatch.setattr(resources, "use_all_cores", lambda: None)
 
 
 def contents(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from support.one_trial import expand
 
 import topicjax
 from topicjax.engine import run, training
+from topicjax.engine.options import Options
+from topicjax.engine.resources import Resources
 from topicjax.experiments.one_layer.settings import TRIALS
 from topicjax.store import checkpoints
 from topicjax.store.files import StoreError
@@ -41,8 +43,8 @@ def decider(lines):
 def train(folder: Path, base=DECIDED, sweep=SWEEP, devices=2, order="", snapshots="last", lanes=0):
     experiment = replace(WITHOUT_LINES, decider=decider)
     named = NamedSweep("test", "A sweep of the tests.", experiment, base, sweep)
-    options = run.Options(lanes, order, snapshots=snapshots, devices=jax.devices()[:devices])
-    outcome = run.run_sweep(named, expand(base, sweep), folder, options)
+    options = Options(lanes, order=order, snapshots=snapshots)
+    outcome = run.run_sweep(named, expand(base, sweep), folder, options, Resources(jax.devices()[:devices]))
     return topicjax.load(folder), outcome
 
 

@@ -1,6 +1,6 @@
-"""A worker: owns its devices, keeps its programs, and trains one chunk after another.
+"""A worker of a cluster: it owns its devices, keeps its compiled programs and trains chunk after chunk.
 
-Training has a thread of its own, so that the driver is answered at once.
+Training runs in a thread of its own, so that the driver gets its answers at once.
 """
 
 import contextlib
@@ -15,28 +15,28 @@ import jax
 
 from topicjax.engine import costs
 from topicjax.engine.cluster.messages import Event, Kind, Lines, Orders, Report, Task
-from topicjax.engine.layout import DEVICES_FLAG, DEVICES_VARIABLE
+from topicjax.engine.options import DEVICES_FLAG, DEVICES_VARIABLE
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, device_mesh
-from topicjax.engine.run import use_all_cores
+from topicjax.engine.resources import use_all_cores
 from topicjax.engine.training import Interrupted, Surroundings, decider, train_chunk
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
 
-REPORT_SECONDS = 1.0  # a driver hears of a worker at least so often
+REPORT_SECONDS = 1.0  # at most, from one report to the next
 NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
-QUIET = ("begun", "said")  # can wait for the next report
+QUIET = ("begun", "said")  # events that can wait for the next report
 
 
 class Worker:
     """Trains chunks on the devices of its process."""
 
     def __init__(self, num_devices: int, on_cores: bool) -> None:
-        """Start jax with so many devices, of any kind or CPU cores, and wait for tasks."""
-        own = start_jax(num_devices, on_cores)
-        memory = costs.device_memory(own)
-        self.devices = [(device.platform, device.device_kind, memory) for device in own]
-        self._mesh = device_mesh(own)
+        """Start jax with `num_devices` accelerators or CPU cores, and wait for tasks."""
+        devices = start_jax(num_devices, on_cores)
+        memory = costs.device_memory(devices)
+        self.devices = [(device.platform, device.device_kind, memory) for device in devices]
+        self._mesh = device_mesh(devices)
         self._groups: dict[int, Group] = {}
         self._programs: dict[int, Programs] = {}
         self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
@@ -46,7 +46,7 @@ class Worker:
         threading.Thread(target=self._work, daemon=True).start()
 
     def exchange(self, orders: Orders) -> Report:
-        """Take orders; return what has happened, as soon as it matters or after a second."""
+        """Take orders; return a report as soon as something important happens, or after a second."""
         with self._changed:
             self._is_stopping |= orders.stop
             self._lines |= orders.lines
@@ -73,7 +73,7 @@ class Worker:
             self._attempt(self._tasks.get())
 
     def _attempt(self, task: Task) -> None:
-        """Train a chunk; whatever comes of it, the driver is told."""
+        """Train a chunk and report the result, whatever it is."""
         try:
             if self._is_stopping:
                 raise Interrupted
@@ -89,10 +89,13 @@ class Worker:
             self._tell(task, "memory" if is_memory else "failed", described(error))
 
     def _train(self, task: Task) -> None:
-        self._programs = {key: own for key, own in self._programs.items() if key >= task.first_program}
+        self._programs = {
+            number: programs for number, programs in self._programs.items() if number >= task.first_program
+        }
         if task.program not in self._programs:
             group = self._groups[task.program]
-            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, task.order)
+            order = task.options.order
+            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, order)
         programs, chunk = self._programs[task.program], task.chunk
         self._tell(task, "begun")
         train_chunk(programs, chunk, task.start, self._surroundings(task, programs))
@@ -117,7 +120,7 @@ class Worker:
                 return self._is_stopping
 
         return Surroundings(
-            task.save_seconds,
+            task.options.save_every,
             decider(programs.group.experiment, task.trials, lines),
             on_segment,
             lambda saved: self._tell(task, "saved", saved),
@@ -133,7 +136,7 @@ class Worker:
 
 
 def start_jax(num_devices: int, on_cores: bool) -> list[Any]:
-    """Return the devices of this process, CPU cores or accelerators; jax has not started before."""
+    """Start jax and return the devices of this process, CPU cores or accelerators."""
     if not on_cores:
         use_all_cores(1)
         return jax.local_devices()[:num_devices]
@@ -141,7 +144,7 @@ def start_jax(num_devices: int, on_cores: bool) -> list[Any]:
     os.environ["XLA_FLAGS"] = DEVICES_FLAG.sub("", os.environ.get("XLA_FLAGS", ""))
     for variable in ("NPROC", "PJRT_NPROC"):
         os.environ.pop(variable, None)
-    with contextlib.suppress(RuntimeError):  # it has started: in a test
+    with contextlib.suppress(RuntimeError):  # jax has started already: in a test
         jax.config.update("jax_platforms", "cpu")
     use_all_cores(num_devices)
     return jax.local_devices()[:num_devices]
