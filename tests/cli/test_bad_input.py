@@ -24,7 +24,7 @@ from topicjax.store.manifest import RUN_FIELDS, encode, read_manifest
 from topicjax.store.writer import Writer
 from topicjax.sweep.files import load_sweep
 
-SECONDS = 2.0
+SECONDS = 4.0  # of this process
 
 
 @pytest.fixture(autouse=True)
@@ -233,7 +233,9 @@ def make_run(folder: Path) -> Path:
     rows = pd.DataFrame([settings_of(trial) for trial in found[:2]]).assign(
         trial_id=ids, status="ok", diverged_step=None, snapshot_steps="", chunk=chunk, row=[0, 1], run=1
     )
-    records = pd.DataFrame([dict(trial_id=own, step=step, loss=1.0) for own in ids for step in (0, 100)])
+    rows = rows.assign(stopped_step=rows["record_every"], stop_reason="steps")
+    steps = (0, int(rows["record_every"].iloc[0]))
+    records = pd.DataFrame([dict(trial_id=own, step=step, loss=1.0) for own in ids for step in steps])
     values = {str: "x", dict: {}, list: ["cpu"], int: 4}
     entry = {name: values[kind if isinstance(kind, type) else kind[0]] for name, kind in RUN_FIELDS.items()}
     with Writer(folder, "smoke") as writer:
