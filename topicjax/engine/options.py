@@ -60,18 +60,18 @@ class Option:
     """What a field of `Options` declares besides its type and its default."""
 
     help: str
-    allowed: str = ""  # in words
-    check: Callable[[Any], Any] = lambda value: value  # gives the value, or raises a ValueError
-    read: Callable[[str], Any] = str  # the value of a text that was typed, or a ValueError
-    metavar: str = "TEXT"
-    unrecorded: str = ""  # why the manifest has no such key; empty: it has
+    check: Callable[[Any], Any]  # gives the value in its type, or raises a ValueError
+    allowed: str  # what passes the check, in words
+    read: Callable[[str], Any] = str  # what a typed text means, or a ValueError
+    metavar: str | None = None
+    unrecorded: str = ""  # why the manifest has no such key; empty: it has one
 
 
 def at_least(low: float, kind: type = int) -> Callable[[Any], Any]:
-    """Return the check of a number that is not below `low`."""
+    """Return the check of a number of at least `low`."""
 
     def check(value: Any) -> Any:
-        if isinstance(value, bool | str) or kind(value) != value or value < low:  # NaN is not even itself
+        if isinstance(value, bool | str) or kind(value) != value or value < low:  # NaN differs from itself
             raise ValueError
         return kind(value)
 
@@ -79,7 +79,7 @@ def at_least(low: float, kind: type = int) -> Callable[[Any], Any]:
 
 
 def one_of(*allowed: Any) -> Callable[[Any], Any]:
-    """Return the check of a value that is one of a few."""
+    """Return the check of a value that is one of these."""
 
     def check(value: Any) -> Any:
         return allowed[allowed.index(value)]
@@ -108,80 +108,80 @@ class Options:
     lanes: Annotated[
         int,
         Option(
-            "trials that a device trains together (default: chosen)",
-            "1 or more, or 0 for automatic",
-            at_least(0),
-            int,
-            "N",
+            help="trials that a device trains together (default: chosen)",
+            metavar="N",
+            read=int,
+            check=at_least(0),
+            allowed="1 or more, or 0 for automatic",
         ),
     ] = 0
     devices: Annotated[
         int | Sequence[Any] | None,
         Option(
-            "use N of the devices (default: all); on a cluster, those of each worker",
-            "1 or more (from Python also a list of jax devices)",
-            check_devices,
-            int,
-            "N",
+            help="use N of the devices (default: all); on a cluster, those of each worker",
+            metavar="N",
+            read=int,
+            check=check_devices,
+            allowed="1 or more (from Python also a list of jax devices)",
             unrecorded="the manifest lists the kind of every device that was used",
         ),
     ] = None
     cluster: Annotated[
         str | None,
         Option(
-            "train on the workers of a Ray cluster, or on N workers of this machine (needs make ray)",
-            "auto or HOST:PORT, for a Ray cluster that this machine is part of, "
-            f"or local:1 to local:{MAX_LOCAL}",
-            lambda text: parse_address(text).text,
+            help="train on the workers of a Ray cluster, or on N workers of this machine (needs make ray)",
             metavar="auto|HOST:PORT|local:N",
+            check=lambda text: parse_address(text).text,
+            allowed="auto or HOST:PORT, for a Ray cluster that this machine is part of, "
+            f"or local:1 to local:{MAX_LOCAL}",
             unrecorded="the manifest has the number of workers",
         ),
     ] = None
     order: Annotated[
         str,
         Option(
-            "train a lane at a time or lanes together (default: lane on cores, together on accelerators)",
-            ", ".join(ORDERS),
-            one_of("", *ORDERS),
+            help="train a lane at a time or lanes together (default: lane on cores, else together)",
             metavar="|".join(ORDERS),
+            check=one_of("", *ORDERS),
+            allowed=", ".join(ORDERS),
         ),
     ] = ""
     layout: Annotated[
         Path | None,
         Option(
-            "lanes, devices and order of that folder's last run, to get the same bits again",
-            "a run folder",
-            parse_path,
+            help="lanes, devices and order of that folder's last run, to get the same bits again",
             metavar="FOLDER",
+            check=parse_path,
+            allowed="a run folder",
             unrecorded="the manifest has the lanes, devices and order that follow from it",
         ),
     ] = None
     snapshots: Annotated[
         str,
         Option(
-            "steps whose weights are kept: last (default), none, log:N, or S1,S2,... (up to 1000)",
-            "last, none, log:N, or S1,S2,...",
-            check_text,  # the steps themselves are checked against those of each program (engine/plan.py)
+            help="steps whose weights are kept: last (default), none, log:N, or S1,S2,... (up to 1000)",
             metavar="WHEN",
+            check=check_text,  # the steps are checked with those of each program (parse_snapshots)
+            allowed="last, none, log:N, or S1,S2,...",
         ),
     ] = "last"
     save_every: Annotated[
         float,
         Option(
-            "how often long trials save their state (default: 60)",
-            "0 or more seconds",
-            at_least(0.0, float),
-            float,
-            "SECONDS",
+            help="how often long trials save their state (default: 60)",
+            metavar="SECONDS",
+            read=float,
+            check=at_least(0.0, float),
+            allowed="0 or more seconds",
             unrecorded="it changes no result",
         ),
     ] = 60.0
     extend: Annotated[
         bool,
         Option(
-            "add to a folder that holds another sweep's trials",
-            "true or false",
-            one_of(False, True),
+            help="add to a folder that holds another sweep's trials",
+            check=one_of(False, True),
+            allowed="true or false",
             unrecorded="it says what may be written, not how trials are trained",
         ),
     ] = False

@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
 @contextlib.contextmanager
 def open_resources(options: Options, plans_only: bool = False) -> Iterator[tuple[Options, Resources]]:
-    """Yield the options, with those of a layout filled in, and what they ask for, or raise a UserError.
+    """Yield the options, with those of a layout filled in, and the resources they ask for.
 
     The workers of a cluster end with the block; for a plan, workers on this machine are not even started.
     """
