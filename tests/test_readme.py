@@ -38,7 +38,7 @@ COMMANDS = re.findall(r'^make sweep SWEEP=(\S+) ARGS="(.*?)"', README, re.MULTIL
 @pytest.mark.parametrize(("sweep", "arguments"), COMMANDS, ids=[f"{s} {a}" for s, a in COMMANDS])
 def test_commands_are_understood(sweep, arguments, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda count=0: None)
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda count=0: None)
     assert cli.main(["plan", sweep, *shlex.split(arguments)]) == 0
     trials = re.search(r": ([\d,]+) trials\n", capsys.readouterr().out)
     full = load_sweep(sweep)

@@ -1,20 +1,17 @@
-"""Sweeps from Python: train an experiment over a sweep, and open what is left."""
+"""Sweeps from Python: train an experiment over a sweep and open the run folder."""
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from topicjax.errors import UserError
+from topicjax.engine.options import make_options, takes_options
 from topicjax.experiments import Experiment, trial_settings
 from topicjax.store.reader import Run, load
 from topicjax.sweep import Sweep, bind, expand
 from topicjax.sweep.files import NamedSweep
 
-if TYPE_CHECKING:
-    from topicjax.engine.cluster.cluster import Cluster
 
-
+@takes_options
 def sweep(
     experiment: str | Experiment,
     sweep: Sweep,
@@ -22,43 +19,26 @@ def sweep(
     base: Mapping[str, Any] | None = None,
     *,
     name: str = "",
-    lanes: int = 0,
-    devices: Sequence[Any] | None = None,
-    order: str = "",
-    snapshots: str = "last",
-    save_seconds: float = 60.0,
-    extend: bool = False,
-    cluster: str | None = None,
+    **options: Any,
 ) -> Run:
     """Train the trials of a sweep that the folder does not have yet; return the run.
 
-    `experiment` is one of your own, or the name of a shipped one; `base` are the settings that all trials
-    share.  The rest is as for `topicjax run`.  Every jax device is used unless `devices` names some: on a
-    machine without accelerators call `topicjax.use_all_cores()` first, before jax starts.  An interruption
-    (Ctrl-C, or the button of a notebook) saves what is unfinished and raises KeyboardInterrupt; the same call
-    continues.  With `cluster` ("local:4", "auto" or "HOST:PORT") the workers of a Ray cluster train; trials
-    that they cannot train are a RuntimeError at the end.
+    `experiment` is your own or the name of a shipped one; `base` has the settings that all trials share.  The
+    options are those of `topicjax run`.  Every jax device is used unless `devices` names some (how many, or a
+    list of them): on a machine without accelerators call `topicjax.use_all_cores()` first, before jax starts.
+    An interruption (Ctrl-C, or the button of a notebook) saves what is unfinished and raises
+    KeyboardInterrupt; the same call continues.  Trials that the workers of a `cluster` cannot train raise a
+    RuntimeError at the end.
     """
-    from topicjax.engine.run import Options, available_devices, run_sweep
+    chosen = make_options(options)
+    from topicjax.engine.resources import open_resources
+    from topicjax.engine.run import run_sweep
 
     folder, settings = Path(folder), trial_settings(experiment)
-    own = NamedSweep(
-        name or folder.name, "", experiment, settings.converted(base or {}), bind(settings, sweep)
-    )
-    if cluster is not None and devices is not None:
-        raise UserError("devices are given with a cluster; allowed: either, its workers have their own")
-    with contextlib.ExitStack() as stack:
-        joined = None if cluster is None else stack.enter_context(join(cluster))
-        options = Options(
-            lanes=lanes,
-            order=order,
-            snapshots=snapshots,
-            save_seconds=save_seconds,
-            extend=extend,
-            devices=devices or (available_devices() if joined is None else joined.devices),
-            cluster=joined,
-        )
-        outcome = run_sweep(own, expand(settings, own.base, own.sweep), folder, options)
+    base = settings.converted(base or {})
+    named = NamedSweep(name or folder.name, "", experiment, base, bind(settings, sweep))
+    with open_resources(chosen) as (chosen, resources):
+        outcome = run_sweep(named, expand(settings, base, named.sweep), folder, chosen, resources)
     if outcome.failures:
         raise RuntimeError(f"{outcome.left} trials are left: {outcome.failures[0].reason}")
     if not outcome.is_whole:
@@ -66,19 +46,8 @@ def sweep(
     return load(folder)
 
 
-def join(cluster: str) -> "Cluster":
-    """Return the workers of a Ray cluster, to be used in a `with` block."""
-    from topicjax.engine.cluster.address import check_installed, parse_address
-
-    address = parse_address(cluster)
-    check_installed()
-    from topicjax.engine.cluster.cluster import Cluster
-
-    return Cluster(address)
-
-
 def use_all_cores() -> None:
     """Make every CPU core a jax device and keep compiled programs between runs; call it before jax starts."""
-    from topicjax.engine.run import use_all_cores
+    from topicjax.engine.resources import use_all_cores
 
     use_all_cores()

@@ -11,9 +11,9 @@ import pytest
 
 from topicjax import cli
 from topicjax.analysis.figures import bench_sizes
-from topicjax.bench import compare, engine_chunks, sizes, timing
+from topicjax.bench import compare, sizes, timing
+from topicjax.bench.compare import summary, text
 from topicjax.bench.sizes import Size
-from topicjax.bench.summary import summary, text
 from topicjax.bench.timing import Method
 from topicjax.engine import costs, plan
 from topicjax.experiments.one_layer import lda, model
@@ -226,7 +226,7 @@ class StubChunks:
         self.trained.append(chunk)
         self.clock[0] += 0.5
 
-    advance_each = engine_chunks.EngineChunks.advance_each
+    advance_each = timing.EngineChunks.advance_each
 
 
 @pytest.fixture
@@ -309,7 +309,7 @@ def test_chunks_are_trained_by_the_engines_own_programs():
 
 def test_torch_encoder_has_the_loss_and_gradients_of_the_encoder():
     pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
-    from topicjax.bench import torch_eager, torch_encoder
+    from topicjax.bench import torch_eager
     from topicjax.experiments.encoder import layers, rows
     from topicjax.experiments.encoder import model as encoder_model
     from topicjax.experiments.encoder import settings as encoder
@@ -325,7 +325,7 @@ def test_torch_encoder_has_the_loss_and_gradients_of_the_encoder():
         return params, *layers.loss_and_gradients(spec, hypers, params, {}, own)
 
     params, expected, gradients = both(jax.random.key(0))
-    module = torch_encoder.Encoder(params, spec.heads)
+    module = torch_eager.Encoder(params, spec.heads)
     found = torch_eager.loss(module, torch_eager.batch(documents), "cross_entropy")
     found.backward()
     np.testing.assert_allclose(found.item(), expected, rtol=1e-5)

@@ -21,9 +21,11 @@ from support.one_trial import expand
 
 import topicjax
 from topicjax import cli
-from topicjax.cli import advice
+from topicjax.cli import terminal
 from topicjax.engine import run as engine_run
+from topicjax.engine.options import Options
 from topicjax.engine.progress import Progress
+from topicjax.engine.resources import Resources
 from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
 from topicjax.sweep.files import NamedSweep
@@ -118,7 +120,7 @@ MISTAKES = [
         "the sweep has seed at 0, 1; to use another value instead: --axis seed=7",
     ),
     (["run", "smoke", "--lanes", "-1"], "--lanes is -1; allowed"),
-    (["run", "smoke", "--lanes", "x"], "invalid int value"),
+    (["run", "smoke", "--lanes", "x"], "--lanes is 'x'; allowed: 1 or more, or 0 for automatic"),
     (["plan", "smoke", "--set", "p_keep=0.95"], "p_keep"),
     (["status", "nowhere"], "nowhere"),
     (["restore", "nowhere", "abc"], "nowhere"),
@@ -136,7 +138,7 @@ def test_mistakes_are_one_sentence_exit_2_and_write_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["topicjax", *arguments])
-    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
     try:
         returned = cli.main(arguments)
     except SystemExit as stopped:
@@ -155,7 +157,7 @@ def test_list_names_every_sweep(capsys):
 def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):
     folder, _ = smoke
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
     assert cli.main(["plan", "smoke", "--set", "learning_rate=0.3", "--axis", "l2=0,1e-3"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("--set learning_rate=0.3 keeps 4 of 16 trials\nsmoke: 8 trials\n")
@@ -170,13 +172,13 @@ def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):
 def test_a_layout_is_repeated(smoke, tmp_path, monkeypatch, capsys):
     folder, _ = smoke
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
     (entry,) = topicjax.load(folder).manifest["runs"]
     assert entry["lanes"] == 2 and set(entry["devices"]) == {"cpu"}
     assert cli.main(["plan", "smoke", "--layout", str(folder)]) == 0
     text = capsys.readouterr().out
     assert f"2 programs on {len(entry['devices'])} x cpu\n" in text and "streams x 2 trials" in text
-    monkeypatch.setattr("topicjax.engine.run.available_devices", lambda: jax.devices()[:1])
+    monkeypatch.setattr("topicjax.engine.resources.available_devices", lambda: jax.devices()[:1])
     if len(entry["devices"]) > 1:
         assert cli.main(["plan", "smoke", "--layout", str(folder)]) == 2
         assert "and there are 1 x cpu; allowed: --lanes and --devices instead" in capsys.readouterr().err
@@ -225,7 +227,7 @@ def test_restore_writes_weights_for_people_without_python(smoke, tmp_path, capsy
 
 def test_another_sweeps_folder_is_refused_unless_extended(smoke, tmp_path, monkeypatch, capsys):
     folder, _ = smoke
-    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
     assert cli.main(["run", "joint", "--out", str(folder)]) == 2
     assert "holds trials of smoke, not of joint; allowed: another folder (--out), or --extend" in (
         capsys.readouterr().err
@@ -272,24 +274,24 @@ def test_our_own_bugs_are_not_called_the_users_mistake(error, monkeypatch, capsy
 def test_advice_repeats_what_was_typed(monkeypatch):
     typed = ["run", "--set", "steps=20", "my sweep.py", "--out", "a $b"]
     monkeypatch.setattr(sys, "argv", [".venv/bin/topicjax", *typed])
-    monkeypatch.delenv(advice.FROM_MAKE, raising=False)
-    assert advice.same_again(typed) == ".venv/bin/topicjax run --set steps=20 'my sweep.py' --out 'a $b'"
-    assert advice.report_command(Path("results/a")) == ".venv/bin/topicjax report results/a"
+    monkeypatch.delenv(terminal.FROM_MAKE, raising=False)
+    assert terminal.same_again(typed) == ".venv/bin/topicjax run --set steps=20 'my sweep.py' --out 'a $b'"
+    assert terminal.report_command(Path("results/a")) == ".venv/bin/topicjax report results/a"
 
 
 def test_advice_for_users_of_make_is_what_make_understands(monkeypatch, tmp_path):
     typed = ["run", "my sweep.py", "--out", "a $b 'c'", "--set", "steps=20"]
-    monkeypatch.setenv(advice.FROM_MAKE, "1")
-    assert advice.report_command(Path("results/a")) == "make report SWEEP=a"
+    monkeypatch.setenv(terminal.FROM_MAKE, "1")
+    assert terminal.report_command(Path("results/a")) == "make report SWEEP=a"
     assert (
-        advice.same_again(["run", "smoke", "--set", "steps=20"])
+        terminal.same_again(["run", "smoke", "--set", "steps=20"])
         == "make sweep SWEEP=smoke ARGS='--set steps=20'"
     )
     recipe = "sweep:\n\t@printf '%s\\n' run $(SWEEP) $(ARGS)\n"
     (tmp_path / "Makefile").write_text(recipe)
     for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # `make test` runs this: its own make is not the user's
         monkeypatch.delenv(name, raising=False)
-    command = advice.same_again(typed)
+    command = terminal.same_again(typed)
     shown = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines() == typed
 
@@ -356,7 +358,9 @@ def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
     threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
     trials = expand(named.base, named.sweep)
     try:
-        outcome = engine_run.run_sweep(named, trials, tmp_path / "run", engine_run.Options())
+        outcome = engine_run.run_sweep(
+            named, trials, tmp_path / "run", Options(), Resources(jax.local_devices())
+        )
     finally:
         never.set()
     assert not outcome.is_whole

@@ -16,7 +16,7 @@ from support.engine_runs import WITHOUT_LINES
 import topicjax
 from topicjax import cli
 from topicjax.cli.terminal import Steady, one_line, steady_output
-from topicjax.engine import run, stopping
+from topicjax.engine import resources, stopping
 from topicjax.store.files import REASONS
 
 SHALLOW = ("run", DEEP, "--lanes", "2", "--set", "depth=2", "--set", "seed=0", "--out", "out")
@@ -203,7 +203,7 @@ def test_a_full_disk_is_one_sentence_and_exit_1_wherever_it_strikes(
 
     folder, _ = smoke
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "use_all_cores", lambda: None)
+    monkeypatch.setattr(resources, "use_all_cores", lambda: None)
     monkeypatch.setattr("topicjax.engine.run.load_experiment", lambda name: WITHOUT_LINES)
     monkeypatch.setattr("topicjax.engine.costs.SEGMENT_STEPS", 10)
     Path("mine.py").write_text(SWEEP)

@@ -10,7 +10,7 @@ import pytest
 from support.one_trial import expand
 
 from topicjax import cli
-from topicjax.engine import admission, costs, run
+from topicjax.engine import admission, costs, resources
 from topicjax.engine.plan import make_groups
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer import bags
@@ -27,7 +27,7 @@ Usage = namedtuple("Usage", "total used free")
 def machine(tmp_path, monkeypatch):
     """A machine of 16 GB and 50 GB of disk, whatever this one has."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "use_all_cores", lambda: None)
+    monkeypatch.setattr(resources, "use_all_cores", lambda: None)
     monkeypatch.setattr(costs, "host_memory", lambda: 16 * GB)
     monkeypatch.setattr(admission.shutil, "disk_usage", lambda path: Usage(100 * GB, 50 * GB, 50 * GB))
 

@@ -23,9 +23,9 @@ from support.ray_processes import AGENT_SECONDS, agents, all_gone, descendants, 
 import topicjax
 from topicjax import cli
 from topicjax.engine import run
-from topicjax.engine.cluster.address import parse_address
-from topicjax.engine.cluster.cluster import Cluster
-from topicjax.engine.cluster.connection import SETTINGS
+from topicjax.engine.cluster.connection import SETTINGS, Cluster
+from topicjax.engine.options import Options, parse_address
+from topicjax.engine.resources import Resources
 from topicjax.store.reader import committed
 from topicjax.store.verify import verify
 from topicjax.sweep import expand
@@ -101,8 +101,8 @@ def train(folder: Path, cluster: Cluster | None = None, lanes: int = 2, steps: i
     named = load_sweep(FILE)
     named = replace(named, base=named.base | {"steps": steps})
     devices = jax.devices()[:1] if cluster is None else cluster.devices
-    options = run.Options(lanes, devices=devices, cluster=cluster)
-    outcome = run.run_sweep(named, expand(named.settings, named.base, named.sweep), folder, options)
+    trials = expand(named.settings, named.base, named.sweep)
+    outcome = run.run_sweep(named, trials, folder, Options(lanes), Resources(devices, cluster))
     return topicjax.load(folder), outcome
 
 
@@ -190,8 +190,8 @@ def test_a_killed_node_costs_its_chunk_and_a_late_one_gets_work(joined, machines
 
 def test_what_raises_is_reported_and_tried_again(joined, local, control, tmp_path, monkeypatch, capsys):
     control(broken="yes")
-    monkeypatch.setattr("topicjax.engine.run.use_one_core", lambda: None)
-    monkeypatch.setattr("topicjax.engine.cluster.cluster.Cluster", lambda *_: contextlib.nullcontext(joined))
+    monkeypatch.setattr("topicjax.engine.resources.use_one_core", lambda: None)
+    monkeypatch.setattr("topicjax.engine.resources.Cluster", lambda *_: contextlib.nullcontext(joined))
     monkeypatch.chdir(tmp_path)
     command = ["run", FILE, "--lanes", "2", "--cluster", "auto"]
     assert cli.main(command) == 1

@@ -13,12 +13,11 @@ from topicjax.bench import driver_load
 from topicjax.bench.sleepers import Sleeper
 from topicjax.engine import costs
 from topicjax.engine.chunk import Chunk, Start
-from topicjax.engine.cluster import estimate
-from topicjax.engine.cluster.address import Address, parse_address
-from topicjax.engine.cluster.door import Door
-from topicjax.engine.cluster.jobs import Jobs
-from topicjax.engine.cluster.members import Member, Members, share_of
+from topicjax.engine.cluster import driver
+from topicjax.engine.cluster.driver import Jobs, Member, Members, share_of
+from topicjax.engine.cluster.handshake import Handshake
 from topicjax.engine.cluster.messages import Orders, Task, WorkerDevice
+from topicjax.engine.options import Address, Options, parse_address
 from topicjax.engine.plan import make_groups
 from topicjax.errors import UserError
 from topicjax.sweep import expand
@@ -72,7 +71,7 @@ def test_without_ray_it_says_what_to_install(command, capsys, tmp_path, monkeypa
 def test_no_cluster_at_an_address_is_a_sentence(capsys, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("topicjax.engine.run.use_one_core", lambda: None)
+    monkeypatch.setattr("topicjax.engine.resources.use_one_core", lambda: None)
     assert cli.main(["run", "smoke", "--cluster", "127.0.0.1:9"]) == 2
     err = capsys.readouterr().err
     assert "nothing answers there (Connection refused)" in err and err.count("\n") == 1
@@ -135,7 +134,7 @@ def members() -> tuple[Members, Member, list[str]]:
     """A cluster whose one worker is being asked for its versions."""
     found, said = Members.__new__(Members), []
     found.ray = types.SimpleNamespace(kill=lambda actor: None)
-    found.versions, found.devices, found.say = Door().versions(), [], said.append
+    found.versions, found.devices, found.say = Handshake().versions(), [], said.append
     found._refused, member = set(), Member(None, "node", "far")
     found.all = [member]
     return found, member, said
@@ -155,7 +154,7 @@ def test_other_versions_are_refused_in_a_sentence(name):
 
 
 def test_versions_are_those_of_this_process():
-    found = Door().versions()
+    found = Handshake().versions()
     assert found["jax"] == jax.__version__ and len(found["the code of topicjax"]) == 8
 
 
@@ -170,7 +169,7 @@ def test_versions_are_those_of_this_process():
 )
 def test_an_estimate_says_what_limits(seconds, compiling, workers, limit):
     """16 chunks of 2 trials x 20 steps, one second per trial-step."""
-    found = estimate.estimate(groups(), workers, lambda group, steps: seconds * steps, compiling)
+    found = driver.estimate(groups(), workers, lambda group, steps: seconds * steps, compiling)
     assert found.limit.startswith(limit)
     if limit == "training":
         assert found.training == found.seconds == 16 * 40 / 2
@@ -181,9 +180,9 @@ def test_an_estimate_says_what_limits(seconds, compiling, workers, limit):
 def test_a_plan_for_a_cluster_starts_none(capsys, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("topicjax.engine.run.use_one_core", lambda: None)
-    monkeypatch.setattr("topicjax.engine.cluster.cluster.connect", None)
-    monkeypatch.setattr(estimate.os, "sched_getaffinity", lambda process: range(4))
+    monkeypatch.setattr("topicjax.engine.resources.use_one_core", lambda: None)
+    monkeypatch.setattr("topicjax.engine.cluster.connection.connect", None)
+    monkeypatch.setattr(driver.os, "sched_getaffinity", lambda process: range(4))
     assert cli.main(["plan", FILE, "--lanes", "2", "--cluster", "local:8"]) == 0
     out = capsys.readouterr().out
     assert "2 programs on 8 workers of 1 x cpu" in out and "limited by " in out
@@ -193,7 +192,7 @@ def test_a_plan_for_a_cluster_starts_none(capsys, tmp_path, monkeypatch):
 def test_a_sleeping_worker_returns_what_a_trained_chunk_would_be():
     group, by_id = driver_load.sleeping_group(6)
     worker, chunk = Sleeper(1, True), Chunk(group.chunks[0])
-    task = Task(3, 0, 0, group, "lane", chunk, Start(), {}, [], 60.0)
+    task = Task(3, 0, 0, group, Options(order="lane"), chunk, Start(), {}, [])
     report = worker.exchange(Orders([task]))
     assert [event.kind for event in report.events] == ["begun", "trained"] and report.steps == {3: (6000, 0)}
     trained = report.events[1].content

@@ -13,10 +13,11 @@ from support.engine_runs import BASE, SWEEP, columns, stopped_at_every_segment, 
 from support.one_trial import expand
 
 import topicjax
-from topicjax.engine import costs, programs, run
-from topicjax.engine.layout import Layout, choose_devices, layout_of, requested_cpu_devices
+from topicjax.engine import costs, programs, resources
+from topicjax.engine.options import requested_cpu_devices
 from topicjax.engine.plan import make_groups, parse_snapshots
 from topicjax.engine.progress import Progress
+from topicjax.engine.resources import Layout, choose_devices, layout_of
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment
 from topicjax.experiments.one_layer import lda, model
@@ -267,12 +268,12 @@ def test_devices_are_those_asked_for(whole, tmp_path):
 def test_the_environment_says_how_many_cores_are_devices(variable, flags, devices, monkeypatch):
     asked = {}
     monkeypatch.setattr(jax.config, "update", asked.__setitem__)
-    monkeypatch.setattr(run.os, "sched_getaffinity", lambda process: range(7))
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda process: range(7))
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
     if variable:
         monkeypatch.setenv("JAX_NUM_CPU_DEVICES", variable)
-    run.use_all_cores()
+    resources.use_all_cores()
     assert asked["jax_num_cpu_devices"] == (devices or 7)
     assert requested_cpu_devices() == devices
 

@@ -10,6 +10,8 @@ import pandas as pd
 
 import topicjax
 from topicjax.engine import run
+from topicjax.engine.options import Options
+from topicjax.engine.resources import Resources
 from topicjax.engine.stopping import StopRequests
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.sweep import expand as expand_any
@@ -41,8 +43,9 @@ def train_sweep(
     """Run a sweep as the command line does, without limit lines; return the run and its outcome."""
     own = experiment or WITHOUT_LINES
     named = NamedSweep("test", "A sweep of the tests.", own, base, sweep)
-    chosen = run.Options(lanes, snapshots=snapshots, devices=jax.devices()[:devices], **options)
-    outcome = run.run_sweep(named, expand_any(own.settings, base, sweep), folder, chosen)
+    chosen = Options(lanes, snapshots=snapshots, **options)
+    resources = Resources(jax.devices()[:devices])
+    outcome = run.run_sweep(named, expand_any(own.settings, base, sweep), folder, chosen, resources)
     return topicjax.load(folder), outcome
 
 

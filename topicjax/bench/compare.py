@@ -1,33 +1,40 @@
-"""How fast is the engine beside plain ways to train?  All are timed in turns: trust ratios, not rates.
+"""Compare the engine with plain ways to train.  All are timed in turns: trust ratios, not rates.
 
-Default model and documents.  `engine-sgd` and `engine-adam` are the engine's programs as users get them: all
-devices, its own chunks, records on at the default interval, nothing written; `adam-together` is engine-adam
-in the order of accelerators, all lanes together.  `token-vmap` is the token-space model in a plain
-`jit(vmap)` over trials that share documents, `one-trial` the type-space kernel for one trial alone,
-`torch-eager` equation 7 in PyTorch (if installed), one trial at a time with documents drawn beforehand, and
-`torch-masked` the same with outputs of masked positions only.
+`topicjax bench`, default model and documents: `engine-sgd` and `engine-adam` are the engine's programs as
+users get them: all devices, its own chunks, records on at the default interval, nothing written;
+`adam-together` is engine-adam in the order of accelerators, all lanes together.  `token-vmap` is the
+token-space model in a plain `jit(vmap)` over trials that share documents, `one-trial` the type-space
+kernel for one trial alone, `torch-eager` equation 7 in PyTorch (if installed), one trial at a time with
+documents drawn beforehand, and `torch-masked` the same with outputs of masked positions only.
+
+`topicjax bench --layers`, the default encoder (residual connections, no layer norm or MLP) with four heads
+and Adam: the engine's programs as above against one trial at a time in PyTorch, with documents drawn
+beforehand and the number of threads that is fastest.
 """
 
 import functools
 import importlib.util
 import json
+import math
 import os
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from topicjax.bench.engine_chunks import EngineChunks, bench_spec
-from topicjax.bench.summary import summary, text
-from topicjax.bench.timing import Method, memory_bytes, seconds_of
+from topicjax.bench.timing import EngineChunks, Method, bench_spec, memory_bytes, seconds_of
 from topicjax.engine import costs
 from topicjax.engine.programs import init_row, lane_at_a_time
-from topicjax.engine.run import use_all_cores
+from topicjax.engine.resources import use_all_cores
+from topicjax.errors import UserError
+from topicjax.experiments.encoder import experiment as encoder
+from topicjax.experiments.encoder import model as encoder_model
+from topicjax.experiments.encoder import settings as encoder_settings
 from topicjax.experiments.one_layer import lda, model, threefry
 from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
 from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, Stream, traced
@@ -38,6 +45,16 @@ TOGETHER_LANES = 16  # at which lanes together are fastest on a core
 TOKEN_TRIALS = 16  # about a second per step on two cores, at the rate that 64 trials reach too
 SINGLE_RECORDS = 5
 TORCH_STEPS = 20
+BUSY_SPREAD = 0.3  # (largest - smallest) / median above which the machine was not quiet
+BUSY_LOAD = 0.5  # processes per core that were running before this one
+REFERENCES = ("token-vmap", "torch-eager")
+HEADER = (
+    f"{'method':13}{'trial-steps/s':>14}{'spread':>8}{'x token-vmap':>14}{'x torch-eager':>15}"
+    f"{'MFLOP/step':>12}{'of GEMM':>9}{'compile s':>11}{'memory MB':>11}"
+)
+LAYERS, HEADS = (1, 2, 4), 4
+ENCODER_TRIALS, ENCODER_TORCH_STEPS = 8, 10  # trials per device
+ENCODER_RATE = 1e-3
 
 
 def token_flops(spec: Spec, attending: float = 1.0) -> float:
@@ -108,19 +125,25 @@ def jitted(
     return Method(name, step, trial_steps, flop, seconds, memory_bytes(compiled))
 
 
+def drawn_documents(spec: Any, stream: Any, steps: int) -> list[lda.Documents]:
+    """Draw the documents of the first steps."""
+    keys, phi_TxW = lda.stream_keys(0), lda.topic_words(spec, stream)
+    draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
+    return [draw(threefry.fold_in(threefry.raw(keys.documents), number)) for number in range(steps)]
+
+
 def torch_methods() -> list[Method]:
     """Return one trial in eager PyTorch, Adam, plain and tuned, each with the best number of threads."""
     from topicjax.bench import torch_eager
 
     spec, stream, hypers = bench_spec("adam"), traced(Stream()), traced(Hypers())
-    keys, phi_TxW = lda.stream_keys(0), lda.topic_words(spec, stream)
-    draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
-    drawn = [draw(threefry.fold_in(threefry.raw(keys.documents), number)) for number in range(TORCH_STEPS)]
-    weights = model.init(spec, stream, hypers, keys.weights)
-    methods, attention = [], lambda own: torch_eager.Attention(own["W_K"], own["W_Q"], own["W_V"])
+    drawn = drawn_documents(spec, stream, TORCH_STEPS)
+    weights = model.init(spec, stream, hypers, lda.stream_keys(0).weights)
+    methods = []
     for name, only_masked in (("torch-eager", False), ("torch-masked", True)):
         batches = [torch_eager.batch(documents, only_masked) for documents in drawn]
-        trial = torch_eager.EagerTrial(attention(weights), batches, Hypers().learning_rate)
+        attention = torch_eager.Attention(weights["W_K"], weights["W_Q"], weights["W_V"])
+        trial = torch_eager.EagerTrial(attention, batches, Hypers().learning_rate)
         trial.use_best_threads(sorted({1, os.cpu_count() or 1}))
         flop = token_flops(spec, Stream().p_mask if only_masked else 1.0)
         methods.append(Method(name, functools.partial(trial.train, TORCH_STEPS), TORCH_STEPS, flop))
@@ -143,12 +166,15 @@ def time_in_turns(methods: Sequence[Method], repeats: int) -> tuple[dict[str, li
     """Return the trial-steps per second of each method and the GFLOP/s of a large product, timed in turns."""
     gemm: list[float] = []
     calls = [lambda: gemm.append(gemm_gflops()), *(method.step for method in methods)]
-    seconds = seconds_of(calls, repeats)[1:]
-    rates = {
-        method.name: [method.trial_steps / each for each in own]
-        for method, own in zip(methods, seconds, strict=True)
+    return rates_of(methods, seconds_of(calls, repeats)[1:]), gemm
+
+
+def rates_of(methods: Sequence[Method], seconds: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+    """Return the trial-steps per second of each method and repeat."""
+    return {
+        method.name: [method.trial_steps / each for each in taken]
+        for method, taken in zip(methods, seconds, strict=True)
     }
-    return rates, gemm
 
 
 def device() -> str:
@@ -175,8 +201,138 @@ def run(repeats: int) -> dict[str, Any]:
     return summary(methods, rates, gemm) | machine | dict(record_every=Spec().record_every)
 
 
-def main(repeats: int, as_json: bool) -> None:
-    """Time all methods and print the result."""
+def compare(repeats: int, as_json: bool) -> None:
+    """Time all methods on the default model and print the result."""
     use_all_cores()
     result = run(repeats)
     print(json.dumps(result, indent=2) if as_json else text(result))
+
+
+def summary(
+    methods: Sequence[Method], rates: Mapping[str, Sequence[float]], gemm: Sequence[float]
+) -> dict[str, Any]:
+    """Return medians, spreads, ratios and shares of all methods; None where a number is not known."""
+    median = {name: statistics.median(values) for name, values in rates.items()}
+    gemm_gflops = statistics.median(gemm)
+    rows = []
+    for method in methods:
+        rate, low, high = median[method.name], min(rates[method.name]), max(rates[method.name])
+        row: dict[str, Any] = dict(method=method.name, trial_steps_per_second=rate)
+        row |= dict(lowest=low, highest=high, spread=(high - low) / rate)
+        for reference in REFERENCES:
+            ratio = rate / median[reference] if reference in median else None
+            row[f"times_{reference.replace('-', '_')}"] = ratio
+        row |= dict(flop_per_trial_step=method.flop, gemm_share=rate * method.flop / gemm_gflops / 1e9)
+        known = math.isfinite(method.memory_bytes)
+        row |= dict(compile_seconds=method.compile_seconds)
+        row |= dict(memory_bytes=method.memory_bytes if known else None)
+        rows.append(row)
+    return dict(repeats=len(gemm), gemm_gflops=gemm_gflops, methods=rows)
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """Return the table people read."""
+    rows = result["methods"]
+    flop = next(row["flop_per_trial_step"] for row in rows if row["method"] == "engine-adam")
+    limit = result["gemm_gflops"] * 1e9 / flop
+    lines = [
+        f"{result['device']}; T = v = 10, batch 40, records every {result['record_every']} steps; "
+        f"median of {result['repeats']} interleaved repeats",
+        HEADER,
+        *map(line, rows),
+        f"large GEMM on all cores: {result['gemm_gflops']:.0f} GFLOP/s = at most {limit:,.0f} trial-steps/s "
+        f"of the engine's {flop / 1e6:.1f} MFLOP",
+        "MFLOP/step: matrix products of the method, forward and backward, without padding or unused queries;",
+        "  of GEMM: their share of the large GEMM's rate; memory: arguments, results and temporaries",
+        f"peak memory of the whole process, compiling included: {result['peak_memory_bytes'] / 1e6:,.0f} MB",
+    ]
+    if not any(row["method"] == "torch-eager" for row in rows):
+        lines.append("torch-eager was left out; to add it: .venv/bin/pip install --editable '.[bench]'")
+    return "\n".join(lines + warnings(result))
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return the line of one method."""
+    rate = row["trial_steps_per_second"]
+    ratios = [row["times_token_vmap"], row["times_torch_eager"]]
+    vmap, torch = (f"{ratio:.3g}" if ratio is not None else "-" for ratio in ratios)
+    memory = f"{row['memory_bytes'] / 1e6:.0f}" if row["memory_bytes"] is not None else "-"
+    compiling = f"{row['compile_seconds']:.1f}" if row["compile_seconds"] else "-"
+    return (
+        f"{row['method']:13}{rate:14,.0f}{row['spread']:8.0%}{vmap:>14}{torch:>15}"
+        f"{row['flop_per_trial_step'] / 1e6:12.1f}{row['gemm_share']:9.1%}{compiling:>11}{memory:>11}"
+    )
+
+
+def warnings(result: Mapping[str, Any]) -> list[str]:
+    """Return what makes these rates doubtful."""
+    found = []
+    if max(row["spread"] for row in result["methods"]) > BUSY_SPREAD:
+        found.append(
+            f"warning: rates spread by more than {BUSY_SPREAD:.0%}: the machine is busy; ratios are more "
+            "reliable than rates, and a quiet machine is better than both"
+        )
+    if result["load_before"] > BUSY_LOAD:
+        found.append(
+            f"warning: {result['load_before']:.1f} processes per core were running before this one: "
+            "the machine is busy, rates are too low"
+        )
+    return found
+
+
+def encoder_method(layers: int) -> Method:
+    """Return the engine's own program for encoders on all devices, for trials that share their documents."""
+    devices = jax.local_devices()
+    base = dict(layers=layers, heads=HEADS, steps=2 * encoder_settings.Spec.record_every)
+    rates = logspace(1e-4, 1e-2, ENCODER_TRIALS * len(devices))
+    trials = expand(encoder_settings.TRIALS, base, product(learning_rate=rates))
+    chunks = EngineChunks(trials, devices, ENCODER_TRIALS, experiment=encoder.EXPERIMENT)
+    return chunks.method(f"engine-{layers}")
+
+
+def torch_encoder_method(layers: int) -> Method:
+    """Return one trial of the same encoder in eager PyTorch."""
+    from topicjax.bench import torch_eager
+
+    settings = dict(layers=layers, heads=HEADS, learning_rate=ENCODER_RATE)
+    spec, stream, hypers = encoder_settings.make_trial(settings)
+    stream, hypers = encoder_settings.traced(stream), encoder_settings.traced(hypers)
+    drawn = drawn_documents(spec, stream, ENCODER_TORCH_STEPS)
+    weights = encoder_model.init(spec, hypers, lda.stream_keys(0).weights)
+    batches = [torch_eager.batch(documents) for documents in drawn]
+    trial = torch_eager.EagerTrial(torch_eager.Encoder(weights, HEADS), batches, ENCODER_RATE)
+    trial.use_best_threads(sorted({1, os.cpu_count() or 1}))
+    step = functools.partial(trial.train, ENCODER_TORCH_STEPS)
+    return Method(f"torch-{layers}", step, ENCODER_TORCH_STEPS, float("nan"))
+
+
+def run_encoders(repeats: int) -> list[dict[str, Any]]:
+    """Return the rates of the engine and of PyTorch, and their ratio, for each number of layers."""
+    try:
+        pairs = [(encoder_method(layers), torch_encoder_method(layers)) for layers in LAYERS]
+    except ModuleNotFoundError:
+        raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'") from None
+    methods = [method for pair in pairs for method in pair]
+    rates = rates_of(methods, seconds_of([method.step for method in methods], repeats))
+    rows = []
+    for layers in LAYERS:
+        engine, torch = rates[f"engine-{layers}"], rates[f"torch-{layers}"]
+        ratios = [mine / other for mine, other in zip(engine, torch, strict=True)]  # of neighbouring turns
+        medians = dict(engine=statistics.median(engine), torch=statistics.median(torch))
+        spread = dict(lowest_ratio=min(ratios), highest_ratio=max(ratios))
+        rows.append(dict(layers=layers, **medians, ratio=statistics.median(ratios), **spread))
+    return rows
+
+
+def compare_encoders(repeats: int, as_json: bool) -> None:
+    """Time encoders of several depths and print the result."""
+    use_all_cores()
+    rows = run_encoders(repeats)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"trial-steps/s of the default encoder with {HEADS} heads, median of {repeats} turns")
+    print(f"{'layers':>6}{'engine':>10}{'torch':>10}{'ratio':>8}  of neighbouring turns")
+    for row in rows:
+        between = f"{row['lowest_ratio']:.1f} to {row['highest_ratio']:.1f}"
+        print(f"{row['layers']:6}{row['engine']:10,.0f}{row['torch']:10,.0f}{row['ratio']:8.1f}  {between}")

@@ -1,4 +1,4 @@
-"""How many workers can one driver feed?  What sending, fetching and writing a chunk cost; a simulation."""
+"""Measure how many workers one driver can feed: the cost of a chunk, and a run with sleeping workers."""
 
 import contextlib
 import json
@@ -13,20 +13,24 @@ from typing import Any, NamedTuple
 
 from topicjax.bench.sleepers import MODULE, STEPS, sleeping
 from topicjax.engine.chunk import Chunk, Start, write_chunk
-from topicjax.engine.cluster.address import Address
-from topicjax.engine.cluster.cluster import Cluster
+from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.cluster.messages import Orders, Task
+from topicjax.engine.options import Options, parse_address
 from topicjax.engine.plan import Group, make_groups
 from topicjax.engine.progress import size
-from topicjax.engine.run import Options, run_sweep
+from topicjax.engine.resources import Resources
+from topicjax.engine.run import run_sweep
 from topicjax.store.writer import Writer
 from topicjax.sweep import expand, product
 from topicjax.sweep.files import NamedSweep
 
 SLEEPER = (MODULE, "Sleeper")
 TRIALS = 512  # of the chunk that is measured
-CORE_RATE, CORES = 1600.0, 8  # trial-steps a second of a core that trains `two_stage`, and cores of a worker
-NETWORK = 1.25e8  # bytes a second: 1 Gbit/s
+CORE_RATE, CORES = (
+    1600.0,
+    8,
+)  # trial-steps per second of a core that trains `two_stage`, and cores of a worker
+NETWORK = 1.25e8  # bytes per second: 1 Gbit/s
 WORKERS, SMALL = 64, 64  # of the simulation, and the trials of its chunks
 PATIENCE = 240.0  # seconds for all of them to start
 LOADS = (0.5, 2.0)  # of the driver in the simulation: half busy, and with twice what it can do
@@ -48,23 +52,23 @@ class Costs(NamedTuple):
 
 def sleeping_group(trials: int, milliseconds: int = 0, seed: int = 0) -> tuple[Group, dict[str, Any]]:
     """Return a group of one chunk, and its trials by id."""
-    own = sleeping()
+    experiment = sleeping()
     sweep = product(seed=seed, learning_rate=[float(i) for i in range(trials)])
-    made = expand(own.settings, {"milliseconds": milliseconds}, sweep)
-    by_id = {own.settings.trial_id(trial): trial for trial in made}
-    (group,) = make_groups(own, by_id, 1, trials, "last")
+    made = expand(experiment.settings, {"milliseconds": milliseconds}, sweep)
+    by_id = {experiment.settings.trial_id(trial): trial for trial in made}
+    (group,) = make_groups(experiment, by_id, 1, trials, "last")
     return group, by_id
 
 
 def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
-    """Return the median cost of a chunk of so many trials, sent to a worker that returns it at once."""
+    """Return the median cost of a chunk of `trials`, sent to a worker that returns it at once."""
     seconds: dict[str, list[float]] = {"dispatch": [], "fetch": [], "write": []}
     member, num_bytes = cluster.members.ready[0], 0
     with tempfile.TemporaryDirectory() as place, Writer(Path(place) / "run", "load") as writer:
         for repeat in range(repeats + 1):
             group, by_id = sleeping_group(trials, seed=repeat)
             chunk = Chunk(group.chunks[0])
-            task = Task(repeat, repeat, 0, group, "lane", chunk, Start(), {}, {}, 60.0)
+            task = Task(repeat, repeat, 0, group, Options(order="lane"), chunk, Start(), {}, {})
             times = [time.monotonic()]
             call = member.actor.exchange.remote(Orders([task]))
             times.append(time.monotonic())
@@ -79,7 +83,7 @@ def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
                 for name, first in (("dispatch", 0), ("fetch", 2), ("write", 3)):
                     seconds[name].append(times[first + 1] - times[first])
             num_bytes = chunk_bytes(trained)
-    typical = {name: statistics.median(own) for name, own in seconds.items()}
+    typical = {name: statistics.median(taken) for name, taken in seconds.items()}
     return Costs(**typical, num_bytes=num_bytes)
 
 
@@ -91,16 +95,17 @@ def chunk_bytes(chunk: Chunk) -> int:
 
 
 def simulate(cluster: Cluster, trials: int, seconds: float, rounds: int) -> float:
-    """Return the chunks per second that a real run takes from workers that sleep so long over each."""
-    own = sleeping()
+    """Return the chunks per second of a real run whose workers sleep `seconds` over each chunk."""
+    experiment = sleeping()
     count = rounds * cluster.num_workers
     rates = [float(i) for i in range(trials)]
     sweep = product(seed=range(count), learning_rate=rates)
     base = {"milliseconds": round(1000 * seconds)}
-    named = NamedSweep("simulation", "", own, base, sweep)
+    named = NamedSweep("simulation", "", experiment, base, sweep)
     with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(sys.stderr):
-        options = Options(trials, devices=cluster.devices, cluster=cluster)
-        outcome = run_sweep(named, expand(own.settings, base, sweep), Path(place) / "run", options)
+        resources = Resources(cluster.devices, cluster)
+        expanded = expand(experiment.settings, base, sweep)
+        outcome = run_sweep(named, expanded, Path(place) / "run", Options(trials), resources)
     assert outcome.ok == count * trials
     return count / outcome.seconds
 
@@ -108,7 +113,7 @@ def simulate(cluster: Cluster, trials: int, seconds: float, rounds: int) -> floa
 def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
     """Measure, derive, simulate and print."""
     say(f"starting {WORKERS} workers that sleep ...")
-    with Cluster(Address(f"local:{WORKERS}", local=WORKERS), maker=SLEEPER) as cluster:
+    with Cluster(parse_address(f"local:{WORKERS}"), maker=SLEEPER) as cluster:
         cluster.members.gather(PATIENCE)
         large, small = measure(cluster, TRIALS, repeats), measure(cluster, SMALL, repeats)
         runs = []

@@ -1,4 +1,4 @@
-"""How the engine's rate changes with the size of its chunks: `topicjax bench --scaling`.
+"""Measure how the engine's rate changes with the size of its chunks: `topicjax bench --scaling`.
 
 Adam, default model and documents, records on.  On every device a chunk has some streams with some hypers
 each.  Every distinct size is compiled once; all are then timed in turns.
@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import pandas as pd
 
-from topicjax.bench.engine_chunks import EngineChunks, bench_spec
-from topicjax.bench.timing import seconds_of
+from topicjax.bench.timing import EngineChunks, bench_spec, seconds_of
 from topicjax.engine import costs
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import TRIALS, Spec
@@ -100,9 +99,9 @@ def run(repeats: int, report: Callable[[str], None]) -> pd.DataFrame:
     timed = dict(zip(sizes, seconds_of([engines[size].advance for size in sizes], repeats), strict=True))
     for curve, members in along.items():
         rows += [row(curve, size, engines[size], timed[size], {}) for size in members]
-    own = engines[default]
+    engine = engines[default]
     for name, next_chunk in (("steps", 0), ("trials", 1)):
-        calls = [functools.partial(own.advance_each, [i * next_chunk for i in range(n)]) for n in CHUNKS]
+        calls = [functools.partial(engine.advance_each, [i * next_chunk for i in range(n)]) for n in CHUNKS]
         for n, seconds in zip(CHUNKS, seconds_of(calls, repeats), strict=True):
-            rows.append(row(name, default, own, seconds, {name: n}))
+            rows.append(row(name, default, engine, seconds, {name: n}))
     return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Workers that sleep instead of training, and trials for them: what is left is the work of the driver."""
+"""Workers that sleep instead of training, so that only the driver works.  They do not import jax."""
 
 import functools
 import time
@@ -15,7 +15,7 @@ from topicjax.settings import Real, Whole
 from topicjax.trial import TrialSettings
 
 MODULE = "topicjax.bench.sleepers"
-TOKENS = 101  # of the default model: a weight matrix has so many rows and columns
+TOKENS = 101  # of the default model: rows and columns of a weight matrix
 MATRICES = ("W_K", "W_Q", "W_V")
 COLUMNS = 20
 STEPS, RECORD_EVERY = 1000, 10
@@ -72,12 +72,12 @@ def sleeping(name: str = "sleeping") -> Experiment:
 
 @functools.cache
 def noise(*shape: int) -> np.ndarray:
-    """Return numbers that do not compress, drawn once: workers that really train are not on this machine."""
+    """Return numbers that do not compress, drawn once per shape."""
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-def dreamt(chunk: Chunk, spec: Any) -> Chunk:
-    """Return a chunk with records, weights and last states of the right sizes, all noise."""
+def filled(chunk: Chunk, spec: Any) -> Chunk:
+    """Fill a chunk with records, weights and last states of the right sizes, all noise."""
     count, records = len(chunk.trial_ids), spec.steps // spec.record_every + 1
     columns = noise(COLUMNS, count, records)
     drawn = noise(len(MATRICES), count, TOKENS, TOKENS)
@@ -115,7 +115,7 @@ class Sleeper:
             return Report()
         task = self.tasks.pop(0)
         spec = self.specs[task.program]
-        trained = dreamt(task.chunk, spec)
+        trained = filled(task.chunk, spec)
         steps = float(spec.steps * len(trained.trial_ids))
         trained.rows = ()
         if self.tasks:

@@ -1,9 +1,19 @@
-"""Timing in turns, so that other load on the machine affects all methods alike."""
+"""Time methods in turns, so that other load on the machine affects all alike; the engine as such a method."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import jax
+
+from topicjax.engine import costs
+from topicjax.engine.plan import make_groups
+from topicjax.engine.programs import Programs, device_mesh
+from topicjax.experiments import Experiment
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Spec
+from topicjax.trial import Trial
 
 
 @dataclass
@@ -22,10 +32,10 @@ def seconds_of(calls: Sequence[Callable[[], Any]], repeats: int) -> list[list[fl
     """Return the seconds that every call takes, `repeats` times each, in turns."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
-        for call, own in zip(calls, seconds, strict=True):
+        for call, taken in zip(calls, seconds, strict=True):
             start = time.monotonic()
             call()
-            own.append(time.monotonic() - start)
+            taken.append(time.monotonic() - start)
     return seconds
 
 
@@ -34,3 +44,51 @@ def memory_bytes(compiled: Any, devices: int = 1) -> float:
     sizes = compiled.memory_analysis()
     held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
     return devices * (held - sizes.alias_size_in_bytes)
+
+
+def bench_spec(optimizer: str, **changes: Any) -> Spec:
+    """Return the default model and documents with this optimizer, for a few records."""
+    return replace(Spec(), **dict(optimizer=optimizer, steps=20 * Spec().record_every) | changes)
+
+
+class EngineChunks:
+    """Chunks of one program, compiled and trained for a segment, without the store."""
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        devices: Sequence[Any],
+        lanes_per_device: int,
+        order: str = "",
+        experiment: Experiment = EXPERIMENT,
+    ) -> None:
+        by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
+        (self.group,) = make_groups(experiment, by_id, len(devices), lanes_per_device)
+        compiling: list[float] = []
+        self.programs = Programs(self.group, device_mesh(devices), compiling.append, order)
+        self.arguments = [self.programs.arguments(rows) for rows in self.group.chunks]
+        self.states = [self.programs.init(*arguments) for arguments in self.arguments]
+        self.advance()
+        self.compile_seconds = sum(compiling)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps every trial of a chunk takes in one segment."""
+        return self.programs.segment_steps
+
+    def advance(self, chunk: int = 0) -> None:
+        """Train one chunk for one segment, records included."""
+        self.states[chunk], records = self.programs.advance(*self.arguments[chunk], self.states[chunk])
+        jax.block_until_ready((self.states[chunk], records))
+
+    def advance_each(self, chunks: Iterable[int]) -> None:
+        """Train these chunks one after the other, for one segment each."""
+        for chunk in chunks:
+            self.advance(chunk)
+
+    def method(self, name: str) -> Method:
+        """Return a segment of the first chunk as a method to time."""
+        trial_steps = self.steps * self.group.trials_per_chunk
+        flop = costs.step_flops(self.group.experiment, self.group.spec)
+        memory = memory_bytes(self.programs.compiled["advance"], self.programs.mesh.size)
+        return Method(name, self.advance, trial_steps, flop, self.compile_seconds, memory)

@@ -1,10 +1,13 @@
-"""Equation 7 in plain eager PyTorch, one trial at a time: what one would write without an engine.
+"""The one-layer model (equation 7) and the encoder in eager PyTorch, one trial at a time, without an engine.
 
-One-hot embeddings, no biases, every position is a key.  It is written to be fast within these limits: all
-documents of a batch at once, padded to the longest; weights are looked up, not multiplied by one-hot vectors;
-documents are drawn and padded before timing starts.  Equation 7 has an output for every position, and so has
-the plain version; in the tuned one only masked positions attend, since the others have no loss.
-Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, A head.
+Both are written to be fast within these limits: all documents of a batch at once, padded to the longest;
+weights are looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.
+Equation 7 has one-hot embeddings, no biases, every position is a key.  It has an output for every position,
+and so has the plain version; in the tuned one only masked positions attend, since the others have no loss.
+The encoder has heads, residual connections and a tied head, without layer norms, MLP or positions; every
+position goes through every layer.
+Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, D width,
+H heads, A size of a head.
 """
 
 import time
@@ -69,6 +72,31 @@ class Attention(torch.nn.Module):
         score_BxMxN = torch.bmm(Q_BxMxA, K_BxNxA.transpose(1, 2)) / K_BxNxA.shape[2] ** 0.5
         score_BxMxN = score_BxMxN.masked_fill(~batch.is_key_BxN[:, None, :], -torch.inf)
         return torch.bmm(torch.softmax(score_BxMxN, dim=2), lookup(batch.shown_BxN, self.W_V))
+
+
+class Encoder(torch.nn.Module):
+    """X = W_E tokens; in each layer X = X + attention; outputs X W_E."""
+
+    def __init__(self, weights: dict[str, Any], heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.W_E, self.W_K, self.W_Q, self.W_V = (
+            torch.nn.Parameter(torch.tensor(np.asarray(weights[name])))
+            for name in ("W_E", "W_K", "W_Q", "W_V")
+        )
+
+    def forward(self, batch: Batch) -> Any:
+        """Return the outputs f_BxNxV of all positions."""
+        X_BxNxD = lookup(batch.shown_BxN, self.W_E.T)
+        B, N, D = X_BxNxD.shape
+        is_key_Bx1x1xN = batch.is_key_BxN[:, None, None, :]
+        for matrices in zip(self.W_Q, self.W_K, self.W_V, strict=True):
+            Q, K, V = (
+                (X_BxNxD @ matrix.T).view(B, N, self.heads, -1).transpose(1, 2) for matrix in matrices
+            )  # B x H x N x A
+            attended = torch.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=is_key_Bx1x1xN)
+            X_BxNxD = X_BxNxD + attended.transpose(1, 2).reshape(B, N, D)
+        return X_BxNxD @ self.W_E
 
 
 def loss(model: Any, batch: Batch, objective: str) -> Any:

@@ -1,12 +1,13 @@
 """The command line: `main` runs one command and returns its exit code.
 
 0              done
-1              the disk is full, a folder is damaged (`verify`), a cluster could not train some trials, or a
-               defect of topicjax
-2              a mistake of the user's, in one sentence; nothing was created
+1              the disk is full, a folder is damaged (`verify`), a cluster could not train some trials, the
+               user's own file raised an exception while it trained, or a defect of topicjax
+2              a mistake in what was typed or in the user's file, in one sentence; nothing was created
 129, 130, 143  stopped by SIGHUP, Ctrl-C, SIGTERM; what is finished is kept
 """
 
+import argparse
 import errno
 import os
 import signal
@@ -15,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from topicjax.cli.commands import has_begun, own_failure
 from topicjax.cli.parser import make_parser
 from topicjax.cli.terminal import one_line, open_standard_files, steady_output
 from topicjax.errors import UserError
@@ -53,38 +55,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run a command; whatever becomes of its output, it goes on to its end."""
+    """Run a command to its end, even if its output can no longer be written."""
     with steady_output() as out:
-        options = make_parser().parse_args(arguments)
-        options.arguments = arguments
-        code = guarded(options)
+        typed = make_parser().parse_args(arguments)
+        typed.arguments = arguments
+        code = guarded(typed)
         out.flush()
         is_lost = out.error is not None and not isinstance(out.error, BrokenPipeError)
-        if is_lost and options.prints and code == 0:  # all it was to do
+        if is_lost and typed.prints and code == 0:  # the command had nothing else to do
             code = fail(f"cannot write to standard output: {out.error}", 1)
     return code
 
 
-def guarded(options: Any) -> int:
+def guarded(typed: argparse.Namespace) -> int:
     """Run the command and return its exit code, whatever it raises."""
     try:
-        return options.command(options)
-    except UserError as error:
-        return fail(error, 2)
-    except StoreError as error:
-        return fail(error, store_code(error))
+        return typed.command(typed)
     except KeyboardInterrupt:
         return fail("stopped", INTERRUPTED)
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in FULL:
-            return fail(REASONS[error.errno], 1)
-        traceback.print_exc()
-        print(DEFECT, file=sys.stderr)
-        return 1
+    except (Exception, SystemExit) as error:
+        if getattr(typed, "traceback", False):
+            traceback.print_exc()
+        return explain(typed, error)
+
+
+def explain(typed: argparse.Namespace, error: BaseException) -> int:
+    """Print what an exception means for the user and return the exit code."""
+    if isinstance(error, UserError):
+        return fail(error, 2)
+    if isinstance(error, StoreError):
+        return fail(error, store_code(error))
+    if isinstance(error, OSError) and error.errno in FULL:
+        return fail(REASONS[error.errno], 1)
+    if sentence := own_failure(typed, error):
+        return fail(sentence, 1 if has_begun(typed) else 2)
+    traceback.print_exception(error)
+    print(DEFECT, file=sys.stderr)
+    return 1
 
 
 def store_code(error: StoreError) -> int:
-    """Return 2 if the user named a folder that cannot be right, 1 if the system refuses: nobody's mistake."""
+    """Return 2 if the user named an impossible folder, 1 if the system refuses a possible one."""
     cause = error.__cause__
     if isinstance(cause, OSError):
         return 2 if cause.errno in MISNAMED else 1
@@ -98,6 +109,6 @@ def fail(reason: object, code: int) -> int:
 
 
 def report_unraisable(unraisable: Any) -> None:
-    """Print errors that Python cannot raise as it always does, except Ctrl-C: it was heard."""
+    """Print exceptions that Python cannot raise, except Ctrl-C, which has been answered already."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

@@ -1,32 +1,35 @@
-"""The commands on sweeps, and bench: take what was typed, call what does it, print what came of it."""
+"""The commands on sweeps and corpora, and bench: call what does the work and print what came of it."""
 
 import argparse
 import itertools
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topicjax.cli import advice
-from topicjax.cli.engine_options import engine_options
+from topicjax.cli import terminal
 from topicjax.cli.folder_commands import analysis, say
+from topicjax.engine.options import OPTIONS, Options, read_options, requested_cpu_devices
 from topicjax.errors import UserError
-from topicjax.experiments import trial_settings
+from topicjax.experiments import SHIPPED, trial_settings
 from topicjax.store import reader
+from topicjax.store.files import MANIFEST
 from topicjax.sweep import expand as expand_trials
-from topicjax.sweep.files import NamedSweep, load_sweep, sweep_names
+from topicjax.sweep.files import NamedSweep, failing_line, failure_sentence, load_sweep, sweep_names
 from topicjax.sweep.overrides import override
 from topicjax.sweep.refine import Label, Panel, Refinement, make_panels, next_trials
 from topicjax.trial import Trial
 
 if TYPE_CHECKING:
-    from topicjax.engine.run import Options, Outcome
+    from topicjax.engine.resources import Resources
+    from topicjax.engine.run import Outcome
 
 RESULTS = Path("results")
-MOST_IDS = 4  # of failed trials
+MOST_IDS = 4  # of failed trials in a message
 
 
-def list_sweeps(options: argparse.Namespace) -> int:
+def list_sweeps(typed: argparse.Namespace) -> int:
     """Print each sweep with its size and first sentence."""
     for name in sweep_names():
         named = load_sweep(name)
@@ -35,31 +38,37 @@ def list_sweeps(options: argparse.Namespace) -> int:
     return 0
 
 
-def list_settings(options: argparse.Namespace) -> int:
-    """Print every setting of an experiment with its default, what is allowed, and its meaning."""
-    known = load_sweep(options.sweep).settings if options.sweep else trial_settings("one_layer")
-    rows = [(s.name, str(s.default), s.kind.allowed, s.meaning) for s in known.settings.values()]
+def list_settings(typed: argparse.Namespace) -> int:
+    """Print every setting of a sweep's experiment, or of each shipped one: default, range, meaning."""
+    every = [load_sweep(typed.sweep).settings] if typed.sweep else list(map(trial_settings, SHIPPED))
     header = ("setting", "default", "allowed", "meaning")
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(3)]
-    for row in (header, *rows):
-        print("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))
+    for known in every:
+        print(f"experiment {known.experiment}")
+        rows = [(s.name, str(s.default), s.kind.allowed, s.meaning) for s in known.settings.values()]
+        widths = [max(len(row[column]) for row in [header, *rows]) for column in range(3)]
+        for row in (header, *rows):
+            texts = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+            print("  ".join(["", *texts, row[3]]).rstrip())
     return 0
 
 
-def plan_sweep(options: argparse.Namespace) -> int:
+def plan_sweep(typed: argparse.Namespace) -> int:
     """Print what a run would do; nothing is written, and compiled only for a --target."""
-    named, trials, folder = expand(options)
-    if options.target is not None and options.devices is not None:
-        raise UserError("--target is given with --devices; allowed: either, a target names its devices")
-    if options.target is not None:
+    options = typed_options(typed)
+    if typed.target is not None:
+        if options.devices is not None:
+            raise UserError("--target is given with --devices; allowed: either, a target names its devices")
+        named, trials, _ = expand(typed)
         from topicjax.engine.target import compile_for
 
-        compile_for(named.experiment, trials, options.target, options.lanes, options.snapshots, print)
+        compile_for(named.experiment, trials, typed.target, options.lanes, options.snapshots, print)
         return 0
-    with engine_options(options, plans_only=True) as how:
-        from topicjax.engine.plan_text import plan_text
+    named, trials, folder = expand_for(typed, options)
+    from topicjax.engine.plan_text import plan_text
+    from topicjax.engine.resources import open_resources
 
-        print(plan_text(named, trials, folder, how))
+    with open_resources(options, plans_only=True) as (options, resources):
+        print(plan_text(named, trials, folder, options, resources))
     if named.refinement is not None:
         panels = make_panels(named.settings, trials, named.refinement)
         print(
@@ -69,81 +78,127 @@ def plan_sweep(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_sweep(options: argparse.Namespace) -> int:
+def run_sweep(typed: argparse.Namespace) -> int:
     """Train what is not in the folder yet."""
-    named, trials, folder = expand(options)
+    options = typed_options(typed)
+    named, trials, folder = expand_for(typed, options)
     panels = make_panels(named.settings, trials, named.refinement) if named.refinement else []
-    with engine_options(options) as how:
-        from topicjax.engine import run
+    from topicjax.engine import run
+    from topicjax.engine.resources import open_resources
 
-        outcome = run.run_sweep(named, trials, folder, how)
+    with open_resources(options) as (options, resources):
+        outcome = run.run_sweep(named, trials, folder, options, resources)
         if panels and outcome.is_whole:
-            outcome = refine(named, trials, folder, how, panels, outcome)
+            outcome = refine(named, trials, folder, options, resources, panels, outcome)
     if outcome.is_whole:
-        print(closing(folder, outcome, options))
+        print(closing(folder, outcome))
         return 0
     if outcome.failures and not outcome.stopped_by:
-        print(failed(folder, outcome, options))
+        print(failed(folder, outcome, typed))
         return 1
-    print(interrupted(folder, outcome, options))
+    print(interrupted(folder, outcome, typed))
     return 128 + (outcome.stopped_by or signal.SIGINT)
 
 
-def expand(options: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
+def typed_options(typed: argparse.Namespace) -> Options:
+    """Return the options of a run that were typed, or raise a UserError."""
+    given = {name: getattr(typed, name) for name in OPTIONS}
+    return read_options({name: value for name, value in given.items() if value is not None})
+
+
+def expand_for(typed: argparse.Namespace, options: Options) -> tuple[NamedSweep, list[Trial], Path]:
+    """Return the sweep, its trials and its folder; from here on jax has the devices that the options need.
+
+    A user's file may make jax arrays when it is loaded, so the devices are configured before.  A shipped
+    sweep is loaded first, so that a mistake in what was typed is found without importing jax.
+    """
+    expanded = None if is_own_file(typed) else expand(typed)
+    requested_cpu_devices()
+    from topicjax.engine.resources import configure_jax
+
+    configure_jax(options)
+    return expanded or expand(typed)
+
+
+def expand(typed: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
     """Return the sweep with its overrides, its trials and its folder; say what the overrides left out."""
-    if options.lanes < 0:
-        raise UserError(f"--lanes is {options.lanes}; allowed: 1 or more, or 0 for automatic")
-    if not options.save_every >= 0:
-        raise UserError(f"--save-every is {options.save_every}; allowed: 0 or more seconds")
-    named, notes = override(load_sweep(options.sweep), options.sets, options.axes)
-    named = replace(named, refinement=asked_refinement(options, named))
+    named, notes = override(load_sweep(typed.sweep), typed.sets, typed.axes)
+    typed.experiment, typed.folder = named.experiment, typed.out or RESULTS / named.name
+    typed.written_before = manifest_time(typed.folder)
+    overrides = (*(f"--set {text}" for text in typed.sets), *(f"--axis {text}" for text in typed.axes))
+    named = replace(named, refinement=asked_refinement(typed, named), overrides=overrides)
     trials = expand_trials(named.settings, named.base, named.sweep)
     for note in notes:
         print(note)
-    return named, trials, options.out or RESULTS / named.name
+    return named, trials, typed.folder
 
 
-def asked_refinement(options: argparse.Namespace, named: NamedSweep) -> Refinement | None:
-    """Return how boundaries are to be refined: as typed, else as the sweep file says; None: not at all."""
-    own = named.refinement
-    if options.refine is not None:
-        own = Refinement(tuple(options.refine.split(",")))
-    given = {name: getattr(options, name) for name in ("levels", "budget")}
+def is_own_file(typed: argparse.Namespace) -> bool:
+    """Return whether the sweep is a file of the user's, not a shipped one."""
+    sweep = getattr(typed, "sweep", None) or ""
+    return sweep.endswith(".py") and os.path.isfile(sweep)
+
+
+def own_failure(typed: argparse.Namespace, error: BaseException) -> str:
+    """Return the sentence for an exception that the user's own file raised; empty if it did not."""
+    if not is_own_file(typed):
+        return ""
+    path = Path(typed.sweep)
+    place = failing_line(error, path, getattr(typed, "experiment", None))
+    return place and f"{failure_sentence(error, path, place)}; for the traceback: --traceback"
+
+
+def has_begun(typed: argparse.Namespace) -> bool:
+    """Return whether this command has written to its run folder: every run begins with the manifest."""
+    return "folder" in typed and manifest_time(typed.folder) != typed.written_before
+
+
+def manifest_time(folder: Path) -> int:
+    """Return when the manifest of a folder was written; 0 if there is none."""
+    try:
+        return (folder / MANIFEST).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def asked_refinement(typed: argparse.Namespace, named: NamedSweep) -> Refinement | None:
+    """Return how to refine boundaries: as typed, else as the sweep file says; None: not at all."""
+    refinement = named.refinement
+    if typed.refine is not None:
+        refinement = Refinement(tuple(typed.refine.split(",")))
+    given = {name: getattr(typed, name) for name in ("levels", "budget")}
     given = {name: value for name, value in given.items() if value is not None}
-    if given and own is None:
+    if given and refinement is None:
         raise UserError(f"--{next(iter(given))} is given without --refine; allowed: with it")
-    if own is not None and named.settings.experiment != "one_layer":
-        raise UserError(
-            f"--refine is given for {named.settings.experiment}; allowed: for one_layer, which has classes"
-        )
-    return own and replace(own, **given)
+    return refinement and replace(refinement, **given)
 
 
 def refine(
     named: NamedSweep,
     trials: list[Trial],
     folder: Path,
-    how: "Options",
+    options: Options,
+    resources: "Resources",
     panels: list[Panel],
     outcome: "Outcome",
 ) -> "Outcome":
-    """Train further trials where neighbouring cells disagree, round by round; return what was done in all."""
+    """Train further trials where neighbouring cells disagree, round by round; return what all rounds did."""
     from topicjax.engine import run
 
     for number in itertools.count(1):
         say("scoring, to see where neighbouring cells disagree ...")
-        mine = [named.settings.trial_id(trial) for trial in trials]  # of earlier rounds: those come again
-        cells = analysis("one_layer.cells").cell_labels(reader.load(folder).select(mine))
-        found = next_trials(panels, [(own, Label(*label)) for own, *label in cells], len(trials))
+        asked = [named.settings.trial_id(trial) for trial in trials]  # with those of earlier rounds
+        cells = analysis("one_layer.cells").cell_labels(reader.load(folder).select(asked))
+        found = next_trials(panels, [(settings, Label(*label)) for settings, *label in cells], len(trials))
         if not found or not outcome.is_whole:
             return outcome
         trials = [*trials, *map(named.settings.make_trial, found)]
         print(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
-        outcome = outcome.followed_by(run.run_sweep(named, trials, folder, how))
+        outcome = outcome.followed_by(run.run_sweep(named, trials, folder, options, resources))
     return outcome
 
 
-def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str:
+def closing(folder: Path, outcome: "Outcome") -> str:
     """Return the summary of a run: what was done, where it is, what to type next."""
     from topicjax.engine.progress import duration, size
 
@@ -151,7 +206,7 @@ def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> st
     if not trained:
         return (
             f"Nothing left to train: all trials of this sweep are in {folder}.\n"
-            f"Next: {advice.report_command(folder)}"
+            f"Next: {terminal.report_command(folder)}"
         )
     busy = outcome.seconds - outcome.compile_seconds
     example = min(reader.committed(folder))
@@ -171,15 +226,15 @@ def closing(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> st
             ),
             f"  {folder}/checkpoints    weights (orbax); {size(total)} in all",
             "Next:",
-            f"  {advice.report_command(folder)}",
-            f"  {advice.command('inspect', folder, example)}",
-            f"  {advice.command('restore', folder, example, '--out', 'weights.npz')}",
+            f"  {terminal.report_command(folder)}",
+            f"  {terminal.command('inspect', folder, example)}",
+            f"  {terminal.command('restore', folder, example, '--out', 'weights.npz')}",
             f"  in Python: topicjax.load({str(folder)!r}).trials",
         ]
     )
 
 
-def failed(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str:
+def failed(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> str:
     """Return which trials a cluster could not train, why, and how to try them again."""
     trained = outcome.ok + outcome.diverged
     lines = [f"\nFailed: {outcome.left:,} trials; {trained:,} of this run are finished and kept in {folder}."]
@@ -187,15 +242,15 @@ def failed(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str
         some = ", ".join(failure.trial_ids[:MOST_IDS])
         more = f" and {len(failure.trial_ids) - MOST_IDS:,} more" if len(failure.trial_ids) > MOST_IDS else ""
         lines.append(f"  {failure.reason}: {some}{more}")
-    return "\n".join([*lines, f"The same command tries them again: {advice.same_again(options.arguments)}"])
+    return "\n".join([*lines, f"The same command tries them again: {terminal.same_again(typed.arguments)}"])
 
 
-def interrupted(folder: Path, outcome: "Outcome", options: argparse.Namespace) -> str:
+def interrupted(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> str:
     """Return what an interrupted run leaves, and how to continue it."""
-    again = advice.same_again(options.arguments)
+    again = terminal.same_again(typed.arguments)
     if not outcome.left:
         return (
-            f"\nStopped: all trials are finished and kept in {folder}; limit lines are missing.\n"
+            f"\nStopped: all trials are finished and kept in {folder}; reference losses are missing.\n"
             f"The same command computes them: {again}"
         )
     trained = outcome.ok + outcome.diverged
@@ -205,46 +260,67 @@ def interrupted(folder: Path, outcome: "Outcome", options: argparse.Namespace) -
     )
 
 
-def run_bench(options: argparse.Namespace) -> int:
+def run_bench(typed: argparse.Namespace) -> int:
     """Time the engine against the plain ways."""
-    if options.repeats is not None and options.repeats < 1:
-        raise UserError(f"--repeats is {options.repeats}; allowed: 1 or more")
-    if options.scaling:
-        return run_scaling(options)
-    if options.cluster:
-        from topicjax.engine.cluster.address import check_installed
-        from topicjax.engine.run import use_one_core
+    if typed.repeats is not None and typed.repeats < 1:
+        raise UserError(f"--repeats is {typed.repeats}; allowed: 1 or more")
+    if typed.scaling:
+        return run_scaling(typed)
+    if typed.cluster:
+        from topicjax.engine.cluster.connection import check_installed
+        from topicjax.engine.resources import use_one_core
 
         check_installed()
         use_one_core()
         from topicjax.bench import driver_load
 
-        driver_load.main(options.repeats or 5, options.json, say)
+        driver_load.main(typed.repeats or 5, typed.json, say)
         return 0
-    if options.layers:
-        from topicjax.bench import depths
+    if typed.layers:
+        from topicjax.bench.compare import compare_encoders
 
-        depths.main(options.repeats or 5, options.json)
+        compare_encoders(typed.repeats or 5, typed.json)
         return 0
-    from topicjax.bench import compare
+    from topicjax.bench.compare import compare
 
-    compare.main(options.repeats or 5, options.json)
+    compare(typed.repeats or 5, typed.json)
     return 0
 
 
-def run_scaling(options: argparse.Namespace) -> int:
+def run_scaling(typed: argparse.Namespace) -> int:
     """Time the engine at many sizes; write the numbers and their figure."""
     from topicjax.bench import sizes
-    from topicjax.engine.run import use_all_cores
+    from topicjax.engine.resources import use_all_cores
 
     try:
-        options.out.mkdir(parents=True, exist_ok=True)  # before minutes of work, not after
+        typed.out.mkdir(parents=True, exist_ok=True)  # before minutes of work, not after
     except OSError as error:
-        raise UserError(f"{options.out} cannot be written: {error.strerror}") from None
+        raise UserError(f"{typed.out} cannot be written: {error.strerror}") from None
     use_all_cores()
-    frame = sizes.run(options.repeats or 3, say)
-    frame.to_csv(options.out / "scaling.csv", index=False)
+    frame = sizes.run(typed.repeats or 3, say)
+    frame.to_csv(typed.out / "scaling.csv", index=False)
     picture = analysis("figures.bench_sizes").scaling_figure(frame)
-    files = [options.out / "scaling.csv", *picture.save(options.out / "scaling")]
-    print(frame.to_json(orient="records", indent=2) if options.json else "\n".join(map(str, files)))
+    files = [typed.out / "scaling.csv", *picture.save(typed.out / "scaling")]
+    print(frame.to_json(orient="records", indent=2) if typed.json else "\n".join(map(str, files)))
+    return 0
+
+
+def make_corpus(typed: argparse.Namespace) -> int:
+    """Make the corpora of a text, or of Wikipedia, unless they are there."""
+    from topicjax.corpora import make
+    from topicjax.corpora.corpus import data_folder, read_about
+
+    folder = data_folder()
+    if typed.text is not None:
+        text = make.file_text(typed.text, typed.name)
+    elif typed.name is not None:
+        raise UserError("--name is given without --text; allowed: with it")
+    else:
+        text = make.wikipedia_text(folder, typed.vocabulary, say)
+    made, is_new = make.make_corpora(text, typed.vocabulary, folder, say)
+    print("Done:" if is_new else "All there already:")
+    for path in made:
+        about = read_about(path)
+        sizes = f"{about['documents']:,} documents, {about['words']:,} words"
+        print(f"  {path}   {sizes}, vocabulary {about['vocabulary']:,}, hash {about['hash']}")
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from topicjax.cli import advice
+from topicjax.cli import terminal
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.checkpoints import flatten
@@ -34,7 +34,7 @@ def show_status(options: argparse.Namespace) -> int:
         print(f"{problem}, though its trials are finished")
     if state.problems:
         more = f"{len(state.problems):,} such files; " if len(state.problems) > 1 else ""
-        print(f"{more}to set them aside: {advice.command('repair', options.folder)}")
+        print(f"{more}to set them aside: {terminal.command('repair', options.folder)}")
     if state.versions:
         print(f"trained by {len(state.versions)} versions of the code: {'; '.join(state.versions)}")
     if len(state.plans) > 1:
@@ -62,7 +62,7 @@ def verify_folder(options: argparse.Namespace) -> int:
         print("everything is as it was written")
         return 0
     print(
-        f"{len(verdict.problems):,} problems; to set them aside: {advice.command('repair', options.folder)}"
+        f"{len(verdict.problems):,} problems; to set them aside: {terminal.command('repair', options.folder)}"
     )
     return 1
 

@@ -1,21 +1,21 @@
 """What can be typed: commands, options and their help."""
 
 import argparse
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from topicjax.cli import commands, corpus_commands, folder_commands, probe_commands
+from topicjax.cli import commands, folder_commands, probe_commands
 from topicjax.cli.terminal import one_line
+from topicjax.engine.options import OPTIONS, Options, flag, parse_path
 from topicjax.errors import shown
 from topicjax.version import __version__
 
-MAX_NAME, MAX_PATH = 255, 4095  # bytes, as file systems have it
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 the disk is full, a folder is damaged, trials failed on a cluster, or a defect of "
-    "topicjax; 2 a mistake in what was typed, nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, "
-    "SIGTERM: what is finished is kept, and the same command continues."
+    "Exit codes: 0 done; 1 the disk is full, a folder is damaged, trials failed on a cluster, your file "
+    "failed in the middle of a run, or a defect of topicjax; 2 a mistake in what was typed or in your file, "
+    "nothing was created; 129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished is kept, and "
+    "the same command continues."
 )
 WATCH_SECONDS = 30.0
 AXIS_FORMS = "NAME=V1,V2|log:LO:HI:N|lin:LO:HI:N|range:LO:HI"
@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     target = "compile for TPUs that are not here, as v5e:2x2, and say whether it fits (needs make tpu)"
     planned.add_argument("--target", metavar="TOPOLOGY", help=target)
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
-    add_corpus_options(add("corpus", corpus_commands.make_corpus, corpus))
+    add_corpus_options(add("corpus", commands.make_corpus, corpus))
     probe = "measure how language models see topics: Figure 3, Tables 1 and 2"
     probe_commands.add_probe_options(add("probe", probe_commands.probe_models, probe), path)
     add_folder_commands(add)
@@ -83,16 +83,11 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
 def path(text: str) -> Path:
     """Return the path that the text names, or raise if no file system can have it."""
     try:
-        encoded = os.fsencode(text)
+        return parse_path(text)
     except UnicodeEncodeError:
-        encoded = b"\0"
-    if not encoded or b"\0" in encoded:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no path; allowed: the name of a file or folder")
-    if len(encoded) > MAX_PATH or max(map(len, encoded.split(b"/"))) > MAX_NAME:
-        raise argparse.ArgumentTypeError(
-            f"{shown(text)} is too long; allowed: names of up to {MAX_NAME} bytes, {MAX_PATH} in all"
-        )
-    return Path(text)
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a path") from None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is {error}") from None
 
 
 def add_corpus_options(parser: argparse.ArgumentParser) -> None:
@@ -150,49 +145,20 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
         help="add trials where neighbouring cells of the sweep disagree, along one or two settings",
     )
     add("--levels", type=int, metavar="K", help="how often --refine halves the spacing (default: 2)")
-    add("--budget", type=int, metavar="TRIALS", help="--refine ends with so many trials (default: no limit)")
+    add(
+        "--budget",
+        type=int,
+        metavar="TRIALS",
+        help="most trials in all with --refine (default: no limit)",
+    )
     add("--out", type=path, help="run folder (default: results/SWEEP)")
-    add("--extend", action="store_true", help="add to a folder that holds another sweep's trials")
-    add_training_options(parser)
+    for name, option in OPTIONS.items():
+        if getattr(Options, name) is False:
+            add(flag(name), dest=name, action="store_const", const=True, help=option.help)
+        else:
+            add(flag(name), dest=name, metavar=option.metavar, help=option.help)
+    add("--traceback", action="store_true", help="print the whole traceback of an error, of your file say")
     return parser
-
-
-def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add how to train, as opposed to what."""
-    add = parser.add_argument
-    add("--lanes", type=int, default=0, help="trials that a device trains together (default: chosen)")
-    add("--devices", type=int, metavar="N", help="use N of the devices (default: all)")
-    add(
-        "--cluster",
-        metavar="auto|HOST:PORT|local:N",
-        help="train on the workers of a Ray cluster, or on N workers of this machine (needs make ray); "
-        "--devices are then those of each worker",
-    )
-    add(
-        "--order",
-        choices=("lane", "together"),
-        default="",
-        help="train a lane at a time or lanes together (default: lane on cores, together on accelerators)",
-    )
-    add(
-        "--layout",
-        type=path,
-        metavar="FOLDER",
-        help="lanes, devices and order of that folder's last run, to get the same bits again",
-    )
-    add(
-        "--snapshots",
-        default="last",
-        metavar="WHEN",
-        help="steps whose weights are kept: last (default), none, log:N, or S1,S2,... (up to 1000)",
-    )
-    add(
-        "--save-every",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="how often long trials save their state (default: 60)",
-    )
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
@@ -221,7 +187,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help="make the page again while the sweep runs, every so many seconds (default: 30)",
+        help="make the page again while the sweep runs, at this interval (default: 30)",
     )
 
 

@@ -24,7 +24,7 @@ def add_probe_options(parser: argparse.ArgumentParser, path: Callable[[str], Pat
         "models",
         nargs="*",
         metavar="MODEL",
-        help=f"any of {', '.join(NAMES)}; each is shown beside itself with random weights (default: minilm, "
+        help=f"any of {', '.join(NAMES)}; each is compared with itself at random weights (default: minilm, "
         f"and encoder if {RUN} is there)",
     )
     add(

@@ -1,11 +1,15 @@
-"""Standard output and error that never stop a command: when nobody can read them any more, they go quiet."""
+"""The user's terminal: output that never stops a command, messages, and the commands to type next."""
 
 import contextlib
 import io
 import os
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TextIO
+
+FROM_MAKE = "TOPICJAX_FROM_MAKE"  # set by the Makefile: its user types make, not topicjax
 
 
 class Steady(io.TextIOBase):
@@ -21,7 +25,7 @@ class Steady(io.TextIOBase):
         return getattr(self.stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write the text, or what the encoding has of it."""
+        """Write the text, with escapes for characters that the encoding lacks."""
         if self.error is None:
             try:
                 self.stream.write(self._printable(text))
@@ -30,7 +34,7 @@ class Steady(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is still kept back."""
+        """Write what is still in the buffer."""
         if self.error is None:
             try:
                 self.stream.flush()
@@ -55,7 +59,7 @@ class Steady(io.TextIOBase):
         return text
 
     def _silence(self, error: Exception) -> None:
-        """Go quiet; Python flushes the stream once more when it ends, into nothing."""
+        """Go quiet; Python's last flush of the stream goes to the null device."""
         self.error = error
         if self.stream in (sys.__stdout__, sys.__stderr__):
             with contextlib.suppress(OSError, ValueError):
@@ -66,7 +70,7 @@ class Steady(io.TextIOBase):
 
 @contextlib.contextmanager
 def steady_output() -> Iterator[Steady]:
-    """Make standard output and error steady for a while; give the output."""
+    """Make standard output and error steady inside a block; yield the output."""
     before = sys.stdout, sys.stderr
     with open(os.devnull, "w") as nothing:
         out, err = (Steady(stream or nothing) for stream in before)  # None: the shell has closed it
@@ -80,7 +84,7 @@ def steady_output() -> Iterator[Steady]:
 
 
 def open_standard_files() -> None:
-    """Open what a shell has closed: else the next file we open is standard output, and logs go into it."""
+    """Open standard files that the shell has closed; else the next file we open would become one of them."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -92,3 +96,40 @@ def one_line(text: str) -> str:
     """Return the text on one line, without characters that control a terminal."""
     words = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+
+
+def program() -> list[str]:
+    """Return how the user calls the command line."""
+    called = Path(sys.argv[0])
+    return [str(called)] if called.name == "topicjax" else ["python", "-m", "topicjax"]
+
+
+def command(*arguments: object) -> str:
+    """Return a command of topicjax, quoted for the shell."""
+    return shlex.join([*program(), *map(str, arguments)])
+
+
+def same_again(arguments: Sequence[str]) -> str:
+    """Return the command that was given, quoted for the shell: `make sweep ...` if make gave it."""
+    if FROM_MAKE not in os.environ:
+        return command(*arguments)
+    sweep, *rest = arguments[1:]
+    words = [
+        "make",
+        "sweep",
+        make_variable("SWEEP", [sweep]),
+        *([make_variable("ARGS", rest)] if rest else []),
+    ]
+    return " ".join(words)
+
+
+def make_variable(name: str, words: Sequence[str]) -> str:
+    """Return NAME=words for make's command line; make and then a shell will read the words."""
+    return f"{name}={shlex.quote(shlex.join(words).replace('$', '$$'))}"
+
+
+def report_command(folder: Path) -> str:
+    """Return what to type for the report: make, for a sweep in its usual place."""
+    if FROM_MAKE in os.environ and folder.parent == Path("results"):
+        return f"make report {make_variable('SWEEP', [folder.name])}"
+    return command("report", folder)

@@ -1,4 +1,4 @@
-"""A corpus: documents of numbered words in a folder of their own, known by the hash of what is in it."""
+"""A corpus: documents of numbered words in a folder, identified by the hash of its contents."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from topicjax.errors import UserError
 from topicjax.store.files import StoreError, explained, first_line, plain, scan, write_whole
 
 MASK, UNKNOWN = "[MASK]", "[UNK]"  # words 0 and 1 of every vocabulary
-ABOUT = "corpus.json"  # written last: a folder without it is no corpus
+ABOUT = "corpus.json"  # written last: a folder without it is not a corpus
 HASH = re.compile("[0-9a-f]{12}")
 
 
@@ -51,7 +51,7 @@ def load_corpus(name_or_hash: str, folder: Path | None = None) -> Corpus:
     """Return a corpus of the data folder, by name or hash, or raise a UserError that says how to make it."""
     folder = folder or data_folder()
     known = known_corpora(folder)
-    hashes = {own: name for name, own in known.items()}
+    hashes = {digest: name for name, digest in known.items()}
     name = name_or_hash if name_or_hash in known else hashes.get(name_or_hash, "")
     if not name:
         raise UserError(missing(name_or_hash, folder))
@@ -65,7 +65,7 @@ def load_corpus(name_or_hash: str, folder: Path | None = None) -> Corpus:
 
 def missing(name_or_hash: str, folder: Path) -> str:
     """Return the sentence that says that a corpus is not there, and what to type."""
-    names = {own.hash: name for name, own in STANDARD.items()}
+    names = {corpus.hash: name for name, corpus in STANDARD.items()}
     name = names.get(name_or_hash, name_or_hash)
     how = "make corpus" if name in STANDARD else "make corpus TEXT=my.txt, with the text that it was made of"
     return f"the corpus {name} is not in {folder}; to make it: {how}"

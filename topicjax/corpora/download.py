@@ -1,4 +1,4 @@
-"""One file of a package index, downloaded whole and checked, or not at all."""
+"""Download one file of a package index, completely and checked, or not at all."""
 
 import hashlib
 import os
@@ -87,7 +87,7 @@ def copy(response: Any, file: Any, have: int, whole: int, say: Say, name: str) -
 
 
 def need_disk(folder: Path, size: float) -> None:
-    """Raise a UserError unless the folder's disk has room for so many bytes."""
+    """Raise a UserError unless the folder's disk has room for `size` bytes."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     if free < size + SPARE:

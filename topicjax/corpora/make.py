@@ -100,7 +100,7 @@ def make_corpora(text: Text, vocabulary: int | None, folder: Path, say: Say) -> 
     about = {**text.about, "cleaner": CLEANER, "asked_vocabulary": size}
     wanted = {name: {**about, "words_are": rule} for name, rule in rules.items()}
     folders = {name: folder / name for name in wanted}
-    if all(is_made(folders[name], own) for name, own in wanted.items()):
+    if all(is_made(folders[name], about) for name, about in wanted.items()):
         return list(folders.values()), False
     need_disk(folder, text.size)
     numbered = number_words(text.documents())
@@ -109,10 +109,10 @@ def make_corpora(text: Text, vocabulary: int | None, folder: Path, say: Say) -> 
     content = content_only(numbered)
     if not len(content.ids):
         raise UserError(f"{text.about['source']} has no content words; allowed: {CONTENT_RULE}")
-    for name, own in zip(wanted, (numbered, content), strict=True):
-        ids, words = rank(own, size)
-        say(f"writing {folders[name]}: {len(own.ends):,} documents, {len(ids):,} words")
-        write_corpus(folders[name], ids, own.ends, words, wanted[name])
+    for name, documents in zip(wanted, (numbered, content), strict=True):
+        ids, words = rank(documents, size)
+        say(f"writing {folders[name]}: {len(documents.ends):,} documents, {len(ids):,} words")
+        write_corpus(folders[name], ids, documents.ends, words, wanted[name])
         if text.licence:
             write_whole(folders[name] / "LICENCE.txt", lambda file: file.write(text.licence.encode()))
     return list(folders.values()), True

@@ -1,4 +1,4 @@
-"""Where pip's configured package indexes keep a file; nothing of a package is ever run."""
+"""Find a file in the package indexes that pip is configured for; no code of a package is ever run."""
 
 import base64
 import functools
@@ -88,8 +88,10 @@ def pip_options() -> dict[str, str]:
     found = {name.removeprefix("global."): value.strip("'\"") for name, value in pairs}
     prefix = "PIP_"
     given = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
-    own = {name.removeprefix(prefix).lower().replace("_", "-"): value for name, value in given.items()}
-    return found | own
+    from_environment = {
+        name.removeprefix(prefix).lower().replace("_", "-"): value for name, value in given.items()
+    }
+    return found | from_environment
 
 
 def ask_python(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Articles out of enwik8, the first 10^8 bytes of the English Wikipedia's dump of March 2006."""
+"""Extract articles from enwik8, the first 10^8 bytes of the English Wikipedia's dump of March 2006."""
 
 import gzip
 import hashlib

@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from topicjax.engine import costs
+from topicjax.engine.options import Options
 from topicjax.engine.plan import Group, fitted_specs, make_groups, with_earlier
 from topicjax.engine.programs import default_order
 from topicjax.engine.progress import duration, size
@@ -38,20 +39,24 @@ LESS = {
 
 
 def plan_groups(
-    experiment: Experiment, trials: Mapping[str, Trial], folder: Path, options: Any
-) -> tuple[list[Group], Any]:
-    """Return the groups of trials (given by id) that the folder lacks, and the options with lanes chosen.
+    experiment: Experiment,
+    trials: Mapping[str, Trial],
+    folder: Path,
+    options: Options,
+    devices: Sequence[Any],
+) -> tuple[list[Group], Options]:
+    """Return the groups of trials (given by id) that the folder lacks, and the options all chosen.
 
     Nothing is written: this is where a run that is too large, or for no folder, is refused.
     """
     specs = fitted_specs(experiment, trials.values())
     check_folder(folder, experiment)
-    check_specs(experiment, specs, options.devices)
+    check_specs(experiment, specs, devices)
     check_references(experiment, next(iter(trials.values())))
-    lanes = options.lanes or costs.lanes_that_fit(experiment, specs, options.devices)
-    options = replace(options, lanes=lanes, order=options.order or default_order(options.devices))
-    groups = make_groups(experiment, trials, len(options.devices), lanes, options.snapshots)
-    check_groups(groups, options.devices)
+    lanes = options.lanes or costs.lanes_that_fit(experiment, specs, devices)
+    options = replace(options, lanes=lanes, order=options.order or default_order(devices))
+    groups = make_groups(experiment, trials, len(devices), lanes, options.snapshots)
+    check_groups(groups, devices)
     groups = with_earlier(unfinished(groups, folder), trials, folder)
     check_disk(groups, folder)
     return groups, options

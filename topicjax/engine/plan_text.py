@@ -5,9 +5,10 @@ from pathlib import Path
 
 from topicjax.engine import costs
 from topicjax.engine.admission import plan_groups
+from topicjax.engine.options import Options
 from topicjax.engine.plan import Group
 from topicjax.engine.progress import counted, duration, size
-from topicjax.engine.run import Options
+from topicjax.engine.resources import Resources
 from topicjax.experiments import load_experiment
 from topicjax.store.manifest import read_manifest
 from topicjax.sweep import axes_of
@@ -17,26 +18,28 @@ from topicjax.trial import Trial
 MOST_VALUES = 8  # of an axis
 
 
-def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options) -> str:
+def plan_text(
+    named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options, resources: Resources
+) -> str:
     """Return what a run would do and cost; nothing is compiled or written."""
     experiment = load_experiment(named.experiment)
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
-    groups, options = plan_groups(experiment, by_id, folder, options)
+    groups, _ = plan_groups(experiment, by_id, folder, options, resources.devices)
     left = sum(group.num_trials for group in groups)
     lines = [f"{named.name}: {len(trials):,} trials"]
     for name, values in axes_of(named.settings, named.base, named.sweep).items():
         shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:MOST_VALUES]]
         more = ", ..." if len(values) > MOST_VALUES else ""
         lines.append(f"  {name:16} {len(values):4} values: {', '.join(shown)}{more}")
-    workers = f"{counted(options.cluster.num_workers, 'worker')} of " if options.cluster else ""
-    kind = options.devices[0].device_kind
-    lines.append(f"{len(groups)} programs on {workers}{len(options.devices)} x {kind}")
+    workers = f"{counted(resources.cluster.num_workers, 'worker')} of " if resources.cluster else ""
+    kind = resources.devices[0].device_kind
+    lines.append(f"{len(groups)} programs on {workers}{len(resources.devices)} x {kind}")
     for group in groups:
         lines.append(
             f"  {group.label}: {group.num_trials:,} trials in {len(group.chunks):,} chunks "
             f"of {group.rows_per_chunk} streams x {group.lanes} trials"
         )
-    lines += cost_lines(groups, options, folder)
+    lines += cost_lines(groups, resources, folder)
     lines += record_lines(groups)
     lines.append(f"already in {folder}: {len(trials) - left:,} trials; left: {left:,}")
     if further := sum(len(group.earlier) for group in groups):
@@ -46,18 +49,18 @@ def plan_text(named: NamedSweep, trials: Sequence[Trial], folder: Path, options:
     return "\n".join(lines)
 
 
-def cost_lines(groups: Sequence[Group], options: Options, folder: Path) -> list[str]:
+def cost_lines(groups: Sequence[Group], resources: Resources, folder: Path) -> list[str]:
     """Return the lines on memory, disk and time."""
     memory = disk = 0.0
     for group in groups:
-        memory = max(memory, costs.device_bytes(group, len(options.devices)))
+        memory = max(memory, costs.device_bytes(group, len(resources.devices)))
         disk += group.num_trials * sum(costs.disk_bytes(group).values())
-    rate, basis = step_rate(options, folder)
+    rate, basis = step_rate(resources, folder)
     steps = sum(group.trial_steps for group in groups)
     what = f"for {steps:,.0f} trial-steps (from {basis})"
     first = f"memory: about {size(memory)} per device    disk: about {size(disk)}"
-    if options.cluster is not None and groups:
-        return [first, *cluster_lines(groups, options, rate, what)]
+    if resources.cluster is not None and groups:
+        return [first, *cluster_lines(groups, resources, rate, what)]
     seconds = sum(rate(group, group.trial_steps) for group in groups)
     return [first, f"time: about {duration(seconds)} {what}", *compile_lines(groups)]
 
@@ -69,26 +72,25 @@ def record_lines(groups: Sequence[Group]) -> list[str]:
     shares = [costs.record_share(group.experiment, group.spec) for group in groups]
     worst = groups[shares.index(max(shares))]
     lines = [f"records: up to {max(shares):.0%} of the work"]
-    counted_work = costs.work(worst.experiment, worst.spec)
     if max(shares) > 0.5:
-        steps = (counted_work.record + counted_work.rare) / max(1.0, counted_work.step)
+        work = costs.work(worst.experiment, worst.spec)
         lines.append(
-            f"  a record of {worst.label} costs as much as {steps:,.0f} steps and comes every "
-            f"{worst.spec.record_every}: raise record_every, or measure some columns rarely"
+            f"  a record of {worst.label} costs {(work.record + work.rare) / work.step:,.0f} steps "
+            f"and comes every {worst.spec.record_every}: raise record_every, or measure some columns rarely"
         )
     return lines
 
 
-def step_rate(options: Options, folder: Path) -> tuple[Callable[[Group, float], float], str]:
+def step_rate(resources: Resources, folder: Path) -> tuple[Callable[[Group, float], float], str]:
     """Return the seconds of a group's trial-steps on the devices of one process, and what they are from."""
     runs = [run for run in read_manifest(folder).get("runs", []) if "trial_steps_per_second" in run]
-    devices = len(options.devices)
+    devices = len(resources.devices)
     if runs:
         rate = runs[-1]["trial_steps_per_second"]
         of_device = rate / (runs[-1].get("workers", 1) * len(runs[-1].get("devices", [1])))
-        rate_here = of_device * devices if options.cluster else rate
+        rate_here = of_device * devices if resources.cluster else rate
         return lambda group, steps: steps / rate_here, f"the {rate:,.0f} trial-steps/s of its last run"
-    rate = costs.flop_rate(options.devices[0].platform)
+    rate = costs.flop_rate(resources.devices[0].platform)
 
     def seconds(group: Group, steps: float) -> float:
         return steps * costs.step_flops(group.experiment, group.spec) / rate / devices
@@ -97,14 +99,14 @@ def step_rate(options: Options, folder: Path) -> tuple[Callable[[Group, float], 
 
 
 def cluster_lines(
-    groups: Sequence[Group], options: Options, rate: Callable[[Group, float], float], what: str
+    groups: Sequence[Group], resources: Resources, rate: Callable[[Group, float], float], what: str
 ) -> list[str]:
     """Return the lines on how long the workers of a cluster take, and what limits them."""
-    from topicjax.engine.cluster.estimate import estimate, slowed
+    from topicjax.engine.cluster.driver import estimate, slowed
 
-    assert options.cluster is not None
-    workers = options.cluster.num_workers
-    slower = slowed(workers, len(options.devices), options.cluster.address.local > 0)
+    assert resources.cluster is not None
+    workers = resources.cluster.num_workers
+    slower = slowed(workers, len(resources.devices), resources.cluster.address.local > 0)
     each = costs.expected_compile_time(groups[0].experiment.name) or 0.0
     found = estimate(groups, workers, lambda group, steps: slower * rate(group, steps), slower * each)
     compiling = f"{duration(found.compiling)} compiling" if each else "compiling, never measured here"

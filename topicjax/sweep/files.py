@@ -3,6 +3,7 @@
 import inspect
 import os
 import runpy
+import traceback
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +28,7 @@ class NamedSweep:
     base: Settings
     sweep: Sweep
     refinement: Refinement | None = None  # of the boundaries that its cells show
+    overrides: tuple[str, ...] = ()  # changes to the file, as they were typed
 
     @property
     def settings(self) -> TrialSettings:
@@ -100,5 +102,35 @@ def run_file(path: Path) -> dict[str, Any]:
     except SystemExit:
         raise UserError(f"sweep file {path} fails: it calls sys.exit; allowed: a BASE and a SWEEP") from None
     except BaseException as error:
-        said = str(error).strip().partition("\n")[0][:MOST_SAID]
-        raise UserError(f"sweep file {path} fails: {type(error).__name__}: {said}") from error
+        raise UserError(failure_sentence(error, path, failing_line(error, path))) from error
+
+
+def failure_sentence(error: BaseException, path: Path, place: str) -> str:
+    """Return the sentence for an exception of a user's code."""
+    said = error.msg if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
+    return f"sweep file {path} fails: {type(error).__name__}: {said[:MOST_SAID]} ({place or 'unknown line'})"
+
+
+def failing_line(error: BaseException, path: Path, experiment: Any = None) -> str:
+    """Return where a user's code raised an exception, as `mine.py, line 12, in update`; empty if it did not.
+
+    The user's code is the sweep file and the functions of its experiment, wherever those are defined.
+    """
+    members = vars(experiment).values() if isinstance(experiment, Experiment) else ()
+    functions = [inspect.unwrap(getattr(member, "func", member)) for member in members if callable(member)]
+    codes = {getattr(function, "__code__", None): function for function in functions}
+    raised: BaseException | None = error
+    while raised is not None:
+        if isinstance(raised, SyntaxError) and raised.filename == str(path):
+            return f"{path}, line {raised.lineno}"
+        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(raised.__traceback__)]
+        mine = [each for each in frames if each[0].co_filename == str(path)]
+        for code, line in (mine or [each for each in frames if each[0] in codes])[-1:]:
+            inside = "" if code.co_name == "<module>" else f", in {code.co_name}"
+            return f"{code.co_filename}, line {line}{inside}"
+        raised = raised.__cause__ or raised.__context__
+    for code, function in codes.items():
+        # A call with other arguments than a function takes is raised by the caller.
+        if code and isinstance(error, TypeError) and str(error).startswith(f"{function.__qualname__}() "):
+            return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+    return ""

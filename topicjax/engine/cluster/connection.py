@@ -1,6 +1,7 @@
-"""The connection to Ray: a cluster is joined, or started and ended; what is wrong is one sentence."""
+"""The connection to a Ray cluster: join or start one, hold its workers while a command runs, leave it."""
 
 import contextlib
+import importlib.util
 import logging
 import os
 import signal
@@ -8,25 +9,101 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from topicjax.engine.cluster.address import Address, check_installed
+from topicjax.engine.cluster.driver import WORKER, Dispatch, Members
+from topicjax.engine.cluster.messages import WorkerDevice
+from topicjax.engine.costs import host_memory
+from topicjax.engine.options import Address, Options
+from topicjax.engine.training import IsStopping, Trained, Training
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
 
-SETTINGS = {  # of Ray, unless the user has set them
+SETTINGS = {  # environment variables of Ray, unless the user has set them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # else workers of a cluster that is started here yield to everybody
+    "RAY_worker_niceness": "0",  # else the workers of a local cluster yield to every other process
 }
 CONNECT_SECONDS = 5.0
 NAMESPACE = "topicjax"
 TOO_BUSY = "Ray did not start within its 30 seconds; is the machine too busy?"
+NOT_INSTALLED = "--cluster needs Ray, which is not installed; install it with: make ray"
 NONE_HERE = "no Ray cluster runs on this machine; start one (docs/cluster.md), or use local:N"
 
 
+class PlannedCluster:
+    """A cluster of workers on this machine that is never started: for plans."""
+
+    def __init__(self, address: Address, devices: int | None = None) -> None:
+        """Describe its workers, with `devices` devices each."""
+        self.address, self.num_devices = address, devices or 1
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers it would have."""
+        return self.address.local
+
+    @property
+    def devices(self) -> list[WorkerDevice]:
+        """The devices that one worker would have."""
+        memory = host_memory() // (self.num_workers * self.num_devices)
+        return [WorkerDevice("cpu", "cpu", memory)] * self.num_devices
+
+
+class Cluster:
+    """A cluster whose workers are ours inside a `with` block."""
+
+    def __init__(self, address: Address, devices: int | None = None, maker: tuple[str, str] = WORKER) -> None:
+        """Describe the cluster; a worker gets `devices` devices, by default one if local, else what suits."""
+        self.address, self.maker = address, maker
+        self.asked = devices or (1 if address.local else None)
+        self.last: Dispatch | None = None
+
+    def __enter__(self) -> Self:
+        """Join or start the cluster and wait for its workers, or raise a UserError."""
+        connect(self.address, self.address.local * (self.asked or 1))
+        try:
+            self.members = Members(self.asked, self.maker)
+            self.members.gather()
+        except BaseException:
+            disconnect()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """End the workers."""
+        disconnect()
+
+    @property
+    def devices(self) -> list[WorkerDevice]:
+        """The devices of one worker: chunks are shaped for them."""
+        return self.members.devices
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are now."""
+        return len(self.members.ready)
+
+    def train(self, training: Training, is_stopping: IsStopping, options: Options) -> Trained:
+        """Yield the chunks of all groups as they are trained, in any order."""
+        self.last = Dispatch(self.members, training, options)
+        try:
+            yield from self.last.run(is_stopping)
+        finally:
+            training.manifest.add(repeated_chunks=self.last.lost)
+
+
+def check_installed() -> None:
+    """Raise a UserError if Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError(NOT_INSTALLED)
+
+
 def connect(address: Address, num_cpus: int) -> None:
-    """Join the cluster at an address, or start one with so many CPUs here, or raise a UserError."""
+    """Join the cluster at an address, or start one with `num_cpus` here, or raise a UserError."""
     check_installed()
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -49,14 +126,14 @@ def connect(address: Address, num_cpus: int) -> None:
 
 
 def reason(address: Address, error: Exception) -> str:
-    """Return why Ray cannot be used, in a sentence."""
+    """Return why Ray cannot be used."""
     if address.text == "auto" and isinstance(error, ConnectionError):
         return NONE_HERE
     return TOO_BUSY if "timed out during startup" in str(error) else first_line(error)
 
 
 def disconnect() -> None:
-    """Leave the cluster: workers of ours end, and so does all of a cluster that was started here."""
+    """Leave the cluster: our workers end, and so does a cluster that was started here."""
     import ray
 
     with quiet(), kept_signals():
@@ -64,7 +141,7 @@ def disconnect() -> None:
 
 
 def check_reachable(address: Address) -> None:
-    """Raise a UserError if nothing answers there: Ray would try for long."""
+    """Raise a UserError if nothing answers at the address: Ray itself would try for minutes."""
     try:
         socket.create_connection((address.host, address.port), CONNECT_SECONDS).close()
     except OSError as error:
@@ -75,13 +152,13 @@ def check_reachable(address: Address) -> None:
 
 
 def silence(ray: Any) -> None:
-    """Keep Ray from printing pages between our lines when a node dies: we say so ourselves."""
+    """Stop Ray from printing pages between our lines when a node dies; the driver reports it."""
     ray._private.worker.print_to_stdstream = lambda *arguments, **options: None
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep warnings of Ray's own code from our user."""
+    """Hide warnings from Ray's own code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -89,7 +166,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_signals() -> Iterator[None]:
-    """Put back the handler of SIGTERM, which Ray replaces."""
+    """Restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,19 +1,20 @@
-"""What a driver and its workers tell each other."""
+"""Messages between the driver of a run and the workers of its cluster.  Nothing here imports jax."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from topicjax.engine.chunk import Chunk, Start
+from topicjax.engine.options import Options
 from topicjax.engine.plan import Group
+from topicjax.engine.training import ReferencesOf
 from topicjax.trial import Trial
 
-Lines = Mapping[str, Mapping[str, float]]  # reference losses by trial
 Kind = Literal["begun", "waits", "trained", "saved", "said", "stopped", "failed", "memory", "refused"]
 
 
 class WorkerDevice(NamedTuple):
-    """A device of a worker, as far as planning needs to know it."""
+    """A device of a worker, described for planning."""
 
     platform: str
     device_kind: str
@@ -25,26 +26,25 @@ class WorkerDevice(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A chunk to train, with all that its training needs."""
+    """A chunk to train, with everything that its training needs."""
 
     number: int
     program: int
-    first_program: int  # of this run: a worker forgets those before
+    first_program: int  # of this run: a worker drops the programs of earlier runs
     group: Group | None  # without its streams; None: the worker has the program
-    order: str
+    options: Options
     chunk: Chunk
     start: Start
     trials: Mapping[str, Trial]  # of the chunk, if they may be decided; else none
-    lines: Lines | None  # None: not known yet
-    save_seconds: float
+    references: ReferencesOf | None  # None: not known yet
 
 
 @dataclass
 class Orders:
-    """What a driver wants of a worker."""
+    """What the driver sends to a worker."""
 
     tasks: list[Task] = field(default_factory=list)
-    lines: dict[int, Lines] = field(default_factory=dict)  # by task
+    references: dict[int, ReferencesOf] = field(default_factory=dict)  # by task
     stop: bool = False  # save what is being trained, and end
 
 
@@ -58,7 +58,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Report:
-    """What has happened on a worker since it was last asked."""
+    """What happened on a worker since its last report."""
 
     events: list[Event] = field(default_factory=list)
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)  # by task: trial-steps done, spared
@@ -66,7 +66,7 @@ class Report:
 
 
 class Lost(NamedTuple):
-    """A worker that is gone."""
+    """A worker that died."""
 
     reason: str
     had_no_memory: bool

@@ -1,6 +1,6 @@
-"""A worker: owns its devices, keeps its programs, and trains one chunk after another.
+"""A worker of a cluster: it owns its devices, keeps its compiled programs and trains chunk after chunk.
 
-Training has a thread of its own, so that the driver is answered at once.
+Training runs in a thread of its own, so that the driver gets its answers at once.
 """
 
 import contextlib
@@ -15,41 +15,42 @@ import jax
 
 from topicjax.engine import costs
 from topicjax.engine.chunk import Callbacks, Interrupted, train_chunk
-from topicjax.engine.cluster.messages import Event, Kind, Lines, Orders, Report, Task
-from topicjax.engine.layout import DEVICES_FLAG, DEVICES_VARIABLE
+from topicjax.engine.cluster.messages import Event, Kind, Orders, Report, Task
+from topicjax.engine.options import DEVICES_FLAG, DEVICES_VARIABLE
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, device_mesh
-from topicjax.engine.run import decider, use_all_cores
+from topicjax.engine.resources import use_all_cores
+from topicjax.engine.training import ReferencesOf, decider
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
 
-REPORT_SECONDS = 1.0  # a driver hears of a worker at least so often
+REPORT_SECONDS = 1.0  # at most, from one report to the next
 NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
-QUIET = ("begun", "said")  # can wait for the next report
+QUIET = ("begun", "said")  # events that can wait for the next report
 
 
 class Worker:
     """Trains chunks on the devices of its process."""
 
     def __init__(self, num_devices: int, on_cores: bool) -> None:
-        """Start jax with so many devices, of any kind or CPU cores, and wait for tasks."""
-        own = start_jax(num_devices, on_cores)
-        memory = costs.device_memory(own)
-        self.devices = [(device.platform, device.device_kind, memory) for device in own]
-        self._mesh = device_mesh(own)
+        """Start jax with `num_devices` accelerators or CPU cores, and wait for tasks."""
+        devices = start_jax(num_devices, on_cores)
+        memory = costs.device_memory(devices)
+        self.devices = [(device.platform, device.device_kind, memory) for device in devices]
+        self._mesh = device_mesh(devices)
         self._groups: dict[int, Group] = {}
         self._programs: dict[int, Programs] = {}
         self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._report, self._is_stopping = Report(), False
-        self._lines: dict[int, Lines] = {}
+        self._references: dict[int, ReferencesOf] = {}
         threading.Thread(target=self._work, daemon=True).start()
 
     def exchange(self, orders: Orders) -> Report:
-        """Take orders; return what has happened, as soon as it matters or after a second."""
+        """Take orders; return a report as soon as something important happens, or after a second."""
         with self._changed:
             self._is_stopping |= orders.stop
-            self._lines |= orders.lines
+            self._references |= orders.references
             self._changed.notify_all()
         for task in orders.tasks:
             if task.group is not None:
@@ -73,7 +74,7 @@ class Worker:
             self._attempt(self._tasks.get())
 
     def _attempt(self, task: Task) -> None:
-        """Train a chunk; whatever comes of it, the driver is told."""
+        """Train a chunk and report the result, whatever it is."""
         try:
             if self._is_stopping:
                 raise Interrupted
@@ -89,10 +90,13 @@ class Worker:
             self._tell(task, "memory" if is_memory else "failed", described(error))
 
     def _train(self, task: Task) -> None:
-        self._programs = {key: own for key, own in self._programs.items() if key >= task.first_program}
+        self._programs = {
+            number: programs for number, programs in self._programs.items() if number >= task.first_program
+        }
         if task.program not in self._programs:
             group = self._groups[task.program]
-            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, task.order)
+            order = task.options.order
+            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, order)
         programs, chunk = self._programs[task.program], task.chunk
         self._tell(task, "begun")
         train_chunk(programs, chunk, task.start, self._callbacks(task, programs))
@@ -100,7 +104,7 @@ class Worker:
         self._tell(task, "trained", chunk)
 
     def _callbacks(self, task: Task, programs: Programs) -> Callbacks:
-        def lines() -> Lines:
+        def references() -> ReferencesOf:
             if self._known(task) is None:
                 self._tell(task, "waits")
             with self._changed:
@@ -117,15 +121,15 @@ class Worker:
                 return self._is_stopping
 
         return Callbacks(
-            task.save_seconds,
-            decider(programs.group.experiment, task.trials, lines),
+            task.options.save_every,
+            decider(programs.group.experiment, task.trials, references),
             on_segment,
             lambda saved: self._tell(task, "saved", saved),
             lambda text: self._tell(task, "said", text),
         )
 
-    def _known(self, task: Task) -> Lines | None:
-        return self._lines.get(task.number) if task.lines is None else task.lines
+    def _known(self, task: Task) -> ReferencesOf | None:
+        return self._references.get(task.number) if task.references is None else task.references
 
     def _add_compile_time(self, seconds: float) -> None:
         with self._changed:
@@ -133,7 +137,7 @@ class Worker:
 
 
 def start_jax(num_devices: int, on_cores: bool) -> list[Any]:
-    """Return the devices of this process, CPU cores or accelerators; jax has not started before."""
+    """Start jax and return the devices of this process, CPU cores or accelerators."""
     if not on_cores:
         use_all_cores(1)
         return jax.local_devices()[:num_devices]
@@ -141,7 +145,7 @@ def start_jax(num_devices: int, on_cores: bool) -> list[Any]:
     os.environ["XLA_FLAGS"] = DEVICES_FLAG.sub("", os.environ.get("XLA_FLAGS", ""))
     for variable in ("NPROC", "PJRT_NPROC"):
         os.environ.pop(variable, None)
-    with contextlib.suppress(RuntimeError):  # it has started: in a test
+    with contextlib.suppress(RuntimeError):  # jax has started already: in a test
         jax.config.update("jax_platforms", "cpu")
     use_all_cores(num_devices)
     return jax.local_devices()[:num_devices]

@@ -1,4 +1,7 @@
-"""What a worker answers first.  It is sent by value: a worker with another topicjax, or none, can say so."""
+"""Handshake actor, pickled by value so that a node with another topicjax, or none, can report its versions.
+
+Nothing here may import topicjax at the top: the module has to load on a node that lacks it.
+"""
 
 import importlib
 import importlib.metadata
@@ -9,11 +12,11 @@ import zlib
 from typing import Any
 
 PACKAGES = ("topicjax", "jax", "jaxlib", "numpy")
-CODE = ("*.py", "engine/**/*.py", "experiments/**/*.py")  # what numbers depend on, below topicjax/
+CODE = ("*.py", "engine/**/*.py", "experiments/**/*.py")  # below topicjax/: what numbers depend on
 
 
-class Door:
-    """The actor of a worker: says what is installed, then becomes the worker that a driver asks for."""
+class Handshake:
+    """The actor of a worker: reports what is installed, then holds the worker that the driver asks for."""
 
     def versions(self) -> dict[str, str]:
         """Return what must be the same on the driver and on its workers."""
@@ -36,10 +39,10 @@ class Door:
         return f"{crc:08x}"
 
     def open(self, module: str, name: str, num_devices: int, on_cores: bool) -> list[tuple[str, str, int]]:
-        """Become a worker with so many devices; return platform, kind and memory of each."""
+        """Make a worker with `num_devices` devices; return platform, kind and memory of each."""
         self.worker = getattr(importlib.import_module(module), name)(num_devices, on_cores)
         return self.worker.devices
 
     def exchange(self, orders: Any) -> Any:
-        """Give orders to the worker, and return what has happened there."""
+        """Pass orders to the worker and return its report."""
         return self.worker.exchange(orders)

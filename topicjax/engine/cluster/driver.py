@@ -1,0 +1,614 @@
+"""The driver of a run on a cluster: it keeps workers, sends them chunks and collects what they trained.
+
+`Jobs` are the chunks that wait, `Members` the workers, `Dispatch` the loop of one run; `estimate` says how
+long a run would take, and what limits it.
+"""
+
+import heapq
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from topicjax.engine import costs
+from topicjax.engine.chunk import Chunk, Interrupted, prepare
+from topicjax.engine.cluster import handshake
+from topicjax.engine.cluster.messages import Event, Lost, Orders, Report, Task, WorkerDevice
+from topicjax.engine.options import Options
+from topicjax.engine.plan import Group, StreamRow
+from topicjax.engine.progress import counted
+from topicjax.engine.training import Failure, IsStopping, Trained, Training
+from topicjax.errors import UserError
+from topicjax.store.files import first_line
+
+WORKER = ("topicjax.engine.cluster.worker", "Worker")  # made on the nodes; the driver never imports it
+MOST_LOSSES = 4  # workers lost while training one chunk, after which the chunk is given up ...
+SMALLER_FROM = 2  # ... and from which on it is tried in halves, in case memory was short
+NUMBERS = itertools.count()
+
+LOOK_SECONDS = 2.0  # from one look for new nodes to the next
+MOST_CORES = 8  # per worker, unless asked for: chunks stay small enough to be lost, and to be spread
+MOST_STARTS = 3  # of workers on a node that never became ready
+START_SECONDS = 300.0  # for the first worker
+PATIENCE = 10.0  # for the others, once one is ready
+LOW_MEMORY = "running low on memory"  # what Ray says when it kills a worker for that
+NODE_DIED = "its node has died"
+
+POLL_SECONDS = 0.2
+STOP_SECONDS = 30.0  # for a worker to finish its segment after Ctrl-C
+SAVED_AT_ONCE = 4  # workers that may save as often as they are asked to
+MOST_WAITING = 16  # writes that may be pending before workers have to wait
+
+# From `topicjax bench --cluster` on 2 cores; writing is set to what its 64 workers reached.  The driver does
+# all of it, one chunk after another.
+DISPATCH_SECONDS = 0.003  # to prepare and send one chunk
+RETURN_RATE = 1.0e9  # bytes per second from a worker to the driver: assumed, a network may have less
+WRITE_SECONDS = 0.02  # to write one chunk, however small ...
+WRITE_RATE = 8.0e7  # ... plus its bytes at this rate
+IDLE = 0.3  # share of the workers' time without work that is worth a word
+MOSTLY = 0.5
+
+
+@dataclass
+class Job:
+    """A chunk that is to be trained."""
+
+    number: int
+    program: int
+    rows: tuple[StreamRow, ...]
+    losses: int = 0  # workers that died while training it, though their node was alive
+    lacks_references: bool = False  # its worker does not know the reference losses yet
+    steps: float = 0.0  # trial-steps done ...
+    spared: float = 0.0  # ... and not needed, since it was last saved
+
+    @property
+    def name(self) -> str:
+        """The name of the chunk's files."""
+        return Chunk(self.rows).name
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """Its trials."""
+        return Chunk(self.rows).trial_ids
+
+
+class Jobs:
+    """The chunks of a run that wait for a worker, by program."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.programs: dict[int, Group] = {next(NUMBERS): group for group in groups}
+        self.first_program = min(self.programs, default=0)
+        self.waiting: list[Job] = [
+            Job(next(NUMBERS), program, rows)
+            for program, group in self.programs.items()
+            for rows in group.chunks
+        ]
+        self._smaller: dict[int, int] = {}  # by program: the program of its halved chunks
+
+    def group(self, job: Job) -> Group:
+        """Return the group of a chunk."""
+        return self.programs[job.program]
+
+    def take(self, has: set[int], others: Iterable[set[int]]) -> Job:
+        """Return the next chunk for a worker, given the programs that it and the other workers have.
+
+        A chunk whose program it has compiled, if there is one; else of the program that the fewest have.
+        """
+        mine = [job for job in self.waiting if job.program in has]
+        if not mine:
+            all_programs = [program for programs in others for program in programs]
+            fewest = min(self.waiting, key=lambda job: all_programs.count(job.program)).program
+            mine = [job for job in self.waiting if job.program == fewest]
+        self.waiting.remove(mine[0])
+        return mine[0]
+
+    def give_back(self, job: Job) -> None:
+        """Put a chunk back, in front of the others."""
+        self.waiting.insert(0, job)
+
+    def halve(self, job: Job, num_devices: int) -> bool:
+        """Put the trials of a chunk back in smaller chunks; return False if it cannot be made smaller."""
+        group = self.group(job)
+        if group.lanes == 1 and group.rows_per_chunk == num_devices:
+            return False
+        if job.program not in self._smaller:
+            lanes, rows = -(-group.lanes // 2), group.rows_per_chunk
+            if group.lanes == 1:
+                rows = num_devices * -(-rows // num_devices // 2)
+            self._smaller[job.program] = next(NUMBERS)
+            self.programs[self._smaller[job.program]] = replace(group, lanes=lanes, rows_per_chunk=rows)
+        program = self._smaller[job.program]
+        smaller = self.programs[program]
+        rows = [row for whole in job.rows for row in whole.cut(smaller.lanes)]
+        for first in range(0, len(rows), smaller.rows_per_chunk):
+            piece = tuple(rows[first : first + smaller.rows_per_chunk])
+            self.give_back(Job(next(NUMBERS), program, piece, job.losses))
+        return True
+
+
+class Share(NamedTuple):
+    """The resources of a node that one worker takes."""
+
+    resource: str  # Ray's name: CPU, GPU, TPU
+    devices: int
+    request: dict[str, Any]  # the same as options of a Ray actor
+
+    @property
+    def on_cores(self) -> bool:
+        """Whether its devices are CPU cores."""
+        return self.resource == "CPU"
+
+
+def share_of(nodes: Sequence[dict[str, Any]], asked: int | None) -> Share:
+    """Return what a worker takes: one GPU, the TPUs of a host, or the cores of the smallest node."""
+    counts = {
+        name: [int(node["Resources"].get(name, 0)) for node in nodes if node["Resources"].get(name, 0) >= 1]
+        for name in ("GPU", "TPU", "CPU")
+    }
+    if counts["GPU"]:
+        return Share("GPU", asked or 1, {"num_gpus": asked or 1, "num_cpus": 1})
+    if counts["TPU"]:
+        count = asked or min(counts["TPU"])
+        return Share("TPU", count, {"resources": {"TPU": count}, "num_cpus": 1})
+    if not counts["CPU"]:
+        raise UserError(
+            "the cluster has no CPUs, GPUs or TPUs for workers; add nodes (ray start --address=...)"
+        )
+    count = asked or min(MOST_CORES, *counts["CPU"])
+    if max(counts["CPU"]) < count:
+        raise UserError(
+            f"--devices is {count}; allowed: 1 to {max(counts['CPU'])}, the CPUs of the largest node"
+        )
+    return Share("CPU", count, {"num_cpus": count})
+
+
+@dataclass
+class Member:
+    """A worker, seen from the driver."""
+
+    actor: Any
+    node: str
+    host: str
+    call: Any = None  # the pending call
+    stage: str = "greeting"  # then opening, then ready
+    orders: Orders = field(default_factory=Orders)  # for the next call
+    jobs: list[Job] = field(default_factory=list)  # sent to it; the first is being trained
+    programs: set[int] = field(default_factory=set)  # compiled there, or about to be
+    steps: float = 0.0
+    seconds: float = 0.0  # busy, without compiling
+    called: float = 0.0  # when the last orders were sent
+    sent: list[int] = field(default_factory=list)  # the tasks of the last orders
+
+    @property
+    def rate(self) -> float:
+        """Trial-steps per second."""
+        return self.steps / self.seconds if self.seconds > 0 else 0.0
+
+
+class Members:
+    """All workers of a cluster that this driver is connected to."""
+
+    def __init__(self, asked: int | None, maker: tuple[str, str] = WORKER) -> None:
+        """Look at the nodes of the cluster; a worker gets `asked` devices, or what suits the nodes."""
+        import ray
+        from ray import cloudpickle
+
+        self.ray: Any = ray
+        self.maker, self.all = maker, list[Member]()
+        cloudpickle.register_pickle_by_value(handshake)
+        self.actor_class = self.ray.remote(handshake.Handshake)
+        self.versions = handshake.Handshake().versions()
+        self.share = share_of(self._nodes(), asked)
+        self.devices: list[WorkerDevice] = []  # of one worker
+        self.say: Callable[[str], None] = lambda text: None
+        self._looked = 0.0
+        self._starts: dict[str, int] = {}  # by node, since one of its workers was ready
+        self._refused: set[str] = set()  # nodes whose workers cannot be used
+
+    @property
+    def ready(self) -> list[Member]:
+        """The workers that can be given orders."""
+        return [member for member in self.all if member.stage == "ready"]
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self.ray.nodes() if node["Alive"]]
+
+    def recruit(self) -> None:
+        """Start workers wherever there is room: on new nodes, and in place of lost ones."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
+
+        for node in self._nodes():
+            name = node["NodeID"]
+            there = sum(member.node == name for member in self.all)
+            room = int(node["Resources"].get(self.share.resource, 0) // self.share.devices)
+            for _ in range(room - there if name not in self._refused else 0):
+                self._starts[name] = self._starts.get(name, 0) + 1
+                place = OnNode(name, soft=False)
+                actor = self.actor_class.options(**self.share.request, scheduling_strategy=place).remote()
+                member = Member(actor, name, node["NodeManagerHostname"])
+                member.call = actor.versions.remote()
+                self.all.append(member)
+        self._looked = time.monotonic()
+
+    def gather(self, patience: float = PATIENCE) -> None:
+        """Wait for the workers that start now; raise a UserError if none can be used.
+
+        Once one is ready, wait `patience` seconds for the others.
+        """
+        begun = first = time.monotonic()
+        while not self.ready or (len(self.ready) < len(self.all) and time.monotonic() - first < patience):
+            self.recruit()
+            self.listen(0.5)
+            first = first if self.ready else time.monotonic()
+            if time.monotonic() - begun > START_SECONDS:
+                raise UserError(
+                    f"no worker of the cluster was ready within {START_SECONDS:.0f} s; are its "
+                    f"{self.share.resource}s taken by others? (ray status)"
+                )
+
+    def order(self, member: Member) -> None:
+        """Send a worker its orders, unless it has yet to answer the last ones."""
+        if member.call is None and (member.jobs or member.orders.tasks):
+            member.sent, member.called = [task.number for task in member.orders.tasks], time.monotonic()
+            member.call, member.orders = member.actor.exchange.remote(member.orders), Orders()
+
+    def listen(self, seconds: float) -> list[tuple[Member, Report | Lost]]:
+        """Return what workers report and which are lost; wait up to `seconds` for the first."""
+        asked = {member.call: member for member in self.all if member.call is not None}
+        if not asked:
+            time.sleep(seconds)
+            return []
+        some, others = self.ray.wait(list(asked), timeout=seconds)
+        more, _ = self.ray.wait(others, num_returns=len(others), timeout=0) if others else ([], [])
+        heard = [(asked[call], self._answer(asked[call])) for call in [*some, *more]]
+        return [(member, answer) for member, answer in heard if answer is not None]
+
+    def _answer(self, member: Member) -> Report | Lost | None:
+        """Return the report of a worker, or its loss; None if the answer was part of its start."""
+        call, member.call = member.call, None
+        try:
+            answer = self.ray.get(call)
+            if member.stage == "ready":
+                member.seconds += time.monotonic() - member.called - answer.compile_seconds
+                member.steps += sum(done for done, _ in answer.steps.values())
+                return answer
+            self._welcome(member, answer)
+        except self.ray.exceptions.RayTaskError as error:
+            why = f"{type(error.cause).__name__}: {first_line(error.cause)}"
+            if member.stage == "ready":  # the orders cannot be unpickled: a module of the user's is missing
+                member.programs = set()  # to be sent again
+                return Report([Event(task, "failed", why) for task in member.sent])
+            self._refuse(member, f"cannot start ({why})")
+        except self.ray.exceptions.RayError as error:
+            return self._lose(member, error)
+        return None
+
+    def _welcome(self, member: Member, answer: Any) -> None:
+        """Check the versions of a new worker, then its devices; after that it is ready."""
+        if member.stage == "greeting":
+            differ = [name for name, version in self.versions.items() if answer.get(name) != version]
+            if differ:
+                name = differ[0]
+                return self._refuse(
+                    member,
+                    f"has {name} {answer.get(name)} and this machine {self.versions[name]}; install the "
+                    "same on both",
+                )
+            member.stage = "opening"
+            member.call = member.actor.open.remote(*self.maker, self.share.devices, self.share.on_cores)
+            return None
+        room = sum(other.node == member.node for other in self.all) if self.share.on_cores else 1
+        devices = [WorkerDevice(platform, kind, memory // room) for platform, kind, memory in answer]
+        kinds = [device[:2] for device in self.devices or devices]
+        if [device[:2] for device in devices] != kinds:
+            kind = devices[0].device_kind
+            return self._refuse(member, f"has {len(devices)} x {kind}, unlike the others")
+        least = min(device.memory for device in [*devices, *self.devices])
+        self.devices = [device._replace(memory=least) for device in devices]
+        member.stage, self._starts[member.node] = "ready", 0
+        return None
+
+    def _refuse(self, member: Member, why: str) -> None:
+        """Start no more workers on a node; raise a UserError if there is no other worker yet."""
+        self._refused.add(member.node)
+        self._drop(member)
+        if not self.devices:
+            raise UserError(f"the worker on {member.host} {why}")
+        self.say(f"the worker on {member.host} {why}: that machine gets no work")
+
+    def _lose(self, member: Member, error: Exception) -> Lost:
+        """Return why a worker died, and free its place for another."""
+        self._drop(member)
+        text = str(error)
+        alive = {node["NodeID"] for node in self._nodes()}
+        if self._starts.get(member.node, 0) >= MOST_STARTS:
+            self._refused.add(member.node)
+            self.say(f"workers on {member.host} end before they begin: that machine gets no work")
+        is_memory = isinstance(error, self.ray.exceptions.OutOfMemoryError) or LOW_MEMORY in text
+        return Lost(first_line(error), is_memory, NODE_DIED in text or member.node not in alive)
+
+    def _drop(self, member: Member) -> None:
+        self.all.remove(member)
+        self.ray.kill(member.actor)
+
+
+class Dispatch:
+    """One run: which chunks wait, which are being trained where, which were lost."""
+
+    def __init__(self, members: Members, training: Training, options: Options) -> None:
+        self.members, self.training, self.options = members, training, options
+        self.jobs = Jobs(training.groups)
+        self.running: dict[int, Job] = {}
+        self.begun: Counter[str] = Counter()  # chunks by name
+        self.done: Counter[str] = Counter()  # chunks by node
+        self.lost: list[str] = []  # names of chunks whose worker was lost
+        self.announced: set[int] = set()  # programs
+        members.say = training.progress.say
+
+    def run(self, is_stopping: IsStopping) -> Trained:
+        """Yield chunks as they are trained; if asked to stop, save the others and raise Interrupted."""
+        yield from self._decided()
+        while self.jobs.waiting or self.running:
+            if is_stopping():
+                yield from self._stop()
+                raise Interrupted
+            self.members.recruit()
+            self._assign()
+            self._send_references()
+            yield from self._listen()
+            self.training.settle(MOST_WAITING)
+
+    def _decided(self) -> Trained:
+        """Yield the chunks that shorter trainings have decided: nothing is left to train."""
+        for job in list(self.jobs.waiting):
+            group = self.jobs.group(job)
+            if group.start(job.trial_ids[0]) == group.spec.steps:
+                self.jobs.waiting.remove(job)
+                chunk = Chunk(job.rows)
+                prepare(chunk, group, self.training.writer)
+                yield group, chunk
+
+    def _assign(self) -> None:
+        """Send every idle worker a chunk, and each worker a second one while there are plenty."""
+        ready = self.members.ready
+        for depth in (1, 2):
+            for member in sorted(ready, key=lambda member: len(member.jobs)):
+                is_plenty = depth == 1 or len(self.jobs.waiting) > len(ready)
+                if self.jobs.waiting and is_plenty and len(member.jobs) < depth:
+                    others = (other.programs for other in ready if other is not member)
+                    self._send(member, self.jobs.take(member.programs, others))
+        for member in ready:
+            self.members.order(member)
+
+    def _send(self, member: Member, job: Job) -> None:
+        training, group, chunk = self.training, self.jobs.group(job), Chunk(job.rows)
+        may_stop = group.experiment.may_stop(group.spec)
+        known = training.references_of(chunk) if may_stop else {}
+        job.lacks_references = known is None
+        # One driver writes the states of all workers: the more there are, the less often each saves.
+        seldom = max(1.0, len(self.members.ready) / SAVED_AT_ONCE)
+        task = Task(
+            number=job.number,
+            program=job.program,
+            first_program=self.jobs.first_program,
+            group=None if job.program in member.programs else replace(group, streams=()),
+            options=replace(self.options, save_every=seldom * self.options.save_every),
+            start=prepare(chunk, group, training.writer),
+            chunk=chunk,
+            trials={i: training.trials[i] for i in job.trial_ids} if may_stop else {},
+            references=known,
+        )
+        member.programs.add(job.program)
+        member.jobs.append(job)
+        member.orders.tasks.append(task)
+        self.running[job.number] = job
+        if job.program not in self.announced:
+            self.announced.add(job.program)
+            training.progress.programs = len(self.jobs.programs)
+            training.progress.begin_program(group.label)
+
+    def _send_references(self) -> None:
+        """Send reference losses to the workers that wait for them, once they are known."""
+        for member in self.members.ready:
+            for job in (job for job in member.jobs if job.lacks_references):
+                known = self.training.references_of(Chunk(job.rows))
+                if known is not None:
+                    member.orders.references[job.number], job.lacks_references = known, False
+                elif not self.training.manifest.references.is_busy:
+                    raise Interrupted  # they are no longer being computed
+
+    def _listen(self) -> Trained:
+        for member, answer in self.members.listen(POLL_SECONDS):
+            if isinstance(answer, Lost):
+                self._lose(member, answer)
+                continue
+            self._count(member, answer)
+            for event in answer.events:
+                yield from self._handle(member, event)
+        self.training.progress.workers = self.described()
+
+    def _count(self, member: Member, report: Report) -> None:
+        """Count what a worker has done since its last report."""
+        progress = self.training.progress
+        if report.compile_seconds:
+            progress.add_compile_time(report.compile_seconds / max(1, len(self.members.ready)))
+        for number, (steps, spared) in report.steps.items():
+            job = self.running.get(number)
+            if job is not None:
+                job.steps, job.spared = job.steps + steps, job.spared + spared
+                progress.update(steps=steps, spared=spared)
+
+    def _handle(self, member: Member, event: Event) -> Trained:
+        job = self.running[event.task]
+        group, training = self.jobs.group(job), self.training
+        if event.kind == "begun":
+            self.begun[job.name] += 1
+        elif event.kind == "waits":
+            training.manifest.references.begin()
+        elif event.kind == "said":
+            training.progress.say(event.content)
+        elif event.kind == "saved":
+            job.steps = job.spared = 0.0
+            saved = event.content
+            training.later(training.writer.save_partial, job.name, saved.payload, saved.meta)
+        elif event.kind == "refused":
+            raise UserError(event.content)
+        else:
+            self._end(member, job)
+            if event.kind == "trained":
+                event.content.rows = job.rows
+                self.done[member.node] += 1
+                yield group, event.content
+            elif event.kind == "memory":
+                self._make_smaller(job, member, event.content)
+            elif event.kind == "failed":
+                self._fail(job, f"{event.content} (on {member.host})")
+
+    def _end(self, member: Member, job: Job) -> None:
+        del self.running[job.number]
+        member.jobs.remove(job)
+
+    def _lose(self, member: Member, lost: Lost) -> None:
+        """Put the chunks of a lost worker back: only the first was being trained."""
+        for place, job in enumerate(reversed(member.jobs)):
+            self.training.progress.update(steps=-job.steps, spared=-job.spared)
+            del self.running[job.number]
+            again = replace(job, steps=0.0, spared=0.0, lacks_references=False)
+            if place < len(member.jobs) - 1:
+                self.jobs.give_back(again)
+                continue
+            self.lost.append(job.name)
+            again.losses += not (lost.with_its_node or lost.had_no_memory)
+            where = f"the worker on {member.host} is lost"
+            self.training.progress.say(
+                f"{where} ({lost.reason}): its chunk of {len(job.trial_ids)} trials again"
+            )
+            if lost.had_no_memory or SMALLER_FROM <= again.losses < MOST_LOSSES:
+                self._make_smaller(again, member, lost.reason)
+            elif again.losses >= MOST_LOSSES:
+                self._fail(again, f"{where}, {again.losses} times: {lost.reason}")
+            else:
+                self.jobs.give_back(again)
+
+    def _make_smaller(self, job: Job, member: Member, why: str) -> None:
+        """Split a chunk that may need too much memory; give it up if it cannot be split."""
+        group = self.jobs.group(job)
+        if self.jobs.halve(job, self.members.share.devices):
+            self.training.progress.say(
+                f"{group.trials_per_chunk} trials at once were too much for the worker on {member.host}: "
+                "trying half as many"
+            )
+        else:
+            self._fail(job, f"not even one trial per device fits into the memory of {member.host} ({why})")
+
+    def _fail(self, job: Job, reason: str) -> None:
+        """Give up a chunk; the others go on."""
+        label = self.jobs.group(job).label
+        self.training.failures.append(Failure(job.trial_ids, reason))
+        self.training.progress.say(f"failed: {len(job.trial_ids)} trials of {label}: {reason}")
+
+    def _stop(self) -> Trained:
+        """Ask every worker to save its state and end; yield what is finished meanwhile."""
+        until = time.monotonic() + STOP_SECONDS
+        for member in self.members.ready:
+            member.orders.stop = True
+        while self.running and time.monotonic() < until:
+            for member in self.members.ready:
+                self.members.order(member)
+            yield from self._listen()
+
+    @property
+    def programs(self) -> list[set[int]]:
+        """The programs of this run that each worker has compiled."""
+        return [member.programs & self.jobs.programs.keys() for member in self.members.ready]
+
+    def described(self) -> str:
+        """Return the number of workers, their rates and the chunks lost, for the progress line."""
+        rates = sorted(member.rate for member in self.members.ready)
+        parts = [counted(len(rates), "worker")]
+        if rates and rates[-1]:
+            span = f"{rates[0]:,.0f}" if rates[0] == rates[-1] else f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
+            parts.append(f"{span} each")
+        if self.lost:
+            parts.append(f"{counted(len(self.lost), 'chunk')} lost and repeated")
+        return ", ".join(parts)
+
+
+class Estimate(NamedTuple):
+    """Seconds of a run and of its parts, and which part limits it."""
+
+    seconds: float
+    training: float  # on the busiest worker
+    compiling: float  # on the same worker
+    dispatch: float  # by the driver, while the workers train
+    writing: float  # by the driver
+    limit: str
+
+
+def estimate(
+    groups: Sequence[Group],
+    num_workers: int,
+    chunk_seconds: Callable[[Group, float], float],
+    compile_seconds: float,
+) -> Estimate:
+    """Estimate a run on `num_workers`, given the seconds of a group's trial-steps on one of them."""
+    jobs = Jobs(groups)
+    count = len(jobs.waiting)
+    dispatch, writing = driver_seconds(jobs)
+    training, compiling = [0.0] * num_workers, [0.0] * num_workers
+    programs: list[set[int]] = [set() for _ in range(num_workers)]
+    free = [(0.0, worker) for worker in range(num_workers)]
+    while jobs.waiting:
+        now, worker = heapq.heappop(free)
+        others = (compiled for other, compiled in enumerate(programs) if other != worker)
+        job = jobs.take(programs[worker], others)
+        group = jobs.group(job)
+        steps = sum(group.spec.steps - group.start(trial_id) for trial_id in job.trial_ids)
+        seconds = chunk_seconds(group, steps)
+        new = 0.0 if job.program in programs[worker] else compile_seconds
+        programs[worker].add(job.program)
+        training[worker], compiling[worker] = training[worker] + seconds, compiling[worker] + new
+        heapq.heappush(free, (now + seconds + new, worker))
+    busy = [a + b for a, b in zip(training, compiling, strict=True)]
+    longest = max(busy)
+    last = busy.index(longest)
+    is_idle = sum(busy) < (1 - IDLE) * longest * num_workers
+    limit = limiting(longest, compiling[last], dispatch, writing, count if is_idle else 0, num_workers)
+    seconds = max(longest, dispatch + writing)
+    return Estimate(seconds, training[last], compiling[last], dispatch, writing, limit)
+
+
+def limiting(
+    longest: float, compiling: float, dispatch: float, writing: float, too_few: int, num_workers: int
+) -> str:
+    """Return what limits a run on a cluster, in words."""
+    if dispatch + writing > longest > 0:
+        return "dispatch of chunks" if dispatch > writing else "writing, by the one process that does it"
+    if compiling > MOSTLY * longest:
+        return "compiling, on every worker for itself"
+    if too_few:
+        return (
+            f"too few chunks, {too_few:,} for {num_workers:,} workers: a smaller --lanes makes more of them"
+        )
+    return "training"
+
+
+def driver_seconds(jobs: Jobs) -> tuple[float, float]:
+    """Return the driver's seconds to send all chunks and fetch their results, and to write them."""
+    dispatch = writing = 0.0
+    for job in jobs.waiting:
+        size = len(job.trial_ids) * sum(costs.disk_bytes(jobs.group(job)).values())
+        dispatch += DISPATCH_SECONDS + size / RETURN_RATE
+        writing += WRITE_SECONDS + size / WRITE_RATE
+    return dispatch, writing
+
+
+def slowed(num_workers: int, num_devices: int, is_local: bool) -> float:
+    """Return by what factor sharing the cores of this machine slows its workers; 1 if there are enough."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1.0, num_workers * num_devices / cores) if is_local else 1.0

@@ -1,0 +1,275 @@
+"""How to train a sweep, as opposed to what: every option of a run, declared once.
+
+A field of `Options` is a flag of `topicjax plan` and `topicjax run`, an argument of `topicjax.sweep`, a key
+of the run's entry in manifest.json (unless `unrecorded` says why not), and known to the workers of a cluster,
+which receive the whole object.  Nothing here imports jax.
+"""
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+
+from topicjax.errors import UserError, shown, unknown_name
+
+ORDERS = ("lane", "together")
+MAX_LOCAL = 1024
+ADDRESSES = re.compile(
+    r"auto|local:(?P<count>[0-9]{1,9})|(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>[0-9]{1,5})"
+)
+DEVICES_VARIABLE = "JAX_NUM_CPU_DEVICES"
+DEVICES_FLAG = re.compile(r"--xla_force_host_platform_device_count=(\S*)")
+MAX_DEVICES = 4096
+MAX_NAME, MAX_PATH = 255, 4095  # bytes, in most file systems
+
+
+class Address(NamedTuple):
+    """Where the workers of a cluster are."""
+
+    text: str
+    local: int = 0  # workers of a cluster that is started here and ends with the run; 0: join one that runs
+    host: str = ""
+    port: int = 0
+
+
+def parse_address(text: str) -> Address:
+    """Return the cluster that is meant, or raise a ValueError."""
+    found = ADDRESSES.fullmatch(text)
+    if found is None or not 1 <= int(found["count"] or 1) <= MAX_LOCAL:
+        raise ValueError
+    if found["count"]:
+        return Address(text, local=int(found["count"]))
+    return Address(text, host=(found["host"] or "").strip("[]"), port=int(found["port"] or 0))
+
+
+def parse_path(text: Any) -> Path:
+    """Return the path that a text names, or raise a ValueError if no file system can have it."""
+    encoded = os.fsencode(text)
+    if not encoded or b"\0" in encoded:
+        raise ValueError("not a path; allowed: the name of a file or folder")
+    if len(encoded) > MAX_PATH or max(map(len, encoded.split(b"/"))) > MAX_NAME:
+        raise ValueError(f"too long; allowed: names of up to {MAX_NAME} bytes, {MAX_PATH} in all")
+    return Path(text)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field of `Options` declares besides its type and its default."""
+
+    help: str
+    check: Callable[[Any], Any]  # gives the value in its type, or raises a ValueError
+    allowed: str  # what passes the check, in words
+    read: Callable[[str], Any] = str  # what a typed text means, or a ValueError
+    metavar: str | None = None
+    unrecorded: str = ""  # why the manifest has no such key; empty: it has one
+
+
+def at_least(low: float, kind: type = int) -> Callable[[Any], Any]:
+    """Return the check of a number of at least `low`."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool | str) or kind(value) != value or value < low:  # NaN differs from itself
+            raise ValueError
+        return kind(value)
+
+    return check
+
+
+def one_of(*allowed: Any) -> Callable[[Any], Any]:
+    """Return the check of a value that is one of these."""
+
+    def check(value: Any) -> Any:
+        return allowed[allowed.index(value)]
+
+    return check
+
+
+def check_text(value: Any) -> str:
+    """Return the text, or raise a ValueError if it is anything else."""
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def check_devices(value: Any) -> Any:
+    """Return a number of devices, or the devices themselves, or raise a ValueError."""
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        return value
+    return at_least(1)(value)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run.  Results agree to rounding whatever these are, and bit for bit under the same layout."""
+
+    lanes: Annotated[
+        int,
+        Option(
+            help="trials that a device trains together (default: chosen)",
+            metavar="N",
+            read=int,
+            check=at_least(0),
+            allowed="1 or more, or 0 for automatic",
+        ),
+    ] = 0
+    devices: Annotated[
+        int | Sequence[Any] | None,
+        Option(
+            help="use N of the devices (default: all); on a cluster, those of each worker",
+            metavar="N",
+            read=int,
+            check=check_devices,
+            allowed="1 or more (from Python also a list of jax devices)",
+            unrecorded="the manifest lists the kind of every device that was used",
+        ),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        Option(
+            help="train on the workers of a Ray cluster, or on N workers of this machine (needs make ray)",
+            metavar="auto|HOST:PORT|local:N",
+            check=lambda text: parse_address(text).text,
+            allowed="auto or HOST:PORT, for a Ray cluster that this machine is part of, "
+            f"or local:1 to local:{MAX_LOCAL}",
+            unrecorded="the manifest has the number of workers",
+        ),
+    ] = None
+    order: Annotated[
+        str,
+        Option(
+            help="train a lane at a time or lanes together (default: lane on cores, else together)",
+            metavar="|".join(ORDERS),
+            check=one_of("", *ORDERS),
+            allowed=", ".join(ORDERS),
+        ),
+    ] = ""
+    layout: Annotated[
+        Path | None,
+        Option(
+            help="lanes, devices and order of that folder's last run, to get the same bits again",
+            metavar="FOLDER",
+            check=parse_path,
+            allowed="a run folder",
+            unrecorded="the manifest has the lanes, devices and order that follow from it",
+        ),
+    ] = None
+    snapshots: Annotated[
+        str,
+        Option(
+            help="steps whose weights are kept: last (default), none, log:N, or S1,S2,... (up to 1000)",
+            metavar="WHEN",
+            check=check_text,  # the steps are checked with those of each program (parse_snapshots)
+            allowed="last, none, log:N, or S1,S2,...",
+        ),
+    ] = "last"
+    save_every: Annotated[
+        float,
+        Option(
+            help="how often long trials save their state (default: 60)",
+            metavar="SECONDS",
+            read=float,
+            check=at_least(0.0, float),
+            allowed="0 or more seconds",
+            unrecorded="it changes no result",
+        ),
+    ] = 60.0
+    extend: Annotated[
+        bool,
+        Option(
+            help="add to a folder that holds another sweep's trials",
+            check=one_of(False, True),
+            allowed="true or false",
+            unrecorded="it says what may be written, not how trials are trained",
+        ),
+    ] = False
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what the manifest keeps of the options."""
+        return {name: getattr(self, name) for name, option in OPTIONS.items() if not option.unrecorded}
+
+
+OPTIONS: dict[str, Option] = {field.name: get_args(field.type)[1] for field in fields(Options)}
+
+
+def flag(name: str) -> str:
+    """Return the name of an option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def read_options(typed: Mapping[str, Any]) -> Options:
+    """Return the options that were typed as flags: texts, and True for a flag without a value."""
+    return make_options(typed, flag, lambda name, text: text if text is True else OPTIONS[name].read(text))
+
+
+def make_options(
+    given: Mapping[str, Any],
+    spell: Callable[[str], str] = lambda name: name,
+    read: Callable[[str, Any], Any] = lambda name, value: value,
+) -> Options:
+    """Return the options with these values, or raise a UserError that says what is allowed.
+
+    `spell` says what the user calls an option, and `read` what a value of it means.
+    """
+    values = {}
+    for name, value in given.items():
+        if name not in OPTIONS:
+            raise UserError(unknown_name("option", name, OPTIONS))
+        if value is getattr(Options, name):
+            continue  # at its default, as if it were not given: None, say
+        try:
+            value = read(name, value)
+            values[name] = OPTIONS[name].check(value)
+        except (ValueError, TypeError, OverflowError):
+            raise UserError(f"{spell(name)} is {shown(value)}; allowed: {OPTIONS[name].allowed}") from None
+    options = Options(**values)
+    layout, lanes, devices, order, cluster = map(spell, ("layout", "lanes", "devices", "order", "cluster"))
+    if options.layout is not None and (options.lanes or options.devices is not None or options.order):
+        raise UserError(f"{layout} is given with {lanes}, {devices} or {order}; allowed: either, not both")
+    if options.cluster is not None and not isinstance(options.devices, int | None):
+        raise UserError(
+            f"{devices} names devices of this process and {cluster} is given; "
+            "allowed: how many devices each worker uses"
+        )
+    return options
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_options(function: Function) -> Function:
+    """Show every option instead of `**options` in the signature and the docstring of a function."""
+    signature = inspect.signature(function)
+    kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=get_args(field.type)[0],
+        )
+        for field in fields(Options)
+    ]
+    function.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    listed = "\n".join(f"    {name}: {option.help}" for name, option in OPTIONS.items())
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions:\n{listed}\n"
+    return function
+
+
+def requested_cpu_devices() -> int | None:
+    """Return how many CPU devices the environment asks jax for; None if it leaves that open.
+
+    Raises a UserError for what makes jax fail when it is imported.
+    """
+    flag = DEVICES_FLAG.search(os.environ.get("XLA_FLAGS", ""))
+    for name, text in (
+        (DEVICES_VARIABLE, os.environ.get(DEVICES_VARIABLE)),
+        ("--xla_force_host_platform_device_count in XLA_FLAGS", flag and flag[1]),
+    ):
+        if text is not None:
+            if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MAX_DEVICES:
+                raise UserError(f"{name} is {shown(text)}; allowed: 1 to {MAX_DEVICES}")
+            return int(text)
+    return None

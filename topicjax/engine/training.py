@@ -1,0 +1,209 @@
+"""The loop of a run: chunks are trained, here or on a cluster, and written while the next ones train.
+
+One process writes the folder and its manifest, whoever trains.
+"""
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from topicjax.engine import costs
+from topicjax.engine.chunk import Callbacks, Chunk, Interrupted, prepare, train_chunk, write_chunk
+from topicjax.engine.plan import Group
+from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
+from topicjax.engine.progress import Progress
+from topicjax.engine.references import Background, Known, Pending
+from topicjax.experiments.contract import Experiment, Records, References
+from topicjax.store.files import StoreError
+from topicjax.store.manifest import FORMAT
+from topicjax.store.writer import Writer
+from topicjax.trial import Trial
+
+IsStopping = Callable[[], bool]
+Trained = Generator[tuple[Group, Chunk], None, None]
+ReferencesOf = Mapping[str, References]  # by trial
+
+
+class Failure(NamedTuple):
+    """Trials of a chunk that a cluster could not train, and why."""
+
+    trial_ids: Sequence[str]
+    reason: str
+
+
+@dataclass
+class Training:
+    """What is to be trained and where it goes: the one writer of the folder, whoever trains."""
+
+    groups: Sequence[Group]
+    trials: Mapping[str, Trial]
+    manifest: "RunManifest"
+    writer: Writer
+    progress: Progress
+    save_seconds: float
+    seconds: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._written: list[Future] = []
+
+    def run(self, source: "Source", is_stopping: IsStopping, waiting: int = 0) -> None:
+        """Write every chunk that `source` trains, or raise Interrupted if the user asks to stop before.
+
+        Chunks are written by a second thread; up to `waiting` of them wait for it while others train.
+        """
+        self.writer.keep_partials([Chunk(rows).name for group in self.groups for rows in group.chunks])
+        started = time.monotonic()
+        try:
+            with self._pool, contextlib.closing(source(self, is_stopping)) as trained:
+                try:
+                    for group, chunk in trained:
+                        self.settle(waiting)
+                        self.later(write_chunk, self.writer, chunk, group, self.trials, self.manifest.run)
+                finally:
+                    self.settle()
+        finally:
+            self.seconds = time.monotonic() - started
+
+    def later(self, function: Callable[..., tuple[int, int] | None], *arguments: Any) -> None:
+        """Call a function of the store in the thread that writes, after what it has to do already."""
+        self._written.append(self._pool.submit(function, *arguments))
+
+    def settle(self, waiting: int = 0) -> None:
+        """Wait until at most `waiting` things are still to be written; count the trials of the others."""
+        while self._written and (len(self._written) > waiting or self._written[0].done()):
+            if counts := self._written.pop(0).result():
+                self.progress.update(ok=counts[0], diverged=counts[1])
+
+    def references_of(self, chunk: Chunk) -> ReferencesOf | None:
+        """Return the reference losses of a chunk's trials; None if some are not known yet."""
+        known = self.manifest.known_references
+        found = {trial_id: known.of(self.trials[trial_id]) for trial_id in chunk.trial_ids}
+        sure = {trial_id: values for trial_id, values in found.items() if values is not None}
+        return sure if len(sure) == len(found) else None
+
+
+Source = Callable[[Training, IsStopping], Trained]
+
+
+def decider(
+    experiment: Experiment, trials: Mapping[str, Trial], references: Callable[[], ReferencesOf]
+) -> Callable[[str, Records], str]:
+    """Return why a trial ends, given its id and records; `references` is called when it is first asked."""
+    once = functools.cache(references)
+    rule = experiment.decided
+    if rule is None:
+        return lambda trial_id, records: ""
+    return lambda trial_id, records: rule(trials[trial_id], records, once()[trial_id])
+
+
+def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[Any], order: str) -> Trained:
+    """Give the chunks of all groups one after another, trained on devices of this process."""
+    mesh, progress = device_mesh(devices), training.progress
+    progress.programs = len(training.groups)
+    every = (Programs(group, mesh, progress.add_compile_time, order) for group in training.groups)
+    with contextlib.closing(compiled_ahead(every)) as ahead:
+        for programs in ahead:
+            group = programs.group
+            progress.begin_program(group.label)
+            for rows in group.chunks:
+                if is_stopping():
+                    raise Interrupted
+                chunk = Chunk(rows)
+                start = prepare(chunk, group, training.writer)
+                train_chunk(programs, chunk, start, callbacks(training, group, chunk, is_stopping))
+                yield group, chunk
+            costs.remember_compile_time(group.experiment.name, programs.compile_seconds)
+
+
+def callbacks(training: Training, group: Group, chunk: Chunk, is_stopping: IsStopping) -> Callbacks:
+    """Return what the training of a chunk in this process asks of its run."""
+
+    def references() -> ReferencesOf:
+        computed = training.manifest.references
+        computed.wait(is_stopping, lambda: training.references_of(chunk) is not None)
+        known = training.references_of(chunk)
+        if known is None:  # without them nothing can be decided, and later is too late
+            raise Interrupted
+        return known
+
+    def on_segment(steps: float, spared: float) -> bool:
+        training.progress.update(steps=steps, spared=spared)
+        return is_stopping()
+
+    return Callbacks(
+        training.save_seconds,
+        decider(group.experiment, training.trials, references),
+        on_segment,
+        lambda saved: training.writer.save_partial(chunk.name, saved.payload, saved.meta),
+        training.progress.say,
+    )
+
+
+class RunManifest:
+    """What one run writes into manifest.json: at its start, when references are known, and at its end."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        experiment: Experiment,
+        entry: dict[str, Any],
+        wanted: Sequence[Pending],
+        begin: threading.Event,
+    ) -> None:
+        """Write the entry of this run; compute the reference losses in the background from `begin` on."""
+        before = writer.manifest
+        self._writer, self._lock, self._experiment = writer, threading.Lock(), experiment
+        self._sweep, self._entry = before.get("sweep", entry["sweep"]), entry
+        self._runs, self._before = before.get("runs", []), before.get("references", [])
+        self.is_new = bool(entry["left"]) or entry["plan"] not in [run.get("plan") for run in self._runs]
+        self.run = len(self._runs) + 1  # its number, as trials carry it
+        self.references = Background(experiment, wanted, begin, self._write_in_background)
+        self.write()
+
+    @property
+    def known_references(self) -> Known:
+        """The reference losses that are known by now."""
+        return Known(self._experiment, [*self._before, *self.references.entries])
+
+    def write(self) -> None:
+        """Write the file as it is known now."""
+        with self._lock:
+            runs = [*self._runs, *([self._entry] if self.is_new else [])]
+            references = [*self._before, *self.references.entries]
+            self._writer.write_manifest(
+                {"format": FORMAT, "sweep": self._sweep, "runs": runs, "references": references}
+            )
+
+    def add(self, **values: Any) -> None:
+        """Add to the entry of this run what is neither empty nor 0."""
+        self._entry = self._entry | {name: value for name, value in values.items() if value}
+
+    def finish(self, progress: Progress) -> None:
+        """Write what the run did."""
+        if progress.trials:
+            self._entry = self._entry | {
+                "finished": now(),
+                "trials": progress.trials,
+                "trial_steps": progress.steps,
+                "wall_seconds": round(time.monotonic() - progress.started, 2),
+                "compile_seconds": round(progress.compile_seconds, 2),
+                "trial_steps_per_second": round(progress.rate, 1),
+            }
+        self.write()
+
+    def _write_in_background(self) -> None:
+        with contextlib.suppress(StoreError):  # the end of the run tells of a full disk
+            self.write()
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
