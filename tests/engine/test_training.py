@@ -13,6 +13,8 @@ from support.one_trial import expand
 import topicjax
 from topicjax.engine import chunk as chunks
 from topicjax.engine import run
+from topicjax.engine.options import Options
+from topicjax.engine.resources import Resources
 from topicjax.experiments.one_layer.settings import TRIALS
 from topicjax.store import checkpoints
 from topicjax.store.files import StoreError
@@ -38,8 +40,9 @@ def decided(trial, records, references):
 def train(folder: Path, base=DECIDED, sweep=SWEEP, devices=2, order="", snapshots="last", lanes=0):
     experiment = replace(WITHOUT_LINES, decided=decided)
     named = NamedSweep("test", "A sweep of the tests.", experiment, base, sweep)
-    options = run.Options(lanes, order, snapshots=snapshots, devices=jax.devices()[:devices])
-    outcome = run.run_sweep(named, expand(base, sweep), folder, options)
+    options = Options(lanes=lanes, order=order, snapshots=snapshots)
+    resources = Resources(jax.devices()[:devices])
+    outcome = run.run_sweep(named, expand(base, sweep), folder, options, resources)
     return topicjax.load(folder), outcome
 
 
@@ -151,7 +154,7 @@ def test_a_saved_state_stays_as_it_was_while_training_goes_on(tmp_path, monkeypa
         around.save_seconds, around.save = -1.0, keep
         chunks.train_chunk(programs, chunk, start, around)
 
-    monkeypatch.setattr("topicjax.engine.run.train_chunk", train_chunk)
+    monkeypatch.setattr("topicjax.engine.training.train_chunk", train_chunk)
     train(tmp_path / "run")
     assert len(kept) >= 2 and any((payload["stopped"] >= 0).any() for _, payload, _ in kept)
     for saved, payload, meta in kept:

@@ -236,7 +236,7 @@ def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane(order):
     assert not np.isfinite(sick.params["W_V"][1]).all() and np.isfinite(state.params["W_V"]).all()
     for lane in (0, 2):
         assert (sick.params["W_V"][lane] == state.params["W_V"][lane]).all()
-        assert (sick_records.eval_loss[lane] == records.eval_loss[lane]).all()
+        assert (sick_records["eval_loss"][lane] == records["eval_loss"][lane]).all()
 
 
 @pytest.mark.parametrize("order", orders.ORDERS)
