@@ -14,8 +14,7 @@ import pandas as pd
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
-from topicjax.theory.free_attention import attention_loss, best_symmetric_attention
-from topicjax.theory.landscape import optimal_attention
+from topicjax.theory.stage2 import attention_loss, best_symmetric_attention, optimal_attention
 from topicjax.theory.theorems import lemma1_entries, lemma1_member, theorem3_interval
 
 from .cells import lowest_seeds

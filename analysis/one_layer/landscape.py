@@ -19,9 +19,9 @@ from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS, MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
-from topicjax.theory.landscape import attention_landscape, optimal_attention
+from topicjax.theory.stage1 import uniform_attention_optimum
+from topicjax.theory.stage2 import attention_landscape, optimal_attention
 from topicjax.theory.theorems import lemma1_entries
-from topicjax.theory.uniform_attention import uniform_attention_optimum
 
 from ..frames import varying
 from ..pictures import (

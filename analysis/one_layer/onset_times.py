@@ -15,7 +15,7 @@ import pandas as pd
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
-from topicjax.theory.onset import onset_rate
+from topicjax.theory.theorems import onset_rate
 
 from ..frames import MAIN_SETTINGS, SETTINGS, aligned, column, settings_in, varying
 from .curves import Array, Records, onset

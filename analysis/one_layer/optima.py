@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from topicjax.theory.documents import DataModel
-from topicjax.theory.uniform_attention import ridge_path, uniform_attention_optimum
+from topicjax.theory.stage1 import ridge_path, uniform_attention_optimum
 
 from .trained_models import (
     Array,

@@ -15,8 +15,7 @@ from matplotlib.figure import Figure, SubFigure
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.reader import Run
-from topicjax.theory.documents import DataModel
-from topicjax.theory.queries import sample_queries
+from topicjax.theory.documents import DataModel, sample_queries
 
 from ..frames import SETTINGS, prepared
 from ..outputs import subfolder

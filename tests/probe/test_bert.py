@@ -1,16 +1,20 @@
-"""BERT and MPNet against plain NumPy in float64, their checkpoints from folders and wheels, WordPiece."""
+"""BERT and MPNet against plain NumPy in float64; word pieces against the longest match, letter by letter."""
 
 import math
+import random
+import string
+import sys
+import unicodedata
 
 import numpy as np
 import pytest
 from scipy.special import erf
 from support import checkpoints
-from support.checkpoints import CONFIG, PIECES, random_weights, write_folder, write_wheel
+from support.checkpoints import CONFIG, PIECES, random_weights
 
 from topicjax.errors import UserError
-from topicjax.probe import bert, models, pieces
-from topicjax.probe.weights import parse, read_archive, read_folder, untrained
+from topicjax.probe import bert
+from topicjax.probe.models import read_checkpoint
 
 MPNET = CONFIG | {"model_type": "mpnet", "layer_norm_eps": 1e-5}
 
@@ -74,7 +78,7 @@ def reference(config, weights, ids):
 @pytest.mark.parametrize("config", [CONFIG, MPNET], ids=["bert", "mpnet"])
 def test_states_and_attention_are_those_of_plain_numpy(config):
     weights = random_weights(config)
-    checkpoint = parse(checkpoints.files(config, weights).__getitem__, "here")
+    checkpoint = read_checkpoint(checkpoints.files(config, weights).__getitem__, "here")
     windows = [[2, 5, 7, 8, 9, 3], [2, 6, 5, 10, 11, 7, 12, 13, 9, 8, 5, 6, 7, 8, 9, 5, 5, 6, 7, 3]]
     ids, is_piece = np.zeros((2, 22), np.int32), np.zeros((2, 22), bool)
     for place, window in enumerate(windows):
@@ -96,13 +100,13 @@ def test_buckets_of_distances():
 
 
 def test_attention_between_words_is_the_mean_over_pieces_and_heads_in_units_of_uniform():
-    checkpoint = parse(checkpoints.files().__getitem__, "here")
+    checkpoint = read_checkpoint(checkpoints.files().__getitem__, "here")
     spelt = [[5], [7, 8], [7, 9, 11]]  # frog, al ##gebra, al ##ge ##l
     words = np.array([[0, 1, 2, 0]])
-    windows = models.in_pieces(words, spelt, 2, 3, 24)
+    windows = bert.in_pieces(words, spelt, 2, 3, 24)
     window = [2, 5, 7, 8, 7, 9, 11, 5, 3]
     assert windows.ids_BxN[0, :9].tolist() == window and windows.is_piece_BxN.sum() == 9
-    found = models.word_attention(checkpoint.shape, checkpoint.weights, *windows)
+    found = bert.word_attention(checkpoint.shape, checkpoint.weights, *windows)
     _, A = reference(CONFIG, random_weights(), window)
     own = [[1], [2, 3], [4, 5, 6], [7]]
     for layer in range(2):
@@ -112,111 +116,103 @@ def test_attention_between_words_is_the_mean_over_pieces_and_heads_in_units_of_u
                 assert found[0, layer, q, k] == pytest.approx(9 * mean, abs=1e-4)
 
 
-def test_a_folder_and_a_wheel_give_the_same_and_nothing_is_run(tmp_path):
-    weights = random_weights()
-    old = {f"bert.{n.replace('LayerNorm.weight', 'LayerNorm.gamma')}": v for n, v in weights.items()}
-    old = {n.replace("LayerNorm.bias", "LayerNorm.beta"): v for n, v in old.items()}
-    old |= {"cls.predictions.bias": np.ones(3, np.float32), "bert.embeddings.position_ids": np.arange(24)}
-    folder = read_folder(write_folder(tmp_path / "bert", weights=old))
-    wheel = read_archive(write_wheel(tmp_path / "x.whl", "package/model"), "package/model", "x")
-    assert folder.pieces == wheel.pieces == PIECES
-    assert folder.shape == wheel.shape == bert.Shape(2, 3, 1e-12)
-    assert folder.weights.keys() == wheel.weights.keys() == weights.keys()
-    for name, values in weights.items():
-        np.testing.assert_array_equal(folder.weights[name], values)
-        np.testing.assert_array_equal(wheel.weights[name], values)
-
-
-def test_half_precision_is_read(tmp_path):
-    half = {name: values.astype(np.float16) for name, values in random_weights().items()}
-    found = read_folder(write_folder(tmp_path / "half", weights=half)).weights
-    assert all(found[n].dtype == np.float32 and (found[n] == half[n].astype(np.float32)).all() for n in half)
-
-
-BAD = {
-    "roberta": (
-        {"config": CONFIG | {"model_type": "roberta"}},
-        "has model_type 'roberta'; allowed: bert, mpnet",
-    ),
-    "untyped": ({"config": {}, "weights": {}}, "has model_type None; allowed: bert, mpnet"),
-    "relu": ({"config": CONFIG | {"hidden_act": "relu"}}, "hidden_act 'relu'; allowed: gelu"),
-    "no size": (
-        {"config": CONFIG | {"hidden_size": "x"}, "weights": {}},
-        "hidden_size 'x'; allowed: 1 or more",
-    ),
-    "heads": ({"config": CONFIG | {"num_attention_heads": 5}}, "hidden_size 12 and 5 heads"),
-    "no weights": ({"weights": {}}, "has no embeddings.word_embeddings.weight"),
-    "shape": (
-        {"config": CONFIG | {"vocab_size": 20}, "weights": random_weights()},
-        r"has the shape \(14, 12\); config.json asks for \(20, 12\)",
-    ),
-    "pieces": ({"pieces": (*PIECES, "more")}, "has 15 pieces; config.json allows 14"),
-    "special": ({"pieces": PIECES[1:2] + PIECES[3:]}, r"vocab.txt of .* has no \[CLS\]"),
+LETTERS = "abcdefghijklmnopqrstuvwxyzß日本語かδлк'-!。٣"
+VOCABULARY = (*PIECES[:5], *LETTERS, *(f"##{letter}" for letter in LETTERS), "frog", "##bra", "alge", "日本")
+SPELT = {  # hand-checked: case, accents, punctuation, scripts without spaces, control characters, length
+    "[MASK]": "[MASK]",
+    "[UNK]": "[UNK]",
+    "frog": "frog",
+    "FROG": "frog",
+    "algebra": "alge ##bra",
+    "Álgebra": "alge ##bra",
+    "a\u0301lgebra": "alge ##bra",
+    "naïve": "n ##a ##i ##v ##e",
+    "straße": "s ##t ##r ##a ##ß ##e",
+    "STRASSE": "s ##t ##r ##a ##s ##s ##e",
+    "\u0130c": "i ##c",
+    "\ufb01x": "[UNK]",
+    "лй": "[UNK]",
+    "лк": "л ##к",
+    "frog's": "frog ' s",
+    "frog-s": "frog - s",
+    "'frog'": "' frog '",
+    "!!": "! !",
+    "日本語": "日本 ##語",
+    "日本frog": "日本 ##f ##r ##o ##g",
+    "日 本": "日 本",
+    "。日": "。 日",
+    "か\u3099か": "か ##か",
+    "かが": "か ##か",
+    "٣٤": "[UNK]",
+    "frog😀": "[UNK]",
+    "a\tb": "a b",
+    "a\xa0b": "a b",
+    "a\x00b": "[UNK]",
+    "a\x07b": "[UNK]",
+    "a\xadb": "[UNK]",
+    "a\u200bb": "[UNK]",
+    "\u0301": "[UNK]",
+    "": "[UNK]",
+    "   ": "[UNK]",
+    "x" * 100: "x" + 99 * " ##x",
+    "x" * 101: "[UNK]",
 }
 
 
-@pytest.mark.parametrize(("changes", "sentence"), BAD.values(), ids=BAD)
-def test_checkpoints_that_cannot_be_read(tmp_path, changes, sentence):
-    folder = write_folder(tmp_path / "bad", **changes)
-    with pytest.raises(UserError, match=sentence) as raised:
-        read_folder(folder)
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize(("word", "expected"), SPELT.items(), ids=map(ascii, SPELT))
+def test_words_are_spelt_by_the_longest_pieces(word, expected):
+    (found,) = bert.spell([word], VOCABULARY)
+    assert " ".join(VOCABULARY[piece] for piece in found) == expected
 
 
-@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
-def test_missing_files(tmp_path, name):
-    folder = write_folder(tmp_path / "bad")
-    (folder / name).unlink()
-    with pytest.raises(
-        UserError, match=f"cannot read .*{name}: No such file.*allowed: a folder with config.json"
-    ):
-        read_folder(folder)
+def longest_match(word, ids, unknown):
+    """Spell a word as WordPiece is published: the longest piece that fits, then the longest of the rest."""
+    word = unicodedata.normalize("NFD", word.lower())
+    word = "".join(letter for letter in word if unicodedata.category(letter) != "Mn")
+    signs = (letter in string.punctuation or unicodedata.category(letter)[0] == "P" for letter in word)
+    spaced = (f" {letter} " if is_sign else letter for letter, is_sign in zip(word, signs, strict=True))
+    found = []
+    for part in "".join(spaced).split():
+        spelt, start = [], 0
+        while start < len(part) and spelt is not None:
+            ends = range(len(part), start, -1)
+            pieces = (("##" if start else "") + part[start:end] for end in ends)
+            piece, end = next(((p, e) for p, e in zip(pieces, ends, strict=True) if p in ids), (None, 0))
+            spelt, start = (None, 0) if piece is None else ([*spelt, ids[piece]], end)
+        found += [unknown] if spelt is None or len(part) > 100 else spelt
+    return found or [unknown]
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"12345678", b"\xff" * 40, checkpoints.safetensors(random_weights())[:-4]]
-)
-def test_damaged_weights(tmp_path, data):
-    folder = write_folder(tmp_path / "bad")
-    (folder / "model.safetensors").write_bytes(data)
-    with pytest.raises(UserError, match=r"model.safetensors of .* is damaged"):
-        read_folder(folder)
+def test_random_words_are_spelt_as_by_trying_every_piece():
+    draw = random.Random(0)
+    alphabet = "aAbBcdeEéÈçñößøÅłžşğİδΔλωлЛйёאבעب日本語字かガ한글अहिไทย'-_.!?·。"
+    pieces = {"".join(draw.choices(alphabet, k=draw.randint(1, 3))).lower() for _ in range(150)}
+    pieces = {unicodedata.normalize("NFD", piece) for piece in pieces} | set(alphabet.lower()) - {"ğ", "字"}
+    pieces = (*PIECES[:5], *sorted(pieces), *(f"##{piece}" for piece in sorted(pieces)))
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    words = ["".join(draw.choices(alphabet, k=draw.randint(1, 9))).lower() for _ in range(3000)]
+    expected = [longest_match(word, ids, ids["[UNK]"]) for word in words]
+    assert bert.spell(words, pieces) == expected
+    known = sum(ids["[UNK]"] not in spelt for spelt in expected)
+    assert 500 < known < 2900
 
 
-def test_damaged_config_and_wheel(tmp_path):
-    folder = write_folder(tmp_path / "bad")
-    (folder / "config.json").write_bytes(b"{")
-    with pytest.raises(UserError, match=r"config.json of .* is not JSON"):
-        read_folder(folder)
-    with pytest.raises(UserError, match="x is no archive with package/model"):
-        read_archive(folder / "config.json", "package/model", "x")
-    with pytest.raises(UserError, match="x is no archive with other/model"):
-        read_archive(write_wheel(tmp_path / "x.whl", "package/model"), "other/model", "x")
+def test_without_the_extra_a_sentence_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match="the probe needs tokenizers, which is not installed: "):
+        bert.spell(["frog"], PIECES)
 
 
-def test_random_weights_have_the_same_shapes_and_no_structure():
-    checkpoint = parse(checkpoints.files().__getitem__, "here")
-    first, again, other = (untrained(checkpoint, seed).weights for seed in (0, 0, 1))
-    for name, values in checkpoint.weights.items():
-        assert first[name].shape == values.shape
-        np.testing.assert_array_equal(first[name], again[name])
-        is_fixed = name.endswith(".bias") or "LayerNorm" in name
-        assert (first[name] == other[name]).all() == is_fixed
-    assert first["encoder.layer.0.output.dense.weight"].std() == pytest.approx(0.02, rel=0.2)
-
-
-def test_words_are_spelt_by_the_longest_pieces():
-    found = pieces.pieces_of_words(
-        ("[MASK]", "[UNK]", "frog", "algebra", "álgel", "Frog's", "xyz", "alx", "a" * 101), PIECES
-    )
-    assert found == [[4], [1], [5], [7, 8], [7, 9, 11], [5, 12, 13], [1], [1], [1]]
+def test_special_pieces_under_the_names_of_mpnet():
+    pieces = ("<s>", "<pad>", "</s>", "<unk>", "frog", "<mask>")
+    assert bert.spell(("[MASK]", "[UNK]", "frog", "toad"), pieces) == [[5], [3], [4], [3]]
 
 
 def test_the_embedding_of_a_split_word_is_the_mean_of_its_pieces():
     embedding = np.arange(28.0).reshape(14, 2)
-    np.testing.assert_allclose(pieces.mean_embeddings([[5], [7, 8]], embedding), [[10, 11], [15, 16]])
+    np.testing.assert_allclose(bert.mean_embeddings([[5], [7, 8]], embedding), [[10, 11], [15, 16]])
 
 
 def test_a_window_of_too_many_pieces_is_refused():
     with pytest.raises(UserError, match="4 words are 6 pieces; the model reads 5; allowed: fewer --words"):
-        models.in_pieces(np.zeros((1, 4), int), [[5]], 2, 3, 5)
+        bert.in_pieces(np.zeros((1, 4), int), [[5]], 2, 3, 5)

@@ -1,6 +1,7 @@
 """`topicjax probe` from typed words to tables, on a tiny text and a tiny checkpoint; its sentences."""
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -111,6 +112,25 @@ def bad_roberta(place):
     write_folder(place / "roberta", config=CONFIG | {"model_type": "roberta"})
 
 
+def billion_layers(place):
+    write_folder(place / "deep", config=CONFIG | {"num_hidden_layers": 10**9}, weights=random_weights())
+
+
+def nested_config(place):
+    write_folder(place / "nested")
+    (place / "nested" / "config.json").write_bytes(b'{"a":' * 100_000)
+
+
+def wrong_type(place):
+    write_folder(place / "typed", config=CONFIG | {"layer_norm_eps": ["x"]})
+
+
+def pipe(place):
+    write_folder(place / "piped")
+    (place / "piped" / "vocab.txt").unlink()
+    os.mkfifo(place / "piped" / "vocab.txt")
+
+
 def remove_content(place):
     (place / "data" / "tiny_content" / "corpus.json").unlink()
 
@@ -127,6 +147,10 @@ BAD = {
         ["--weights", "roberta"],
         "has model_type 'roberta'; allowed: bert, mpnet",
     ),
+    "layers": ([billion_layers], ["--weights", "deep"], "has no encoder.layer.2.attention.self.query.weight"),
+    "nested": ([nested_config], ["--weights", "nested"], "config.json of nested is not JSON: "),
+    "type": ([wrong_type], ["--weights", "typed"], "has layer_norm_eps ['x']; allowed: a number between"),
+    "pipe": ([pipe], ["--weights", "piped"], "cannot read piped/vocab.txt: it is not an ordinary file"),
     "words": ([], ["--weights", "my_bert", "--words", "1"], "--words is 1; allowed: 2 to 512"),
     "pieces": ([], ["--weights", "my_bert", "--words", "23"], "23 words are 25 pieces; the model reads 24"),
     "long": ([], ["--weights", "my_bert", "--words", "31"], "no 2 documents of the corpus have 31 words"),

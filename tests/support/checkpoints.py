@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topicjax.probe.weights import expected
+from topicjax.probe.models import DEFAULTS, tensor_shapes
 
 PIECES = (
     "[PAD]",
@@ -37,16 +37,17 @@ CONFIG = {
 
 
 def random_weights(config: dict = CONFIG, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return random weights for all tensors, layer norms included."""
+    """Draw random weights for all tensors, layer norms included."""
     draw = np.random.default_rng(seed)
-    return {name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in expected(config).items()}
+    shapes = tensor_shapes(DEFAULTS | config)
+    return {name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes}
 
 
 def safetensors(weights: dict[str, np.ndarray]) -> bytes:
-    """Return the bytes of a safetensors file."""
+    """Write a safetensors file as its format is published: the length of a header, the header, the data."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, values in weights.items():
-        kind = {"float32": "F32", "float16": "F16", "int64": "I64"}[values.dtype.name]
+        kind = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}[values.dtype.name]
         header[name] = {
             "dtype": kind,
             "shape": values.shape,
@@ -60,7 +61,7 @@ def safetensors(weights: dict[str, np.ndarray]) -> bytes:
 def files(
     config: dict = CONFIG, weights: dict | None = None, pieces: tuple[str, ...] = PIECES
 ) -> dict[str, bytes]:
-    """Return the three files of a checkpoint."""
+    """Make the three files of a checkpoint."""
     weights = random_weights(config) if weights is None else weights
     return {
         "config.json": json.dumps(config).encode(),

@@ -1,9 +1,13 @@
-"""Documents of our own words for tests: thirty lines on three subjects, and a corpus made of them."""
+"""Small corpora: of given documents in memory, and of thirty lines on three subjects as files."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from topicjax.corpora import make
+from topicjax.corpora.corpus import Corpus
 
 SUBJECTS = {
     "garden": ("rose", "soil", "seed", "bloom", "hedge", "leaf", "spade", "frost"),
@@ -17,8 +21,16 @@ PATTERNS = (
 )
 
 
+def small_corpus(documents: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Corpus:
+    """Make a corpus of documents, each a sequence of words, after [MASK] and [UNK]."""
+    words = ("[MASK]", "[UNK]", *vocabulary)
+    ids = [words.index(word) for document in documents for word in document]
+    ends = np.cumsum([len(document) for document in documents])
+    return Corpus("small", np.array(ids), ends, words, {"hash": "0123456789ab"})
+
+
 def lines() -> list[str]:
-    """Thirty documents of up to 40 words, each on one subject."""
+    """Make thirty documents of up to 40 words, each on one subject."""
     found = []
     for number, (subject, words) in zip(range(30), itertools.cycle(SUBJECTS.items()), strict=False):
         sentences = []

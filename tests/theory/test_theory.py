@@ -9,18 +9,25 @@ import pytest
 
 from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial, settings_of
 from topicjax.theory.documents import DataModel, same_topic
-from topicjax.theory.free_attention import (
+from topicjax.theory.stage1 import (
+    ridge_path,
+    uniform_attention_loss,
+    uniform_attention_moments,
+    uniform_attention_optimum,
+)
+from topicjax.theory.stage2 import (
     AttentionWeights,
+    attention_landscape,
     best_symmetric_attention,
+    optimal_attention,
     symmetric_weights,
 )
-from topicjax.theory.free_attention import attention_loss as exact_attention_loss
-from topicjax.theory.landscape import attention_landscape, optimal_attention
-from topicjax.theory.onset import onset_rate
+from topicjax.theory.stage2 import attention_loss as exact_attention_loss
 from topicjax.theory.theorems import (
     lemma1_entries,
     lemma1_member,
     lemma1_residual,
+    onset_rate,
     relative_residual,
     theorem1_bias,
     theorem1_member,
@@ -28,12 +35,6 @@ from topicjax.theory.theorems import (
     theorem2_entries,
     theorem2_matrix,
     theorem3_interval,
-)
-from topicjax.theory.uniform_attention import (
-    ridge_path,
-    uniform_attention_loss,
-    uniform_attention_moments,
-    uniform_attention_optimum,
 )
 
 SMALL = DataModel(

@@ -49,8 +49,8 @@ def probe_models(options: argparse.Namespace) -> int:
     """Measure how models see topics, and write tables, figures and a page."""
     from topicjax.corpora.corpus import data_folder, load_corpus
     from topicjax.probe.measure import Choices, make_lists, measure
+    from topicjax.probe.models import read_folder
     from topicjax.probe.topics import Fit, load_topics
-    from topicjax.probe.weights import read_folder
 
     names = chosen_names(options)
     choices = Choices(words=options.words, windows=options.windows)
@@ -85,8 +85,8 @@ def chosen_models(
 ) -> Iterator["Model"]:
     """Yield one model after the other, so that one at a time is in memory."""
     from topicjax.corpora.corpus import data_folder
-    from topicjax.probe.models import with_control
-    from topicjax.probe.sources import SOURCES, read_source
+    from topicjax.probe.bert import with_control
+    from topicjax.probe.models import SOURCES, read_source
 
     for folder, checkpoint in checkpoints.items():
         name = folder.resolve().name

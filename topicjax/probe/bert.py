@@ -1,30 +1,128 @@
-"""BERT: states and attention of every layer, from weights under the names their checkpoints give them.
+"""BERT and MPNet: words to pieces, the forward pass, and attention from word to word.
 
-Dimension letters: B windows, N pieces, D width, H heads, A size of a head, L layers.
+Dimension letters: B windows, W words of a window, N pieces of a window, V words of the corpus, D width,
+L layers, H heads, A size of a head.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from topicjax.corpora.corpus import Corpus
+from topicjax.errors import UserError
+from topicjax.probe import import_extra
+from topicjax.probe.models import BUCKETS, SPECIALS, Checkpoint, Model, Shape, untrained
 
 Weights = Mapping[str, jax.Array]
-HIDDEN = -1e9  # score of a key that is no piece of the window
-BUCKETS, FARTHEST = 32, 128  # of relative distances, as MPNet groups them
+LONGEST = 100  # characters of a word; BERT takes a longer one as unknown
+PADDED_TO = 32  # windows are padded to a multiple of this many pieces: few programs
+HIDDEN = -1e9  # score of a key that is padding
+FARTHEST = 128  # distance from which on MPNet does not tell distances apart
 
 
-class Shape(NamedTuple):
-    """What the weights do not say."""
+class PieceWindows(NamedTuple):
+    """Windows in pieces: [CLS], the pieces of the words, [SEP], padding."""
 
-    layers: int
-    heads: int
-    epsilon: float  # of layer norms
-    first_position: int = 0  # MPNet counts from 2
+    ids_BxN: np.ndarray
+    is_piece_BxN: np.ndarray
+    mean_BxWxN: np.ndarray  # averages over the pieces of each word
+
+
+def with_control(name: str, what: str, checkpoint: Checkpoint, corpus: Corpus, seed: int) -> Iterator[Model]:
+    """Yield a pretrained model, then its architecture with random weights."""
+    yield bert_model(name, what, True, checkpoint, corpus)
+    control = untrained(checkpoint, seed)
+    yield bert_model(f"{name}, random", f"control: {name} with random weights", False, control, corpus)
+
+
+def bert_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, corpus: Corpus) -> Model:
+    """Make a Model of a checkpoint; it reads the corpus's words in pieces."""
+    words = spell(corpus.vocabulary, checkpoint.pieces)
+    ids = {piece: number for number, piece in enumerate(checkpoint.pieces)}
+    unknown, begin, end = (special(piece, ids) for piece in ("[UNK]", "[CLS]", "[SEP]"))
+    embedding_VxD = mean_embeddings(words, checkpoint.weights["embeddings.word_embeddings.weight"])
+    is_known_V = np.array([unknown not in pieces for pieces in words])
+    is_known_V[:2] = False  # [MASK] and [UNK] are not words
+    is_split_V = np.array([len(pieces) > 1 for pieces in words])
+    weights = jax.device_put(checkpoint.weights)
+    program = jax.jit(partial(word_attention, checkpoint.shape))
+
+    def attend(words_BxW: np.ndarray) -> np.ndarray:
+        return np.asarray(program(weights, *in_pieces(words_BxW, words, begin, end, checkpoint.positions)))
+
+    return Model(name, what, is_trained, corpus, is_known_V, embedding_VxD, attend, is_split_V)
+
+
+def special(name: str, ids: Mapping[str, int]) -> int:
+    """Look up the id of a special piece under whichever name the vocabulary has it."""
+    return next(ids[other] for other in SPECIALS[name] if other in ids)
+
+
+def spell(words: Sequence[str], pieces: Sequence[str]) -> list[list[int]]:
+    """Split each word into the ids of its pieces, as uncased models do; unknown words are [UNK].
+
+    A corpus's words are runs of letters: control characters need no cleaning, and runs of Chinese characters
+    stay words instead of becoming one word per character.
+    """
+    tokenizers = import_extra("tokenizers")
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    unknown = special("[UNK]", ids)
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece(ids, unk_token=pieces[unknown], max_input_chars_per_word=LONGEST)
+    )
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=True
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    return [
+        [special(word, ids)] if word in SPECIALS else (tokenizer.encode(word).ids or [unknown])
+        for word in words
+    ]
+
+
+def mean_embeddings(words: Sequence[Sequence[int]], embedding: np.ndarray) -> np.ndarray:
+    """Average the embeddings of the pieces of each word."""
+    return np.stack([embedding[list(pieces)].mean(axis=0) for pieces in words])
+
+
+def in_pieces(
+    words_BxW: np.ndarray, pieces: Sequence[Sequence[int]], begin: int, end: int, most: int
+) -> PieceWindows:
+    """Write windows of words in pieces, all padded to one length."""
+    B, W = words_BxW.shape
+    spelt = [[pieces[word] for word in window] for window in words_BxW]
+    longest = 2 + max(sum(map(len, window)) for window in spelt)
+    if longest > most:
+        raise UserError(f"{W} words are {longest} pieces; the model reads {most}; allowed: fewer --words")
+    N = min(-(-longest // PADDED_TO) * PADDED_TO, most)
+    ids_BxN, is_piece_BxN = np.zeros((B, N), np.int32), np.zeros((B, N), bool)
+    mean_BxWxN = np.zeros((B, W, N), np.float32)
+    for window, words in enumerate(spelt):
+        flat = [begin, *(piece for word in words for piece in word), end]
+        ids_BxN[window, : len(flat)], is_piece_BxN[window, : len(flat)] = flat, True
+        place = 1
+        for number, word in enumerate(words):
+            mean_BxWxN[window, number, place : place + len(word)] = 1 / len(word)
+            place += len(word)
+    return PieceWindows(ids_BxN, is_piece_BxN, mean_BxWxN)
+
+
+def word_attention(
+    shape: Shape, weights: Weights, ids_BxN: Any, is_piece_BxN: Any, mean_BxWxN: Any
+) -> jax.Array:
+    """Average attention from word to word over heads and pieces, times the number of pieces: uniform is 1."""
+    _, A_LxBxHxNxN = forward(shape, weights, ids_BxN, is_piece_BxN)
+    A_BxLxNxN = A_LxBxHxNxN.mean(axis=2).swapaxes(0, 1)
+    between = jnp.einsum("bwn,blnm,bvm->blwv", mean_BxWxN, A_BxLxNxN, mean_BxWxN)
+    return between * is_piece_BxN.sum(axis=1).reshape(-1, 1, 1, 1)
 
 
 def forward(shape: Shape, weights: Weights, ids_BxN: jax.Array, is_piece_BxN: jax.Array):
-    """Return the last states, B x N x D, and the attention from query to key, L x B x H x N x N."""
+    """Compute the last states, B x N x D, and the attention from query to key, L x B x H x N x N."""
     X_BxNxD = embed(shape, weights, ids_BxN)
     score_BxHxNxN = jnp.where(is_piece_BxN, 0.0, HIDDEN)[:, None, None, :]
     if "encoder.relative_attention_bias.weight" in weights:
@@ -33,52 +131,53 @@ def forward(shape: Shape, weights: Weights, ids_BxN: jax.Array, is_piece_BxN: ja
     attention = []
     for layer in range(shape.layers):
         start = f"encoder.layer.{layer}."
-        own = {name.removeprefix(start): leaf for name, leaf in weights.items() if name.startswith(start)}
-        update_BxNxD, A_BxHxNxN = attend(shape, own, X_BxNxD, score_BxHxNxN)
-        X_BxNxD = normed(shape, own, "attention.output.LayerNorm", X_BxNxD + update_BxNxD)
-        hidden = jax.nn.gelu(linear(own, "intermediate.dense", X_BxNxD), approximate=False)
-        X_BxNxD = normed(shape, own, "output.LayerNorm", X_BxNxD + linear(own, "output.dense", hidden))
+        block = {name.removeprefix(start): leaf for name, leaf in weights.items() if name.startswith(start)}
+        update_BxNxD, A_BxHxNxN = attend(shape, block, X_BxNxD, score_BxHxNxN)
+        X_BxNxD = layer_norm(shape, block, "attention.output.LayerNorm", X_BxNxD + update_BxNxD)
+        hidden = jax.nn.gelu(linear(block, "intermediate.dense", X_BxNxD), approximate=False)
+        update_BxNxD = linear(block, "output.dense", hidden)
+        X_BxNxD = layer_norm(shape, block, "output.LayerNorm", X_BxNxD + update_BxNxD)
         attention.append(A_BxHxNxN)
     return X_BxNxD, jnp.stack(attention)
 
 
 def embed(shape: Shape, weights: Weights, ids_BxN: jax.Array) -> jax.Array:
-    """Return the states before the first layer; every piece belongs to the first segment."""
+    """Compute the states before the first layer; every piece belongs to the first segment."""
     places = slice(shape.first_position, shape.first_position + ids_BxN.shape[1])
     X_BxNxD = weights["embeddings.word_embeddings.weight"][ids_BxN]
     X_BxNxD = X_BxNxD + weights["embeddings.position_embeddings.weight"][None, places]
     if "embeddings.token_type_embeddings.weight" in weights:
         X_BxNxD = X_BxNxD + weights["embeddings.token_type_embeddings.weight"][None, :1]
-    return normed(shape, weights, "embeddings.LayerNorm", X_BxNxD)
+    return layer_norm(shape, weights, "embeddings.LayerNorm", X_BxNxD)
 
 
-def attend(shape: Shape, own: Weights, X_BxNxD: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return what attention adds to the states of a layer, and the attention of its heads."""
+def attend(shape: Shape, block: Weights, X_BxNxD: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Compute what attention adds to the states of a layer, and the attention of its heads."""
     B, N, D = X_BxNxD.shape
     Q, K, V = (
-        linear(own, f"attention.self.{part}", X_BxNxD).reshape(B, N, shape.heads, -1)
+        linear(block, f"attention.self.{part}", X_BxNxD).reshape(B, N, shape.heads, -1)
         for part in ("query", "key", "value")
     )
     score_BxHxNxN = jnp.einsum("bqha,bkha->bhqk", Q, K) / (D // shape.heads) ** 0.5
     A_BxHxNxN = jax.nn.softmax(score_BxHxNxN + bias, axis=-1)
     joined_BxNxD = jnp.einsum("bhqk,bkha->bqha", A_BxHxNxN, V).reshape(B, N, D)
-    return linear(own, "attention.output.dense", joined_BxNxD), A_BxHxNxN
+    return linear(block, "attention.output.dense", joined_BxNxD), A_BxHxNxN
 
 
 def linear(weights: Weights, name: str, X: jax.Array) -> jax.Array:
-    """Return W x + b."""
+    """Compute W x + b."""
     return X @ weights[f"{name}.weight"].T + weights[f"{name}.bias"][None, None]
 
 
-def normed(shape: Shape, weights: Weights, name: str, X: jax.Array) -> jax.Array:
-    """Return the states with mean 0 and variance 1, then scaled and shifted."""
+def layer_norm(shape: Shape, weights: Weights, name: str, X: jax.Array) -> jax.Array:
+    """Bring the states to mean 0 and variance 1, then scale and shift them."""
     centred = X - X.mean(axis=-1, keepdims=True)
     scaled = centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + shape.epsilon)
     return scaled * weights[f"{name}.weight"][None, None] + weights[f"{name}.bias"][None, None]
 
 
 def buckets(N: int) -> jax.Array:
-    """Return the bucket of the distance of each query and key: exact if near, logarithmic if far."""
+    """Sort the distances from query to key into buckets: exact if near, logarithmic if far."""
     distance_NxN = jnp.arange(N)[None] - jnp.arange(N)[:, None]
     half, near = BUCKETS // 2, BUCKETS // 4
     size = jnp.abs(distance_NxN)

@@ -1,4 +1,4 @@
-"""Topics of a corpus: fitted by LDA, kept in the data folder, with the words that belong to each.
+"""Fit topics to a corpus by LDA, keep them in the data folder, and assign words to them.
 
 Dimension letters: T topics, V words.
 """
@@ -16,34 +16,34 @@ import numpy as np
 
 from topicjax.corpora.corpus import Corpus
 from topicjax.errors import UserError
-from topicjax.probe.cooccurrence import occurrences
+from topicjax.probe import import_extra
+from topicjax.probe.pairs import occurrences
 from topicjax.store.files import write_whole
 
-FIRST_WORD = 2  # below: [MASK], [UNK]
+FIRST_WORD = 2  # id; [MASK] and [UNK] come before
 MOST_TOPICS = 10_000
-TOP_WORDS = 10  # of a topic: for NPMI
-INSTALL = ".venv/bin/pip install --constraint constraints.txt --editable '.[text]'"
+TOP_WORDS = 10  # per topic, for NPMI
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How topics are fitted."""
+    """Settings of the fit."""
 
     topics: int = 100
     iterations: int = 300
-    alpha: float = 0.1  # of topics in a document
-    eta: float = 0.01  # of words in a topic
+    alpha: float = 0.1  # Dirichlet prior of topics in a document
+    eta: float = 0.01  # Dirichlet prior of words in a topic
     seed: int = 0
-    workers: int = 1  # more would give other topics each time
+    workers: int = 1  # with more, every fit gives other topics
 
     def check(self) -> None:
-        """Raise a UserError unless words can be of the same topic and of different ones."""
+        """Raise a UserError unless there can be pairs of words within a topic and between topics."""
         if not 2 <= self.topics <= MOST_TOPICS:
             raise UserError(f"--topics is {self.topics}; allowed: 2 to {MOST_TOPICS:,}")
 
 
 class Topics(NamedTuple):
-    """Probabilities of words in topics, and where they come from."""
+    """Probabilities of words in topics, their coherence, and how they were fitted."""
 
     words: tuple[str, ...]
     probability_TxV: np.ndarray
@@ -52,7 +52,7 @@ class Topics(NamedTuple):
 
 
 def load_topics(corpus: Corpus, fit: Fit, folder: Path, say: Callable[[str], object]) -> Topics:
-    """Return the topics of a corpus: those kept in the folder, or new ones, which are kept."""
+    """Load the topics of a corpus from the folder, or fit them and keep them there."""
     about = {"corpus": corpus.about["hash"], **asdict(fit)}
     short = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"topics-{short}.npz"
@@ -71,12 +71,8 @@ def load_topics(corpus: Corpus, fit: Fit, folder: Path, say: Callable[[str], obj
 
 
 def fit_topics(corpus: Corpus, fit: Fit, about: dict[str, Any], say: Callable[[str], object]) -> Topics:
-    """Return the topics that LDA finds in a corpus, by Gibbs sampling."""
-    try:
-        import tomotopy  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise UserError(f"topics need tomotopy, which is not installed: {INSTALL}") from error
-
+    """Fit LDA to a corpus by Gibbs sampling."""
+    tomotopy = import_extra("tomotopy")
     model = tomotopy.LDAModel(k=fit.topics, alpha=fit.alpha, eta=fit.eta, seed=fit.seed)
     for document in np.split(corpus.ids, corpus.ends[:-1]):
         known = document[document >= FIRST_WORD]
@@ -99,10 +95,10 @@ def fit_topics(corpus: Corpus, fit: Fit, about: dict[str, Any], say: Callable[[s
 
 
 def npmi(corpus: Corpus, words_TxW: np.ndarray) -> np.ndarray:
-    """Return the normalised pointwise mutual information of each topic's words over the corpus's documents.
+    """Compute the normalised pointwise mutual information of each topic's words over the documents.
 
-    Mean over pairs of ln(p(a, b) / (p(a) p(b))) / -ln p(a, b), p the share of documents; -1 for pairs that no
-    document has.
+    Mean over pairs of ln(p(a, b) / (p(a) p(b))) / -ln p(a, b), where p is the share of documents; -1 for
+    pairs that occur in no document.
     """
     lengths = np.diff(corpus.ends, prepend=0)
     document = np.repeat(np.arange(len(lengths)), lengths)
@@ -122,18 +118,18 @@ def npmi(corpus: Corpus, words_TxW: np.ndarray) -> np.ndarray:
 
 
 def assign(probability_TxV: np.ndarray, per_topic: int) -> np.ndarray:
-    """Return the topic of each word, -1 for none: each word's likeliest, which keeps its likeliest words."""
+    """Assign words to their likeliest topic; each topic keeps its likeliest words, the others have -1."""
     best_V = probability_TxV.argmax(axis=0)
     topic_V = np.full(len(best_V), -1)
     for topic, probability_V in enumerate(probability_TxV):
-        own = np.flatnonzero(best_V == topic)
-        topic_V[own[np.argsort(-probability_V[own], kind="stable")][:per_topic]] = topic
+        words = np.flatnonzero(best_V == topic)
+        topic_V[words[np.argsort(-probability_V[words], kind="stable")][:per_topic]] = topic
     return topic_V
 
 
 def translated(
     values_V: np.ndarray, words: Sequence[str], vocabulary: Sequence[str], missing: int
 ) -> np.ndarray:
-    """Return values of words for the words of another vocabulary."""
+    """Look up values of words for the words of another vocabulary."""
     known = dict(zip(words, values_V.tolist(), strict=True))
     return np.array([known.get(word, missing) for word in vocabulary])

@@ -16,20 +16,26 @@ import numpy as np
 from scipy.special import digamma, entr
 
 from topicjax.experiments.one_layer.settings import Objective, convert
-from topicjax.theory.documents import Array, DataModel
+from topicjax.theory.documents import (
+    Array,
+    DataModel,
+    Queries,
+    first_documents,
+    is_enumerated,
+    kept_chances,
+    sample_queries,
+)
 from topicjax.theory.posterior import GIBBS_DOCUMENTS, bayes_prediction
-from topicjax.theory.queries import Queries, first_documents, is_enumerated, kept_chances, sample_queries
-from topicjax.theory.stage1_value import has_diagonal, stage1_value
-from topicjax.theory.stage2_attention import stage2_model
+from topicjax.theory.stage1 import has_diagonal, stage1_value, uniform_attention_loss
+from topicjax.theory.stage2 import stage2_model
 from topicjax.theory.stage_models import StageModel, examples_of, model_losses
-from topicjax.theory.uniform_attention import uniform_attention_loss
 
 Line = tuple[float, float]  # (value, standard error)
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 def document_losses(data: DataModel, queries: Queries, prediction_RxW: Array, objective: Objective) -> Array:
-    """Return the expected mean loss over the masked positions of each document (D numbers).
+    """Compute the expected mean loss over the masked positions of each document (D numbers).
 
     `prediction_RxW` holds log probabilities (cross-entropy) or the prediction itself (squared).
     """
@@ -46,7 +52,7 @@ def document_losses(data: DataModel, queries: Queries, prediction_RxW: Array, ob
 
 
 def _controlled_mean(data: DataModel, queries: Queries, values_D: Array, *known: tuple) -> Line:
-    """Return mean and standard error with control variates; `known` = further pairs (values, exact mean)."""
+    """Estimate mean and standard error with control variates; `known`: more pairs (values, exact mean)."""
     if is_enumerated(data):
         return float(values_D.mean()), 0.0
     word_DxW, size = queries.words, len(queries.words)
@@ -71,7 +77,7 @@ def _controlled_mean(data: DataModel, queries: Queries, values_D: Array, *known:
 
 
 def uniform_line(data: DataModel, objective: Objective) -> Line:
-    """Return the exact loss of the uniform prediction over words: ln(Tv), or 1 - 1/(Tv) for squared loss.
+    """Compute the exact loss of the uniform prediction over words: ln(Tv), or 1 - 1/(Tv) for squared loss.
 
     It puts nothing on [MASK], unlike a model with zero weights, whose losses are ln V and 1.
     """
@@ -80,7 +86,7 @@ def uniform_line(data: DataModel, objective: Objective) -> Line:
 
 
 def stage1_line(data: DataModel, objective: Objective, value: Array, queries: Queries) -> Line:
-    """Return the loss of value = stage1_value(...) with uniform attention; exact for the squared loss."""
+    """Compute the loss of value = stage1_value(...) with uniform attention; exact for the squared loss."""
     if objective == "squared":
         return uniform_attention_loss(data, value), 0.0
     losses = model_losses(data, examples_of(data, queries), StageModel(value), objective)
@@ -90,7 +96,7 @@ def stage1_line(data: DataModel, objective: Objective, value: Array, queries: Qu
 def stage2_line(
     data: DataModel, objective: Objective, model: StageModel, value: Array, queries: Queries
 ) -> Line:
-    """Return the loss of model = stage2_model(...), given the value matrix of stage 1."""
+    """Compute the loss of model = stage2_model(...), given the value matrix of stage 1."""
     examples = examples_of(data, queries)
     losses = model_losses(data, examples, model, objective)
     if objective == "cross_entropy":
@@ -101,7 +107,7 @@ def stage2_line(
 
 
 def bayes_lines(data: DataModel, queries: Queries, seed: int = 0) -> dict[Objective, Line]:
-    """Return the losses of the posterior predictive (see bayes_prediction for when it is exact)."""
+    """Compute the losses of the posterior predictive (see bayes_prediction for when it is exact)."""
     if data.documents == "lda" and data.topic_word is not None and not data.infinite_documents:
         queries = first_documents(queries, GIBBS_DOCUMENTS)
     chance_RxW = bayes_prediction(data, queries, seed)
@@ -111,7 +117,7 @@ def bayes_lines(data: DataModel, queries: Queries, seed: int = 0) -> dict[Object
 
 
 class Limits:
-    """The limit lines of a data setting; documents, models and lines are made when first asked for."""
+    """The limit lines of a data setting; documents, models and lines are computed on first use."""
 
     def __init__(self, data: DataModel, num_documents: int = 6000, seed: int = 0) -> None:
         """Keep what to draw; nothing is drawn yet."""
@@ -119,7 +125,7 @@ class Limits:
         self._models: dict[Objective, tuple[StageModel, StageModel]] = {}
 
     def models(self, objective: Objective) -> tuple[StageModel, StageModel]:
-        """Return the optimal models of stages 1 and 2."""
+        """Find the optimal models of stages 1 and 2."""
         convert("objective", objective)  # raises unless it is one of them
         if objective not in OBJECTIVES:
             raise ValueError(f"theory has no limit lines for objective {objective}")
@@ -134,7 +140,7 @@ class Limits:
         return self._models[objective]
 
     def stages(self, objective: Objective) -> dict[str, float]:
-        """Return the stage1 and stage2 losses and their standard errors `<name>_se` (0 where exact)."""
+        """Compute the stage1 and stage2 losses and their standard errors `<name>_se` (0 where exact)."""
         stage1, stage2 = self.models(objective)
         given = self.data, objective
         return numbers(
@@ -143,7 +149,7 @@ class Limits:
         )
 
     def others(self, objective: Objective) -> dict[str, float]:
-        """Return the uniform and bayes losses and their standard errors, which take longer."""
+        """Compute the uniform and bayes losses and their standard errors, which take longer."""
         return numbers(uniform=uniform_line(self.data, objective), bayes=self._bayes[objective])
 
     @cached_property
@@ -152,7 +158,7 @@ class Limits:
 
     @cached_property
     def _fit_queries(self) -> Queries:
-        """Other documents than those that the losses are of."""
+        """Draw other documents for fitting than those the losses are evaluated on."""
         return sample_queries(self.data, self._num_documents, self._seed + 1)
 
     @cached_property
@@ -161,7 +167,7 @@ class Limits:
 
 
 def numbers(**lines: Line) -> dict[str, float]:
-    """Return the values of lines under their names, and their standard errors under `<name>_se`."""
+    """List the values of lines under their names, and their standard errors under `<name>_se`."""
     values = {name: line[0] for name, line in lines.items()}
     return values | {f"{name}_se": line[1] for name, line in lines.items()}
 
@@ -169,13 +175,13 @@ def numbers(**lines: Line) -> dict[str, float]:
 def stage_lines(
     data: DataModel, objective: Objective, num_documents: int = 6000, seed: int = 0
 ) -> dict[str, float]:
-    """Return the stage1 and stage2 losses and their standard errors `<name>_se` (0 where exact)."""
+    """Compute the stage1 and stage2 losses and their standard errors `<name>_se` (0 where exact)."""
     return Limits(data, num_documents, seed).stages(objective)
 
 
 def limit_lines(
     data: DataModel, objective: Objective, num_documents: int = 6000, seed: int = 0
 ) -> dict[str, float]:
-    """Return the uniform, stage1, stage2 and bayes losses, and their standard errors `<name>_se`."""
+    """Compute the uniform, stage1, stage2 and bayes losses, and their standard errors `<name>_se`."""
     limits = Limits(data, num_documents, seed)
     return limits.stages(objective) | limits.others(objective)

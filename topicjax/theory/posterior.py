@@ -8,14 +8,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln, log_softmax
 
-from topicjax.theory.documents import Array, DataModel
-from topicjax.theory.queries import Queries, kept_chance, topic_subsets
+from topicjax.theory.documents import Array, DataModel, Queries, kept_chance, topic_subsets
 
 GIBBS_DOCUMENTS, GIBBS_SWEEPS, GIBBS_BURN_IN = 400, 300, 50
 
 
 def _coupled_mean(factor_TxKxR: Array, feature_TxKxR: Array, coupling_KxR: Array) -> Array:
-    """Return the sum over k_1..k_T of feature_t(k_t) prod_s factor_s(k_s) coupling(sum k), T x R.
+    """Sum over k_1..k_T of feature_t(k_t) prod_s factor_s(k_s) coupling(sum k), T x R.
 
     Forward-backward over topics; terms whose sum exceeds K - 1 are dropped.
     """
@@ -41,7 +40,7 @@ def _coupled_mean(factor_TxKxR: Array, feature_TxKxR: Array, coupling_KxR: Array
 
 
 def dirichlet_topic_mean(count_RxT: Array, alpha: float, signal: float, noise: float) -> Array:
-    """Return E[theta | counts], R x T, for theta ~ Dirichlet(alpha) and P(topic t) = signal theta_t + noise.
+    """Compute E[theta | counts], R x T, if theta ~ Dirichlet(alpha) and P(topic t) = signal theta_t + noise.
 
     Exact: k_t of the n_t words are noise, theta given all k is Dirichlet, and the k_t are coupled through
     their sum alone.  Sums in the far tail (probability below 1e-8) are dropped.
@@ -69,7 +68,7 @@ def dirichlet_topic_mean(count_RxT: Array, alpha: float, signal: float, noise: f
 
 
 def subset_topic_mean(count_RxT: Array, tau: int, inside: float, outside: float) -> Array:
-    """Return E[theta | counts], R x T, for tau of T topics at `inside` each and the others at `outside`.
+    """Compute E[theta | counts], R x T, for tau of T topics at `inside` each and the others at `outside`.
 
     Exact for any T: the topics are coupled through the number of chosen ones alone.
     """
@@ -92,7 +91,7 @@ def _noise(data: DataModel) -> tuple[float, float]:
 
 
 def _posterior_disjoint(data: DataModel, evidence_NxW: Array) -> Array:
-    """Return E[P | visible words], N x W, of disjoint uniform topics: topic counts are sufficient."""
+    """Compute E[P | visible words], N x W, for disjoint uniform topics: topic counts are sufficient."""
     count_NxT = evidence_NxW.reshape(-1, data.topics, data.words_per_topic).sum(axis=2)
     signal, noise = _noise(data)
     noise *= data.words_per_topic
@@ -105,7 +104,7 @@ def _posterior_disjoint(data: DataModel, evidence_NxW: Array) -> Array:
 
 
 def _posterior_subsets(data: DataModel, evidence_NxW: Array) -> Array:
-    """Return E[P | visible words], N x W, of tau-topic documents with any topic_word: all subsets."""
+    """Compute E[P | visible words], N x W, for tau-topic documents with any topic_word: all subsets."""
     word_SxW = topic_subsets(data) @ data.words_by_topic()
     signal, noise = _noise(data)
     log_likelihood = evidence_NxW @ np.log(np.maximum(signal * word_SxW + noise, 1e-300)).T
@@ -113,7 +112,7 @@ def _posterior_subsets(data: DataModel, evidence_NxW: Array) -> Array:
 
 
 def _posterior_gibbs(data: DataModel, queries: Queries, seed: int) -> Array:
-    """Return E[P | words at the other positions], R x W, by Gibbs sampling of each word's topic (or noise).
+    """Estimate E[P | words at the other positions], R x W, by Gibbs sampling of each word's topic or noise.
 
     A query's own word is removed from the evidence by the weight 1 / P(shown word).
     """
@@ -143,7 +142,7 @@ def _posterior_gibbs(data: DataModel, queries: Queries, seed: int) -> Array:
 
 
 def posterior_words(data: DataModel, queries: Queries, seed: int = 0) -> Array:
-    """Return E[P | what each query sees at other positions than its own], R x W."""
+    """Compute E[P | what each query sees at positions other than its own], R x W."""
     if data.infinite_documents:
         return queries.words[queries.document]
     if data.documents == "lda" and data.topic_word is not None:
@@ -160,7 +159,7 @@ def posterior_words(data: DataModel, queries: Queries, seed: int = 0) -> Array:
 
 
 def bayes_prediction(data: DataModel, queries: Queries, seed: int = 0) -> Array:
-    """Return the posterior predictive of each query's hidden word, R x W, given all it can see.
+    """Compute the posterior predictive of each query's hidden word, R x W, given all it can see.
 
     Exact with keys `unmasked`.  With keys `all` the other positions count as independent given P; the 1/|M|
     of eq. (1) slightly tilts how many of them are masked, so the loss is an upper bound.

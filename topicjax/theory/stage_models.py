@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topicjax.experiments.one_layer.settings import Objective
-from topicjax.theory.documents import Array, DataModel
-from topicjax.theory.queries import Queries, kept_chances
+from topicjax.theory.documents import Array, DataModel, Queries, kept_chances
 
 BLOCK = 2_000  # queries that are computed together: their arrays stay in the cache
 
@@ -51,7 +50,7 @@ class Examples(NamedTuple):
 
 
 def examples_of(data: DataModel, queries: Queries) -> Examples:
-    """Return what queries must predict on average over the words that their positions hide."""
+    """Compute what queries must predict on average over the words that their positions hide."""
     kept_R = kept_chances(data, queries)
     own, share = queries.weight * kept_R, queries.weight * (1 - kept_R)
     word = np.maximum(queries.token, 1)
@@ -59,12 +58,12 @@ def examples_of(data: DataModel, queries: Queries) -> Examples:
 
 
 def own_topics(data: DataModel) -> Array:
-    """Return the topic of each token: of a shared word the one most likely to write it; -1 for [MASK]."""
+    """Find the topic of each token: the one most likely to write it; -1 for [MASK]."""
     return np.concatenate([[-1], data.words_by_topic().argmax(axis=0)])
 
 
 def pair_weights(data: DataModel, model: StageModel) -> Array:
-    """Return how a query of each type weighs a key of each type, V x V: exp of the attention scores."""
+    """Compute how a query of each type weighs a key of each type, V x V: exp of the attention scores."""
     topic_V = own_topics(data)
     pair_VxV = np.where(topic_V[:, None] == topic_V, model.alpha, 1.0)
     np.fill_diagonal(pair_VxV, model.beta)
@@ -97,7 +96,7 @@ class Outputs:
         self.weight_R = self.target_RxG.sum(axis=1)
 
     def losses(self, model: StageModel, objective: Objective) -> Array:
-        """Return the weighted loss of each query, given a model with this value matrix."""
+        """Compute the weighted loss of each query, given a model with this value matrix."""
         output_RxG, total_R = self._attended(model)
         if objective == "cross_entropy":
             return self._cross_entropy(output_RxG, total_R)[0]
@@ -106,7 +105,7 @@ class Outputs:
         return self.weight_R * (1 + square_R) - 2 * score_R
 
     def cross_entropy_slopes(self, model: StageModel) -> tuple[float, Array]:
-        """Return the summed cross-entropy and its derivatives by log alpha and log beta."""
+        """Compute the summed cross-entropy and its derivatives by log alpha and log beta."""
         output_RxG, total_R = self._attended(model)
         loss_R, error_RxG = self._cross_entropy(output_RxG, total_R)
         _, topic_RxG, own_RxG = self.sums
@@ -132,7 +131,7 @@ class Outputs:
         return output_RxG, total_R
 
     def _cross_entropy(self, output_RxG: Array, total_R: Array) -> tuple[Array, Array]:
-        """Return the loss of each query and its derivatives by the outputs of each group."""
+        """Compute the loss of each query and its derivatives by the outputs of each group."""
         largest_R = output_RxG.max(axis=1)
         exp_RxG = np.exp(output_RxG - largest_R[:, None]) * self.size_G
         sum_R = exp_RxG.sum(axis=1) + np.isinf(total_R)  # without a key [MASK] has its output 0 too
@@ -143,13 +142,13 @@ class Outputs:
 
 
 def grouped_rows(matrix: Array) -> tuple[Array, Array]:
-    """Return the distinct rows of a matrix, and which of them each row is."""
+    """Find the distinct rows of a matrix, and which of them each row is."""
     rows, group = np.unique(matrix, axis=0, return_inverse=True)
     return rows, group.ravel()
 
 
 def model_losses(data: DataModel, examples: Examples, model: StageModel, objective: Objective) -> Array:
-    """Return the loss of a model on each document, the sum over its queries (D numbers)."""
+    """Compute the loss of a model on each document, the sum over its queries (D numbers)."""
     losses_D = np.zeros(len(examples.keys))
     for first, block in blocks(merged(examples) if model.is_uniform else examples):
         losses_R = Outputs(data, block, model.value).losses(model, objective)
@@ -159,7 +158,7 @@ def model_losses(data: DataModel, examples: Examples, model: StageModel, objecti
 
 
 def merged(examples: Examples) -> Examples:
-    """Return the queries of each document as one: under uniform attention they all predict the same."""
+    """Merge the queries of each document into one: under uniform attention they all predict the same."""
     shape, document = examples.words.shape, examples.document
     share_D = np.bincount(document, examples.share, minlength=shape[0])
     place_R = document * shape[1] + examples.word - 1

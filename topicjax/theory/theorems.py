@@ -1,4 +1,4 @@
-"""What the paper proves: Lemma 1, Theorems 1 and 2, and the interval of Theorem 3."""
+"""Results of the paper in closed form: Lemma 1, Theorems 1-3, and the rate at which stage 2 begins."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from topicjax.theory.documents import Array, DataModel, same_topic
 def _constants(
     topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any
 ) -> tuple[Any, Any, Any]:
-    """Return (c1, c2, c3) of Theorem 2."""
+    """Compute (c1, c2, c3) of Theorem 2."""
     c3 = 1 / (1 - (1 - p_keep) * p_mask)
     c2 = 1 / ((1 - p_keep - p_random) * p_mask) - 1
     c1 = p_random * c3 / ((1 - p_keep - p_random) * topics * words_per_topic)
@@ -18,14 +18,14 @@ def _constants(
 
 
 def theorem1_bias(topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any) -> Any:
-    """Return b^pred of every word in Theorem 1 ([MASK] has bias 0); arithmetic only, so it can be traced."""
+    """Compute b^pred of every word in Theorem 1 ([MASK] has bias 0); arithmetic only, so it can be traced."""
     return -p_mask * p_random / ((1 - (1 - p_keep) * p_mask) * topics * words_per_topic)
 
 
 def theorem2_entries(
     topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any
 ) -> tuple[Any, Any, Any]:
-    """Return (W_i0, W_diff, W_same) of Theorem 2; arithmetic only, so it can be traced.
+    """Compute (W_i0, W_diff, W_same) of Theorem 2; arithmetic only, so it can be traced.
 
     Theorem 2 needs Assumption 1 with tau < T, disjoint uniform topics and keys at every position.
     """
@@ -42,7 +42,7 @@ def theorem2_entries(
 def theorem2_matrix(
     topics: int, words_per_topic: int, p_mask: float, p_keep: float, p_random: float
 ) -> Array:
-    """Return W^V of Theorem 2, V x V, with zeros in row 0."""
+    """Make W^V of Theorem 2, V x V, with zeros in row 0."""
     entries = theorem2_entries(topics, words_per_topic, p_mask, p_keep, p_random)
     mask_column, different, same = entries
     value = np.zeros((topics * words_per_topic + 1,) * 2)
@@ -54,7 +54,7 @@ def theorem2_matrix(
 def lemma1_entries(
     topics: Any, words_per_topic: Any, p_mask: Any, p_keep: Any, p_random: Any, shift: Any = 0, own: Any = 0
 ) -> tuple[Any, Any, Any, Any]:
-    """Return (W_i0, W_diff, W_same, W_ii) of a member of Lemma 1's family; arithmetic only, can be traced.
+    """Compute (W_i0, W_diff, W_same, W_ii) of a member of Lemma 1's family; arithmetic only, can be traced.
 
     All u_i are 1 - shift times Theorem 2's, u_0 is 0, and the share `own` of what the words of a topic add up
     to is moved to the word itself.  (0, 0) is Theorem 2, (1, 1) the diagonal matrix of the paper's App. D.4.
@@ -67,7 +67,7 @@ def lemma1_entries(
 
 
 def lemma1_member(data: DataModel, constants: Array, free: Array | None = None) -> Array:
-    """Return a minimiser W of Lemma 1, V x V, from its constants u_0..u_Tv and a free V x V direction.
+    """Make a minimiser W of Lemma 1, V x V, from its constants u_0..u_Tv and a free V x V direction.
 
     Of `free` only the part that leaves the sum over each topic's words unchanged acts.
     """
@@ -83,7 +83,7 @@ def lemma1_member(data: DataModel, constants: Array, free: Array | None = None) 
 
 
 def theorem1_member(data: DataModel, constants: Array, free: Array | None = None) -> Array:
-    """Return a matrix E with the properties of Theorem 1 (b^pred = theorem1_bias), as lemma1_member.
+    """Make a matrix E with the properties of Theorem 1 (b^pred = theorem1_bias), as lemma1_member.
 
     It is W^E^T W^E for some W^E only if it is also symmetric positive semidefinite.
     """
@@ -93,7 +93,7 @@ def theorem1_member(data: DataModel, constants: Array, free: Array | None = None
 
 
 def lemma1_residual(data: DataModel, matrix: Array) -> float:
-    """Return the largest violation of Lemma 1's equations; 0 if and only if `matrix` is in its family.
+    """Find the largest violation of Lemma 1's equations; 0 if and only if `matrix` is in its family.
 
     The constants u_i are read off as the mean entry over other topics (row 0: over all words).
     """
@@ -109,14 +109,14 @@ def lemma1_residual(data: DataModel, matrix: Array) -> float:
 
 
 def theorem1_residual(data: DataModel, matrix: Array) -> float:
-    """Return the largest violation of Theorem 1's equations by E; 0 if and only if E satisfies them."""
+    """Find the largest violation of Theorem 1's equations by E; 0 if and only if E satisfies them."""
     shifted = np.array(matrix, dtype=float)
     shifted[1:, 0] -= _constants(*data.sizes_and_masking)[0]
     return lemma1_residual(data, shifted)
 
 
 def relative_residual(data: DataModel, matrix: Array, with_bias: bool) -> float:
-    """Return the residual of Theorem 1 (with_bias) or Lemma 1 in units of what the zero matrix has.
+    """Compute the residual of Theorem 1 (with_bias) or Lemma 1 in units of that of the zero matrix.
 
     0: all equations of the family hold; 1: some equation is missed as far as by a matrix that knows nothing.
     """
@@ -125,9 +125,31 @@ def relative_residual(data: DataModel, matrix: Array, with_bias: bool) -> float:
 
 
 def theorem3_interval(data: DataModel) -> tuple[float, float]:
-    """Return Theorem 3's bounds on alpha' = ((v - 1) alpha + beta) / v, under Assumptions 1-4."""
+    """Compute Theorem 3's bounds on alpha' = ((v - 1) alpha + beta) / v, under Assumptions 1-4."""
     p_mask, p_keep, p_random = data.masking
     lost = (1 - p_keep) * p_mask
     lower = (1 - lost + p_mask * p_random) * (1 + lost) / (2 * (1 - lost))
     upper = 100 * ((1 - lost) / (p_mask * p_random) + 1)
     return lower * (data.topics_per_document - 1), upper * data.topics
+
+
+def onset_rate(
+    topics: Any,
+    words_per_topic: Any,
+    topics_per_document: Any,
+    p_mask: Any,
+    p_keep: Any,
+    p_random: Any,
+    attention_size: Any,
+) -> Any:
+    """Compute gamma, the rate at which topic attention leaves the saddle W^K = W^Q = 0, per eta t.
+
+    gamma = -tr(Pi dL/d(W_K^T W_Q)) / (T - 1), Pi the projector on topic differences, for the squared loss at
+    Theorem 2's W^V, one-hot embeddings, infinite tau-topic documents and keys at every position; scores are
+    W_K^T W_Q / sqrt(attention_size).  Arithmetic only, so it can be traced.
+    """
+    tau = topics_per_document
+    survival = 1 - (1 - p_keep) * p_mask
+    topic_mass = survival / tau + p_mask * p_random / topics
+    numerator = 2 * p_keep / survival * topic_mass * (1 - 1 / tau)
+    return numerator / (words_per_topic**2 * (topics - 1) * attention_size**0.5)

@@ -6,7 +6,7 @@ from support.small_models import SMALL, TOKENS, settings
 
 from topicjax.analysis.one_layer.optima import measured_text, optimum, optimum_error
 from topicjax.theory.documents import DataModel
-from topicjax.theory.uniform_attention import uniform_attention_optimum
+from topicjax.theory.stage1 import uniform_attention_optimum
 
 
 def test_with_l2_the_error_is_to_the_ridge_optimum():

@@ -22,7 +22,7 @@ from topicjax.analysis.one_layer.tables import (
 )
 from topicjax.errors import UserError
 from topicjax.theory.documents import DataModel
-from topicjax.theory.uniform_attention import uniform_attention_optimum
+from topicjax.theory.stage1 import uniform_attention_optimum
 
 NO_SCORES = pd.DataFrame()  # tables of the trials need none
 

@@ -26,8 +26,12 @@ from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
-from topicjax.theory.free_attention import AttentionWeights, best_symmetric_attention, symmetric_weights
-from topicjax.theory.landscape import optimal_attention
+from topicjax.theory.stage2 import (
+    AttentionWeights,
+    best_symmetric_attention,
+    optimal_attention,
+    symmetric_weights,
+)
 from topicjax.theory.theorems import lemma1_member, theorem2_matrix
 
 FROZEN = dict(

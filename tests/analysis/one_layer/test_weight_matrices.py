@@ -16,8 +16,8 @@ from topicjax.analysis.one_layer.trained_models import block_share
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
+from topicjax.theory.stage1 import uniform_attention_optimum
 from topicjax.theory.theorems import theorem2_matrix
-from topicjax.theory.uniform_attention import uniform_attention_optimum
 
 
 def drawn(rows: list[dict[str, Any]], weights: dict[str, dict]) -> tuple[Run, pd.DataFrame]:

@@ -18,8 +18,8 @@ from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
 from topicjax.experiments.one_layer.settings import Stream as AnyStream
 from topicjax.theory import limits
 from topicjax.theory.documents import DataModel
+from topicjax.theory.stage1 import uniform_attention_loss
 from topicjax.theory.theorems import lemma1_member, lemma1_residual, theorem2_matrix
-from topicjax.theory.uniform_attention import uniform_attention_loss
 
 TINY = Spec(
     topics=3,

@@ -1,4 +1,4 @@
-"""The best value matrix under uniform attention: exact for the squared loss, fitted for cross-entropy.
+"""Stage 1: the best value matrix under uniform attention; exact for squared loss, else fitted.
 
 Letters: D documents, W = Tv words, V = W + 1 tokens ([MASK] = 0), G groups of words, B blocks of documents,
 C coordinates of keys.
@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.stats import binom
 
 from topicjax.experiments.one_layer.settings import Objective
-from topicjax.theory.documents import Array, DataModel, same_topic
-from topicjax.theory.queries import Queries
+from topicjax.theory.documents import Array, DataModel, Queries, same_topic
 from topicjax.theory.stage_models import examples_of, merged
-from topicjax.theory.uniform_attention import uniform_attention_optimum
 
 # Multiplications in a product: OpenBLAS takes larger ones to several threads, which wait for each other while
 # training has the cores, up to a hundred times as long as the product takes alone.
@@ -22,15 +21,88 @@ ONE_THREAD = 2**18
 ENTRY_TOLERANCE = 1e-7  # the losses of fitted matrices are within 3e-5 of the end of the search
 
 
+def visible_key_moments(data: DataModel) -> tuple[float, float]:
+    """Compute (P(K >= 1), E[1/K; K >= 1]) for K = N - |M| unmasked positions, given |M| >= 1."""
+    if data.infinite_documents:
+        return 1.0, 0.0
+    visible, inverse, total = 0.0, 0.0, 0.0
+    for length in data.lengths():
+        keys = np.arange(1, length)
+        chance = binom.pmf(keys, length, 1 - data.p_mask)
+        visible += chance.sum()
+        inverse += (chance / keys).sum()
+        total += 1 - (1 - data.p_mask) ** length
+    return visible / total, inverse / total
+
+
+def uniform_attention_moments(data: DataModel) -> tuple[Array, Array]:
+    """Compute (C, G) of the squared loss E|W x - y|^2 = 1 - 2 tr(W^T C) + tr(W G W^T), both V x V.
+
+    x is the mean of the one-hot keys (0 without visible keys), y the mean of the one-hot targets over M,
+    given |M| >= 1.  Exact for every topic_word, document length and key visibility.
+    """
+    mean_W, second_WxW = data.mean_words(), data.second_moment_words()
+    mean_VxV = np.diag(np.concatenate([[0], mean_W]))  # [MASK] is never written
+    second_VxV = np.pad(second_WxW, (1, 0))
+    if data.key_visibility == "unmasked":
+        visible, inverse = visible_key_moments(data)
+        return visible * second_VxV, inverse * mean_VxV + (visible - inverse) * second_VxV
+    shown_V = data.shown_distribution(mean_W)
+    noise_V = data.shown_distribution(np.zeros_like(mean_W))  # q = a P + noise
+    target_VxV = data.survival * second_VxV + np.outer(mean_VxV.diagonal(), noise_V)  # E[P q^T]
+    gram_VxV = data.survival * target_VxV + np.outer(noise_V, shown_V)  # E[q q^T]
+    lengths = np.array([np.inf]) if data.infinite_documents else data.lengths().astype(float)
+    cross, gram, total = np.zeros_like(gram_VxV), np.zeros_like(gram_VxV), 0.0
+    for length in lengths:
+        empty = (1 - data.p_mask) ** length  # P(|M| = 0): its share is taken out
+        cross += target_VxV - empty * second_VxV
+        cross += (1 - empty) * data.p_keep / length * (mean_VxV - second_VxV)
+        gram += np.diag(shown_V) / length + (1 - 1 / length) * gram_VxV
+        gram -= empty * (mean_VxV / length + (1 - 1 / length) * second_VxV)
+        total += 1 - empty
+    return cross / total, gram / total
+
+
+def uniform_attention_optimum(data: DataModel, by_topic: bool = False) -> Array:
+    """Compute the W^V of least norm that minimises the squared loss with uniform attention and no biases.
+
+    C G^+ is exact for finite documents; for infinite ones it is Theorem 2 (keys `all`, tau < T).  If
+    by_topic, it is the best W^V that treats the words of a topic alike (disjoint topics): without the
+    diagonal that finite documents with keys `all` give it otherwise.
+    """
+    cross, gram = uniform_attention_moments(data)
+    if by_topic:
+        average = np.pad(same_topic(data.topics, data.words_per_topic), (1, 0))
+        average = average / data.words_per_topic
+        average[0, 0] = 1.0
+        cross, gram = cross @ average, average @ gram @ average
+    return cross @ np.linalg.pinv(gram, rcond=1e-11, hermitian=True)
+
+
+def uniform_attention_loss(data: DataModel, value: Array) -> float:
+    """Compute the population squared loss of a value matrix, V x V, with uniform attention and no biases."""
+    cross, gram = uniform_attention_moments(data)
+    return float(1 - 2 * np.sum(value * cross) + np.sum((value @ gram) * value))
+
+
+def ridge_path(data: DataModel, l2: float) -> Array:
+    """Compute the minimiser of the squared loss + l2 |W|_F^2 with uniform attention: C (G + l2 I)^-1.
+
+    For infinite documents this is W* G (G + l2 I)^-1 with the W* of Theorem 2.
+    """
+    cross, gram = uniform_attention_moments(data)
+    return np.linalg.solve(gram + l2 * np.eye(len(gram)), cross.T).T
+
+
 def has_diagonal(data: DataModel) -> bool:
-    """Return whether kept words make a diagonal of W^V worth learning: finite documents, keys `all`."""
+    """Tell whether kept words make a diagonal of W^V worth learning: finite documents, keys `all`."""
     return data.key_visibility == "all" and not data.infinite_documents and data.topic_word is None
 
 
 def stage1_value(
     data: DataModel, objective: Objective, queries: Queries | None = None, by_topic: bool = False
 ) -> Array:
-    """Return the W^V, V x V, that is best with uniform attention; by_topic: without a diagonal.
+    """Find the W^V, V x V, that is best with uniform attention; by_topic: without a diagonal.
 
     Row 0 is 0.  The squared loss has an exact optimum; cross-entropy is convex and fitted to the documents of
     these queries.  For disjoint uniform topics the fit has the same-topic entry, and the diagonal where it
@@ -64,7 +136,7 @@ def stage1_value(
 
 
 def over_shifts(data: DataModel, value: Array) -> Array:
-    """Return the mean of a matrix over all cyclic shifts of the topics, if these leave documents as they are.
+    """Average a matrix over all cyclic shifts of the topics, if these leave documents as they are.
 
     Then the best matrix is its own mean, and a fitted one comes nearer to it: its errors average out.
     """
@@ -79,9 +151,9 @@ def over_shifts(data: DataModel, value: Array) -> Array:
 
 
 def _fit_coefficients(target_DxG: Array, features: list[Array]) -> Array:
-    """Return the coefficients of least cross-entropy of softmax(their sum of features, each D x G).
+    """Fit the coefficients of least cross-entropy of softmax(sum of coefficient x feature, D x G).
 
-    Words that are alike may be one group each, if all groups are of one size.
+    Words that are alike may form one group, if all groups have the same size.
     """
     size = len(target_DxG)
     gains = np.array([np.sum(target_DxG * feature) for feature in features]) / size
@@ -100,10 +172,10 @@ def _fit_coefficients(target_DxG: Array, features: list[Array]) -> Array:
 
 
 def _fit_every_entry(target_DxW: Array, key_DxV: Array) -> Array:
-    """Return the W x V matrix of least cross-entropy of softmax(matrix @ keys).
+    """Fit the W x V matrix of least cross-entropy of softmax(matrix @ keys).
 
-    It is searched in coordinates in which the keys are uncorrelated and of size 1: rare words would need many
-    times the steps otherwise.
+    The search uses coordinates in which the keys are uncorrelated and of size 1: otherwise rare words would
+    need many times as many steps.
     """
     variance_V, axes_VxV = np.linalg.eigh(key_DxV.T @ key_DxV / len(key_DxV))
     seen = variance_V > 1e-10 * variance_V[-1]
@@ -128,7 +200,7 @@ def _fit_every_entry(target_DxW: Array, key_DxV: Array) -> Array:
 
 
 def stacked(array_DxA: Array, shape: tuple[int, int]) -> Array:
-    """Return the documents in blocks, B x D x A, whose products with a matrix of this shape are small.
+    """Cut the documents into blocks, B x D x A, whose products with a matrix of this shape are small.
 
     The last block is filled up with zeros.
     """
@@ -138,7 +210,7 @@ def stacked(array_DxA: Array, shape: tuple[int, int]) -> Array:
 
 
 def _minimum(loss: Callable[[Array], tuple[float, Array]], size: int, tolerance: float = 1e-12) -> Array:
-    """Return the minimum of a convex function that also returns its slopes, searched from zero.
+    """Minimise a convex function that also returns its slopes, starting from zero.
 
     The search ends when a step lowers the loss by a smaller share than the tolerance.
     """

@@ -3,12 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from support.probe_corpus import small_corpus
+from support.small_corpus import small_corpus
 
 from topicjax.experiments.encoder import model
 from topicjax.experiments.encoder.settings import TRIALS
-from topicjax.probe.encoders import encode, word_attention
-from topicjax.probe.trained import as_read
+from topicjax.probe.trained import as_read, encode, word_attention
 
 SETTINGS = {
     "bare": dict(layers=1, heads=1),

