@@ -1,4 +1,4 @@
-"""Theorem 1: embeddings trained alone beside its equations, and beside models with all parts trained."""
+"""Compare embeddings trained alone with Theorem 1, and with models in which all parts are trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,32 +12,22 @@ from matplotlib.lines import Line2D
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
+from topicjax.theory.theorems import relative_residual
 
-from ..figures.seed_rows import (
-    MEASURED,
-    MOST_ROWS,
-    dots,
-    draw_seeds,
-    label_rows,
-    row_text,
-    rows_of,
-    telling_apart,
-)
-from ..frames import varying
+from ..frames import Array, Frame, aligned, column, varying
 from ..pictures import WIDTH, Picture, counted, label, sentences, style
-from .embedding_family import (
-    embedding_rows,
-    embeddings_alone,
-    trains_all,
-    with_gains,
-)
-from .trained_models import Array, Frame
+from .cells import lowest_seeds
+from .seed_rows import MEASURED, MOST_ROWS, dots, draw_seeds, label_rows, row_text, rows_of, telling_apart
+from .trained_models import data_model, effective_model, with_weights
 
 PREDICTED: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
 BAYES: dict[str, Any] = dict(color="black", ls="", marker="*", ms=6, mfc="white", zorder=2)
 CASES = {"embeddings alone": MEASURED, "all parts trained": "#D55E00"}
 HOW = ("optimizer", "learning_rate", "steps", "batch_size")  # training, which cases should share
 LIFT = 0.14  # of a case above the middle of its row
+ALONE = dict(embedding="trained", value="identity", attention="uniform", attention_biases="absent")
+ALL = dict(embedding="trained", value="trained", attention="trained")
+FAMILIES = {"theorem1": True, "zero": False}  # b^pred: whether it is Theorem 1's, not Lemma 1's
 
 
 def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
@@ -171,3 +161,57 @@ def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str
         f"In {counted(others, 'trial')} same-topic dot products are not the larger ones.": others,
     }
     return sentences(parts)
+
+
+def embeddings_alone(trials: Any) -> Any:
+    """Return the trials of case (ii) of the paper's section 4: nothing is trained but embeddings."""
+    return trials[having_all(trials, ALONE)]
+
+
+def trains_all(trials: Any) -> Array:
+    """Return which trials are case (i): embeddings, values and attention are all trained."""
+    return having_all(trials, ALL)
+
+
+def having_all(trials: Any, wanted: dict[str, str]) -> Array:
+    """Return which trials have all of these settings."""
+    return np.all([trials[name] == value for name, value in wanted.items()], axis=0)
+
+
+def with_gains(run: Run) -> Any:
+    """Return the trials that did not diverge, with `gain` and `bayes_gain`, of the loss that is possible.
+
+    The final held-out loss counts 0 at uniform predictions over all words, and 1 at the best value matrix
+    under uniform attention, on the same documents where that is known.
+    """
+    every: Any = aligned(run).trials
+    trials = every[(every["status"] == "ok").to_numpy()]
+    uniform, best = column(trials, "line_uniform"), column(trials, "line_stage1")
+    own = trials.reindex(columns=["held_out_stage1"]).to_numpy(float)[:, 0]
+    best = np.where(np.isfinite(own), own, best)
+    gains = {
+        name: (uniform - column(trials, source)) / (uniform - best)
+        for name, source in (("gain", "final_eval_loss"), ("bayes_gain", "line_bayes"))
+    }
+    return trials.assign(**gains)
+
+
+def embedding_rows(run: Run) -> pd.DataFrame:
+    """Return one row per trial that trained embeddings alone: settings, residual, gain and final values.
+
+    The residual is relative (see relative_residual), of the family that belongs to the trial's b^pred; NaN
+    under cross-entropy and where masked positions are no keys: the theorem is of neither.
+    """
+    read = lowest_seeds(with_weights(embeddings_alone(with_gains(run))))
+    residuals = [residual(run, row) for row in read.to_dict("records")]
+    return read.assign(residual=residuals).reset_index(drop=True)
+
+
+def residual(run: Run, settings: dict[str, Any]) -> float:
+    """Return the relative residual of a trial's W_E^T W_E; NaN where no theorem speaks of it."""
+    data, bias = data_model(settings), settings["output_bias"]
+    is_known = settings["objective"] == "squared" and settings["key_visibility"] == "all"
+    if not is_known or data is None or bias not in FAMILIES:
+        return np.nan
+    matrix = effective_model(run.restore(settings["trial_id"]), settings).E
+    return np.nan if matrix is None else relative_residual(data, matrix, FAMILIES[bias])

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topicjax.stages import Array
+from topicjax.theory.progress import CUTS, Cuts
+
 from ..frames import distinct
-from .curves import Array, Cuts
-from .stages import CLASSES, CUTS, classify
+from .scores import CLASSES, classify
 
 KIND = ("objective", "optimizer", "key_visibility")
 MOVED = (  # the cuts that tell classes apart; each is moved towards 0 and towards 1

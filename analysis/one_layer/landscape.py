@@ -23,7 +23,7 @@ from topicjax.theory.landscape import attention_landscape, optimal_attention
 from topicjax.theory.theorems import lemma1_entries
 from topicjax.theory.uniform_attention import uniform_attention_optimum
 
-from ..frames import varying
+from ..frames import Array, Frame, varying
 from ..pictures import (
     CLASS_COLOURS,
     WIDTH,
@@ -35,9 +35,9 @@ from ..pictures import (
     sentences,
     style,
 )
-from .attention_weights import has_uniform_blocks, member, theorem3
-from .stages import classes_of
-from .trained_models import Array, Frame, data_model, has_data_model
+from .attention_theory import has_uniform_blocks, member, theorem3
+from .scores import classes_of
+from .trained_models import data_model, has_data_model
 
 MARKERS = {"squared": "o", "cross_entropy": "^"}
 BEST: dict[str, Any] = dict(color="black", ls="--", lw=0.9)

@@ -39,7 +39,7 @@ from ..pictures import (
     sentences,
     style,
 )
-from .stages import classes_of
+from .scores import classes_of
 
 LIMITS: dict[str, tuple[str, Any]] = {  # name: label and line
     "uniform": ("uniform over words", (0, (1, 3))),

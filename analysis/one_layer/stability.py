@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from topicjax.stages import Array, Records
 from topicjax.store.reader import Run
+from topicjax.theory.progress import CUTS, Cuts
 
 from ..frames import aligned
-from .curves import Array, Cuts, Records
-from .stages import CUTS, VIEWS, score_trials
+from .scores import VIEWS, score_trials
 
 LEAST_RECORDS = 20  # of a trial that can be cut: a quarter of them must tell stages apart
 

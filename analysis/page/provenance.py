@@ -12,9 +12,9 @@ from topicjax.store.manifest import last_run, plan_in_words
 from topicjax.store.reader import Run
 from topicjax.store.status import Status
 
-from ..encoder.layers import LAYERS_FILE
+from ..encoder.scores import LAYERS_FILE
 from ..frames import settings_in
-from ..one_layer.stages import STAGES_FILE
+from ..one_layer.scores import STAGES_FILE
 from ..pictures import MOST_VALUES, counted, first_of
 from . import html as page
 

@@ -13,7 +13,7 @@ from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.store.reader import FIRST_EXPERIMENT, Run
 
 from ..one_layer.catalogue import Entry
-from ..one_layer.stages import CLASSES
+from ..one_layer.scores import CLASSES
 from ..pictures import Picture, first_of, written
 
 CLASS = "class"  # of the loss view: a filter that is no setting

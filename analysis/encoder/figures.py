@@ -1,4 +1,4 @@
-"""Layers side by side: when each starts, and how far its attention follows the topics in the end."""
+"""Draw layers: over the steps, when each one starts, and how topical its attention is in the end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,14 +12,38 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..figures.step_panels import ACROSS, panel_grid, shared_legend
-from ..one_layer.trained_models import Frame
-from ..pictures import PART_COLOURS, SMALL, Picture, counted, sentences, style, written
-from .layer_cells import layer_cells, models, telling_settings
-from .layer_curves import ALL
-from .layer_panels import example_cells, example_titles
-from .layers import LEAVES_UNIFORM
+from ..figures.layer_lines import DASHED, cell_curves, draw_layers, layer_bands, shade, shown_layers
+from ..figures.step_panels import (
+    ACROSS,
+    ENDS,
+    QUARTILES,
+    is_cut_short,
+    panel_grid,
+    shared_legend,
+    step_axis,
+    title_lines,
+)
+from ..frames import Frame, cell_of_rows, varying
+from ..layers import ALL, LEAVES_UNIFORM, telling_settings
+from ..pictures import PART_COLOURS, SMALL, Picture, counted, described, sentences, style, written
+from .scores import layer_cells, models
 
+KIND = ("residual", "layer_norm", "mlp", "output_projection")  # what tells kinds of layers apart
+MOST_MODELS = 8
+ROWS = {  # panels from top to bottom: columns, label
+    ("norm_v",): r"$\|W^V\|_F$",
+    ("norm_k", "norm_q"): r"$\|W^K\|_F$, $\|W^Q\|_F$",
+    ("rotation_v",): "rotation of $W^V$",
+    ("entropy_deficit",): "entropy deficit",
+    ("P",): "values add, $P$",
+    ("Q",): "attention adds, $Q$",
+}
+WHOLE_LINE = Line2D([], [], color="black", lw=1, ls=":", label="all layers together")
+WORDS = (
+    "Rotation: (1 - cos)/2 between W^V and itself ten steps before. Entropy deficit: log(number of keys) - "
+    "entropy of attention, in nats. P and Q in nats of the held-out loss, the other layers as trained: P is "
+    "what the layer adds with uniform attention beyond none at all, Q what its own attention adds to that."
+)
 MOST_PANELS = 8
 MOST_RATIOS = 12  # layers of a panel that has room for its numbers
 SERIES = {  # onset: label, colour, marker
@@ -35,6 +59,93 @@ BARS = Line2D([], [], color="0.4", marker="|", ls="", markersize=8, label="bar: 
 NEVER = Line2D(
     [], [], color="0.4", marker="o", mfc="white", ls="", markersize=4, label="hollow: not in all seeds"
 )
+
+
+def example_cells(table: Frame, names: Sequence[str], most: int) -> list[int]:
+    """Return cells of the deepest models: one of each kind of layer, then a second one, the clearest first.
+
+    Clear is a cell with more two-stage layers, then one whose seeds agree.
+    """
+    known = table.loc[(table["diverged"] < table["trials"]) & (table["depth"] > 0)]
+    known = known.loc[known["depth"] == known["depth"].max()]
+    order = known.sort_values(["two_stage_layers", "agreement", "max_q"], ascending=False, kind="stable")
+    own = [name for name in KIND if name in names]
+    kind = cell_of_rows(order, own)
+    turn = order.groupby(kind).cumcount().to_numpy()
+    return order["cell"].to_numpy()[np.argsort(turn, kind="stable")][:most].tolist()
+
+
+def example_titles(table: Frame, names: Sequence[str], chosen: Sequence[int]) -> list[list[str]]:
+    """Return the settings that tell the deepest models apart, for each chosen cell, on lines."""
+    told = varying(table.loc[table["depth"] == table["depth"].max()], names) or list(names)
+    rows = table.set_index("cell").loc[list(chosen)].to_dict("records")
+    return [title_lines(described(row, told), ACROSS) for row in rows]
+
+
+def layers(run: Run, scores: Frame) -> list[Picture]:
+    """Return the layers of some models over the steps, two models to a picture."""
+    names, table, cells = telling_settings(run), models(run, scores), layer_cells(run, scores)
+    chosen = example_cells(table, names, MOST_MODELS)
+    if not chosen:
+        raise UserError("no model with records of its layers is left that did not diverge")
+    titles = [
+        [*lines, *title_lines(layer_words(cells, cell), ACROSS)]
+        for cell, lines in zip(chosen, example_titles(table, names, chosen), strict=True)
+    ]
+    drawn, is_finite = [name for group in ROWS for name in group], scores["is_finite"].to_numpy()
+    finite = scores.loc[is_finite, "trial_id"].groupby(cell_of_rows(scores, names)[is_finite]).unique()
+    frames = [cell_curves(run, finite[cell].tolist(), drawn) for cell in chosen]
+    remarks = {
+        f"Shown are {len(chosen)} of {counted(len(table), 'cell')}: the deepest models, the clearest cell of "
+        f"each kind of layer first.": len(table) > len(chosen),
+        WORDS: True,
+    }
+    pictures = []
+    for at in range(0, len(chosen), ACROSS):
+        words = {"Further models, drawn in the same way.": True} if at else remarks
+        pictures.append(layer_figure(titles[at : at + ACROSS], frames[at : at + ACROSS], words))
+    return pictures
+
+
+def layer_words(cells: Frame, cell: int) -> list[str]:
+    """Return the class of each layer of a cell; those of neighbouring layers that agree are said once."""
+    own = cells.loc[(cells["cell"] == cell) & (cells["layer"] != ALL)]
+    kinds, texts, first = own["class"].tolist(), [], 0
+    for place, kind in enumerate(kinds):
+        if place + 1 == len(kinds) or kinds[place + 1] != kind:
+            span = f"layer {first + 1}" if first == place else f"layers {first + 1}-{place + 1}"
+            texts.append(f"{span}: {kind}")
+            first = place + 1
+    return texts
+
+
+def layer_figure(titles: list[list[str]], frames: list[Frame], remarks: dict[str, Any]) -> Picture:
+    """Return a column of panels per model, with a line per layer."""
+    depth = max(int(frame["layer"].max()) for frame in frames)
+    tables = [{name: layer_bands(frame, name) for group in ROWS for name in group} for frame in frames]
+    counts = sorted({int(own["norm_v"]["trials"].max()) for own in tables})
+    with style():
+        figure, columns = panel_grid(titles, ACROSS, dict.fromkeys(ROWS.values(), 0.95))
+        for frame, own, axes in zip(frames, tables, columns, strict=True):
+            for ax, group in zip(axes, ROWS, strict=True):
+                for name, line in zip(group, ("-", DASHED), strict=False):
+                    draw_layers(ax, own[name], name, line)
+                step_axis(ax, frame["step"])
+        handles = [Line2D([], [], color=shade(n, depth), label=f"layer {n}") for n in shown_layers(depth)]
+        handles += [WHOLE_LINE, Line2D([], [], color="0.4", ls=DASHED, label=r"dashed: $\|W^Q\|_F$")]
+        shared_legend(figure, columns, more=[*handles, *([QUARTILES] if counts[-1] > 1 else [])])
+    span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    parts = {
+        f"Lines are medians and bands quartiles over seeds, {span} trials each.": counts[-1] > 1,
+        "Each line is a layer of one trial.": counts[-1] == 1,
+        **remarks,
+        ENDS: any(is_cut_short(band) for own in tables for band in own.values()),
+    }
+    alt = (
+        f"Norms, rotation, entropy deficit, and what values and attention add, against the step, with a line "
+        f"per layer, for {counted(len(frames), 'model')}."
+    )
+    return Picture(figure, "Layers over the steps", sentences(parts), alt)
 
 
 def layer_onsets(run: Run, scores: Frame) -> Picture:

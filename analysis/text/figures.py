@@ -1,4 +1,4 @@
-"""The paper's Figure 5 on text: norms, rotation and entropy of each layer, and beneath what the loss says."""
+"""Draw the paper's Figure 5 on text: norms, rotation and entropy of each layer, and the losses beneath."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,22 +10,19 @@ from matplotlib.lines import Line2D
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..encoder.layer_cells import cell_of_rows, telling_settings
-from ..encoder.layer_curves import ALL, layer_curves
-from ..encoder.layer_panels import DASHED, draw_layers, layer_bands, shade, shown_layers
+from ..figures.layer_lines import DASHED, cell_curves, draw_layers, layer_bands, shade, shown_layers
 from ..figures.step_panels import (
     ACROSS,
     HALF,
     QUARTILES,
     panel_grid,
     shared_legend,
-    thinned,
     title_lines,
 )
-from ..frames import bands
-from ..one_layer.trained_models import Frame
+from ..frames import Frame, bands, cell_of_rows
+from ..layers import ALL, telling_settings
 from ..pictures import Picture, counted, described, sentences, style
-from .text_stages import SHAPES, text_cells
+from .scores import SHAPES, text_cells
 
 MOST_CELLS = 12
 ABOVE = 1.0  # nats above the unigram line are drawn: losses differ little beside their start
@@ -58,11 +55,14 @@ def text_layers(run: Run, scores: Frame) -> list[Picture]:
     chosen = clearest_first(cells.loc[cells["shape"] != "diverged"])[:MOST_CELLS]
     if not chosen:
         raise UserError("no model is left that did not diverge")
+    is_ok = (scores["status"] == "ok").to_numpy()
+    ok = scores.loc[is_ok, "trial_id"].groupby(cell_of_rows(scores, names)[is_ok]).unique()
+    drawn = [name for group in ROWS for name in group]
     pictures = []
     for at in range(0, len(chosen), ACROSS):
         own = chosen[at : at + ACROSS]
         titles = [cell_title(cells, names, cell) for cell in own]
-        frames = [curves_of(run, scores, names, cell) for cell in own]
+        frames = [cell_curves(run, ok[cell].tolist(), drawn) for cell in own]
         lines = [cells.loc[cells["cell"] == cell, ["unigram", "passed"]].iloc[0].tolist() for cell in own]
         left_out = cells["cell"].nunique() - len(chosen)
         remarks = {f"{counted(left_out, 'cell')} more are in the table.": left_out > 0, WORDS: True}
@@ -84,16 +84,6 @@ def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
         texts = [f"all layers: {own['shape'].iloc[0]}"]
     settings = described(own.iloc[0].to_dict(), names) or ["all trials"]
     return [*title_lines(settings, ACROSS), *title_lines(texts, ACROSS)]
-
-
-def curves_of(run: Run, scores: Frame, names: Sequence[str], cell: int) -> Frame:
-    """Return the curves of the trials of a cell that did not diverge, those of the whole model as layer 0."""
-    mine = (cell_of_rows(scores, names) == cell) & (scores["status"] == "ok").to_numpy()
-    curves = layer_curves(run.select(scores.loc[mine, "trial_id"].unique().tolist()))
-    number = curves.groupby(["trial", "layer"]).ngroup()
-    layer = dict(zip(number, curves["layer"], strict=True))
-    frame: Frame = thinned(curves.assign(trial_id=number), [name for group in ROWS for name in group])
-    return frame.assign(layer=frame["trial_id"].map(layer))
 
 
 def text_figure(

@@ -1,4 +1,4 @@
-"""Panels in which a row is a cell: a dot for each of its seeds, a tick at their median, marks for theory."""
+"""Draw panels with a row per cell: a dot for each seed, a tick at their median, marks for theory."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 
-from ..frames import SETTINGS, distinct, varying
-from ..one_layer.trained_models import Array, Frame
+from ..frames import SETTINGS, Array, Frame, distinct, varying
 from ..pictures import SMALL, counted, setting_text
 
 MEASURED = "#0072B2"
