@@ -41,7 +41,7 @@ class Rises(NamedTuple):
 
 
 def layer_curves(run: Run) -> Frame:
-    """Return one row per trial, layer and step; a trial that has no details has its layer 0 only.
+    """Read the curves: one row per trial, layer and step; a trial without details has layer 0 only.
 
     `trial` is the row of the trial; on, uniform and silent are the held-out losses with the attention of the
     layer (of all layers) as trained, forced uniform and silenced.  P = silent - uniform is what values add
@@ -71,7 +71,7 @@ def layer_curves(run: Run) -> Frame:
 
 
 def whole_model(scalars: Frame, details: Frame) -> Frame:
-    """Return the curves of all layers together: norms of all weights, means over layers of the rest."""
+    """Make the curves of all layers together: norms of all weights, means over layers of the rest."""
     names = dict(uniform="eval_loss_uniform", silent="eval_loss_silent")
     names |= dict(gain_se="eval_gain_se", value_se="eval_value_se")
     whole = scalars.assign(layer=ALL, **{name: scalars[own] for name, own in names.items()})
@@ -85,19 +85,19 @@ def whole_model(scalars: Frame, details: Frame) -> Frame:
 
 
 def part_name(layer: int) -> str:
-    """Return "all layers" or "layer 2"."""
+    """Write "all layers" or "layer 2"."""
     return WHOLE if layer == ALL else f"layer {layer}"
 
 
 def norm_progress(records: Records, curves: Frame) -> Rises:
-    """Return F_V and F_A by the norms, of the whole training; NaN where a norm only falls."""
+    """Compute F_V and F_A by the norms over the whole training; NaN where a norm only falls."""
     attention = (column(curves, "norm_k") + column(curves, "norm_q")) / 2
     parts = (norm_rise(records, norm) for norm in (column(curves, "norm_v"), attention))
     return Rises(records, *(monotone(records, part) for part in parts))
 
 
 def leaves_uniform(records: Records, curves: Frame) -> Array:
-    """Return the step at which attention has left where it began: its entropy is LEAVES_UNIFORM lower.
+    """Find the step at which attention has left its start: its entropy is LEAVES_UNIFORM lower.
 
     An absolute level, the same for every layer and cell: it depends neither on the number of steps nor on how
     far a layer goes later, as a share of the final value would.
@@ -107,7 +107,7 @@ def leaves_uniform(records: Records, curves: Frame) -> Array:
 
 
 def telling_settings(run: Run) -> list[str]:
-    """Return the settings that tell cells apart: all that vary but the seed and what others decide on."""
+    """List the settings that tell cells apart: all that vary but the seed, without those that others fix."""
     known = [name for name in run.setting_names if name != "seed"]
     ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     names: list[str] = []

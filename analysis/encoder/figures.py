@@ -62,7 +62,7 @@ NEVER = Line2D(
 
 
 def example_cells(table: Frame, names: Sequence[str], most: int) -> list[int]:
-    """Return cells of the deepest models: one of each kind of layer, then a second one, the clearest first.
+    """Choose cells of the deepest models: one of each kind of layer, then a second one, the clearest first.
 
     Clear is a cell with more two-stage layers, then one whose seeds agree.
     """
@@ -76,14 +76,14 @@ def example_cells(table: Frame, names: Sequence[str], most: int) -> list[int]:
 
 
 def example_titles(table: Frame, names: Sequence[str], chosen: Sequence[int]) -> list[list[str]]:
-    """Return the settings that tell the deepest models apart, for each chosen cell, on lines."""
+    """Write, for each chosen cell, the settings that tell the deepest models apart, on lines."""
     told = varying(table.loc[table["depth"] == table["depth"].max()], names) or list(names)
     rows = table.set_index("cell").loc[list(chosen)].to_dict("records")
     return [title_lines(described(row, told), ACROSS) for row in rows]
 
 
 def layers(run: Run, scores: Frame) -> list[Picture]:
-    """Return the layers of some models over the steps, two models to a picture."""
+    """Draw the layers of some models over the steps, two models to a picture."""
     names, table, cells = telling_settings(run), models(run, scores), layer_cells(run, scores)
     chosen = example_cells(table, names, MOST_MODELS)
     if not chosen:
@@ -108,7 +108,7 @@ def layers(run: Run, scores: Frame) -> list[Picture]:
 
 
 def layer_words(cells: Frame, cell: int) -> list[str]:
-    """Return the class of each layer of a cell; those of neighbouring layers that agree are said once."""
+    """Write the class of each layer of a cell, once for neighbouring layers that agree."""
     own = cells.loc[(cells["cell"] == cell) & (cells["layer"] != ALL)]
     kinds, texts, first = own["class"].tolist(), [], 0
     for place, kind in enumerate(kinds):
@@ -120,7 +120,7 @@ def layer_words(cells: Frame, cell: int) -> list[str]:
 
 
 def layer_figure(titles: list[list[str]], frames: list[Frame], remarks: dict[str, Any]) -> Picture:
-    """Return a column of panels per model, with a line per layer."""
+    """Draw a column of panels per model, with a line per layer."""
     depth = max(int(frame["layer"].max()) for frame in frames)
     tables = [{name: layer_bands(frame, name) for group in ROWS for name in group} for frame in frames]
     counts = sorted({int(own["norm_v"]["trials"].max()) for own in tables})
@@ -149,7 +149,7 @@ def layer_figure(titles: list[list[str]], frames: list[Frame], remarks: dict[str
 
 
 def layer_onsets(run: Run, scores: Frame) -> Picture:
-    """Return the onset step of each layer's values and attention, a panel per cell."""
+    """Draw the onset step of each layer's values and attention, a panel per cell."""
 
     def draw(own: Frame, ax: Axes) -> None:
         for column, (_, colour, marker) in SERIES.items():
@@ -174,7 +174,7 @@ def layer_onsets(run: Run, scores: Frame) -> Picture:
 
 
 def layer_topics(run: Run, scores: Frame) -> Picture:
-    """Return mean attention to the same and to different topics at the end by layer, a panel per cell."""
+    """Draw mean attention to the same and to different topics at the end by layer, a panel per cell."""
 
     def draw(own: Frame, ax: Axes) -> None:
         for column, (_, colour, marker) in TOPICS.items():
@@ -215,7 +215,7 @@ def panels(
     draw: Callable[[pd.DataFrame, Axes], None],
     words: Callable[[dict[str, Any]], list[str]],
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a figure with a panel over the layers for each of some cells, and what its caption must add."""
+    """Draw a panel over the layers for each of some cells; return what the caption must add as well."""
     names, table, cells = telling_settings(run), models(run, scores), layer_cells(run, scores)
     chosen = example_cells(table, names, MOST_PANELS)
     if not chosen:
@@ -233,7 +233,9 @@ def panels(
             ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             ax.yaxis.set_minor_locator(NullLocator())
             ax.set_xlim(0.6, table["depth"].max() + 0.4)
-        share_range([ax for (ax,) in columns])
+        limits = np.array([ax.get_ylim() for (ax,) in columns if ax.has_data()])
+        for (ax,) in columns:  # one range, so that they can be compared
+            ax.set_ylim(limits[:, 0].min(), limits[:, 1].max())
     remarks = {
         f"Shown are {len(chosen)} of {counted(len(table), 'cell')}: the deepest models, a cell of each kind "
         "of layer first.": len(table) > len(chosen)
@@ -252,15 +254,8 @@ def draw_series(ax: Axes, own: Frame, column: str, colour: str, marker: str, is_
         ax.plot(mine["layer"], mine[column], marker, color=colour, mfc="white" if hollow else colour, ms=4)
 
 
-def share_range(axes: Sequence[Axes]) -> None:
-    """Give all panels one range, so that they can be compared."""
-    limits = np.array([ax.get_ylim() for ax in axes if ax.has_data()])
-    for ax in axes:
-        ax.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-
-
 def line_handles(series: dict[str, tuple[str, str, str]]) -> list[Line2D]:
-    """Return what a legend says of the series."""
+    """Make the legend entries of the series."""
     return [
         Line2D([], [], color=colour, marker=marker, markersize=4, lw=1, label=text)
         for text, colour, marker in series.values()
@@ -268,5 +263,5 @@ def line_handles(series: dict[str, tuple[str, str, str]]) -> list[Line2D]:
 
 
 def seed_handles(scores: Frame, handles: list[Line2D]) -> list[Line2D]:
-    """Return what a legend says of seeds, if there are several."""
+    """Keep the legend entries about seeds if there are several."""
     return handles if scores["seed"].nunique() > 1 else []

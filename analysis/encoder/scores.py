@@ -50,7 +50,7 @@ DIRECTIONS = ("first layer first", "last layer first", "together", "mixed")
 
 
 def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
-    """Return one row per trial and layer (0: all layers together): settings, scores, class, onsets, ends.
+    """Score every trial and layer (0: all layers together): settings, scores, class, onsets, final values.
 
     Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where the class says
     that V or attention does nothing; onsets are NaN where they were not reached.
@@ -62,7 +62,8 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         scale = scales(records, curves, trials, run, cuts)
         columns = maxima(records, curves, scale, cuts) | ends(records, curves)
-        columns["is_finite"] = ~is_broken(records, curves) & (trials["status"] == "ok").to_numpy()
+        losses = column(curves, "on") + column(curves, "uniform") + column(curves, "silent")
+        columns["is_finite"] = ~records.any(~np.isfinite(losses)) & (trials["status"] == "ok").to_numpy()
         up = loss_progress(records, curves)
         for end, view in (("", up), ("_norm", norm_progress(records, curves))):
             columns |= {name + end: values for name, values in view_scores(view, cuts).items()}
@@ -80,7 +81,7 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
 
 
 def with_blanks(scores: Frame) -> Frame:
-    """Return the scores without those that mean nothing: of a class without a Theta, of a broken trial."""
+    """Blank the scores that mean nothing: of a class without a Theta, of a broken trial."""
     scored = ("theta", "theta_reversed", "log_lag")
     blank = {
         name + end: scores[name + end].where(scores["class" + end].isin(HAS_THETA))
@@ -95,7 +96,7 @@ def with_blanks(scores: Frame) -> Frame:
 
 
 def loss_progress(records: Records, curves: Frame) -> Rises:
-    """Return F_V and F_A by the loss, on the way up."""
+    """Compute F_V and F_A by the loss, on the way up."""
     kept, up = records.up_to(lowest_record(records, column(curves, "on")))
     return Rises(up, *(share_of_rise(up, column(curves, name)[kept]) for name in ("P", "Q")))
 
@@ -109,7 +110,7 @@ def view_scores(view: Rises, cuts: Cuts) -> dict[str, Array]:
 
 
 def ends(records: Records, curves: Frame) -> dict[str, Array]:
-    """Return what attention does at the end, and what it and the values add there."""
+    """Read what attention does at the end, and what it and the values add there."""
     found = {f"end_{name.lower()}": last_finite(records, curves, name) for name in ENDS}
     ratio = found["end_attn_same_topic"] / found["end_attn_diff_topic"]
     shift = topic_shift(records, curves)[records.end]
@@ -117,21 +118,15 @@ def ends(records: Records, curves: Frame) -> dict[str, Array]:
 
 
 def last_finite(records: Records, curves: Frame, name: str) -> Array:
-    """Return a column at the last record; NaN if it is not finite there."""
+    """Read a column at the last record; NaN if it is not finite there."""
     values = column(curves, name)[records.end]
     return np.where(np.isfinite(values), values, np.nan)
-
-
-def is_broken(records: Records, curves: Frame) -> Array:
-    """Return whether a loss of the curve is not finite somewhere."""
-    losses = column(curves, "on") + column(curves, "uniform") + column(curves, "silent")
-    return np.logical_or.reduceat(~np.isfinite(losses), records.start)
 
 
 def flags(
     records: Records, curves: Frame, up: Rises, columns: dict[str, Array], cuts: Cuts
 ) -> dict[str, Array]:
-    """Return doubts about each curve: gains at step 0, P that falls again, an onset in the last tenth."""
+    """Flag doubts about each curve: gains at step 0, P that falls again, an onset in the last tenth."""
     P, Q = column(curves, "P"), column(curves, "Q")
     largest = steady_maximum(records, np.maximum(P, 0))
     late = (1 - cuts.last) * records.step[records.end]
@@ -144,7 +139,7 @@ def flags(
 
 
 def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
-    """Return the class of each row in a view ("": loss, "_norm": norms): the first whose rule it meets.
+    """Class each row in a view ("": loss, "_norm": norms): the first class whose rule it meets.
 
     A gain counts if noise cannot explain it and it is a tenth of what topics can give a one-layer model; that
     of attention which follows the topics, or avoids them, also if it is within the error of the documents.
@@ -189,7 +184,7 @@ class Scales(NamedTuple):
 
 
 def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts) -> Scales:
-    """Return the units of each curve's losses: those of its documents' limit lines where they are known."""
+    """Work out the units of each curve's losses: those of its documents' limit lines where they are known."""
     found = limit_lines(trials, run.manifest)
     names = {**{name: f"line_{name}" for name in LINES}, **{name: name for name in HELD_OUT_LINES}}
     names |= {f"{name}_se": f"line_{name}_se" for name in LINES}
@@ -201,7 +196,7 @@ def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts)
 
 
 def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[str, Array]:
-    """Return the largest of what was gained, in nats, on the way up, and as far as it is no noise.
+    """Find the largest gains, in nats, on the way up, and the part of them that noise cannot explain.
 
     sure_* is what the noise of records among their neighbours cannot explain, beyond_* what the held-out
     documents cannot.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1
@@ -227,7 +222,7 @@ def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[s
 
 
 def topic_shift(records: Records, curves: Frame) -> Array:
-    """Return by how much ln(attention to the same topic / to other topics) differs from step 0.
+    """Measure how much ln(attention to the same topic / to other topics) differs from step 0.
 
     Uniform attention has a ratio other than 1: documents of different lengths differ in their topics.
     """
@@ -236,7 +231,7 @@ def topic_shift(records: Records, curves: Frame) -> Array:
 
 
 def layer_cells(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell and layer: majority classes, medians and quartiles over the seeds.
+    """Summarise each cell and layer: majority classes, medians and quartiles over the seeds.
 
     Trials that diverged are in no median, and a class without a Theta has none; *_reached counts the trials
     that have an onset.
@@ -266,7 +261,7 @@ def layer_cells(run: Run, scores: Frame) -> Frame:
 
 
 def models(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell: which of its layers are two-stage, in which order they start.
+    """Summarise each cell: which of its layers are two-stage, in which order they start.
 
     `holds` is of the majority class of each layer; `direction` of the median over seeds of `rank_order`, by
     when attention leaves uniform, `direction_v` by V; `order` has the layers by the median onset.
@@ -280,7 +275,7 @@ def models(run: Run, scores: Frame) -> Frame:
     found, depth = table["two_stage_layers"], table["depth"]
     table["holds"] = np.select([(found == depth) & (depth > 0), found > 0], [EVERY, SOME], NONE)
     cell = pd.Series(cell_of_rows(scores, names), scores.index).groupby(scores["trial_id"]).first()
-    interval = record_interval(run)
+    interval = float(run.trials["record_every"].to_numpy().max()) if "record_every" in run.trials else 0.0
     for onset, end in (("onset_entropy", ""), ("onset_v", "_v")):
         rank = rank_order(scores, onset, interval)
         median = rank.groupby(cell.reindex(rank.index)).median()
@@ -292,7 +287,7 @@ def models(run: Run, scores: Frame) -> Frame:
 
 
 def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
-    """Return for each trial of several layers, +1 if its layers start one after the other from the first on.
+    """Rank the layers of each trial: +1 if they start one after the other from the first on.
 
     -1: from the last on; the mean over pairs of layers, a pair counts 0 if both start within one record.  A
     layer that never starts comes after all others; NaN if none does, or there is one layer.
@@ -310,7 +305,7 @@ def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
 
 
 def pair_signs(one: Array, other: Array, interval: float) -> Array:
-    """Return +1 where the first starts earlier, -1 where later, 0 within one record; inf is never."""
+    """Give +1 where the first starts earlier, -1 where later, 0 within one record; inf means never."""
     with np.errstate(invalid="ignore"):
         apart = other - one  # NaN where both never start
     sign = np.where(np.abs(apart) > interval, np.sign(apart), 0.0)
@@ -318,7 +313,7 @@ def pair_signs(one: Array, other: Array, interval: float) -> Array:
 
 
 def direction(rank: float) -> str:
-    """Return a rank order in words; empty if there is none."""
+    """Put a rank order into words; empty if there is none."""
     if not np.isfinite(rank):
         return ""
     if rank == 0:
@@ -327,7 +322,7 @@ def direction(rank: float) -> str:
 
 
 def order_text(onsets: Sequence[float], interval: float) -> str:
-    """Return the layers in the order of their onsets: "2 < 1 ≈ 3; never 4"; ≈ is within one record."""
+    """Write the layers in the order of their onsets: "2 < 1 ≈ 3; never 4"; ≈ is within one record."""
     start = sorted((step, layer) for layer, step in enumerate(onsets, 1) if np.isfinite(step))
     text = "".join(
         str(layer) if not place else f" {'≈' if step - start[place - 1][0] <= interval else '<'} {layer}"
@@ -335,8 +330,3 @@ def order_text(onsets: Sequence[float], interval: float) -> str:
     )
     never = [str(layer) for layer, step in enumerate(onsets, 1) if not np.isfinite(step)]
     return "; ".join([text] * bool(text) + [f"never {', '.join(never)}"] * bool(never)) or "-"
-
-
-def record_interval(run: Run) -> float:
-    """Return the steps from one record to the next, the largest of the run."""
-    return float(run.trials["record_every"].to_numpy().max()) if "record_every" in run.trials else 0.0

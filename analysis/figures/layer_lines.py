@@ -30,7 +30,7 @@ def cell_curves(run: Run, trial_ids: list[str], columns: list[str]) -> Frame:
 
 
 def layer_bands(frame: Frame, name: str) -> Frame:
-    """Return one row per layer and step: quartiles over the trials of a column."""
+    """Summarise a column at each layer and step: quartiles over the trials."""
     values = frame[["step", "layer"]].assign(value=frame[name])
     if name in LOGARITHMIC:
         values = values.assign(value=values["value"].where(values["value"] > LOGARITHMIC[name]))
@@ -60,10 +60,10 @@ def draw_layers(ax: Axes, table: Frame, name: str, line: Any) -> None:
 
 
 def shown_layers(depth: int) -> list[int]:
-    """Return the layers that a legend names."""
+    """Choose the layers that a legend names."""
     return (1 + evenly(depth, MOST_LAYERS)).tolist()
 
 
 def shade(layer: int, depth: int) -> Any:
-    """Return the colour of a layer: the first is dark, the last light."""
+    """Choose the colour of a layer: the first is dark, the last light."""
     return SHADES(0.85 * (layer - 1) / max(1, depth - 1))

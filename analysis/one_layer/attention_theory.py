@@ -57,7 +57,7 @@ OF_FROZEN_VALUES = (
 
 
 def attention_theory(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return the attention weights of trained models, a row per cell, beside what theory says of them."""
+    """Draw the attention weights of trained models, a row per cell, with the predictions of theory."""
     frame = with_ratios(attention_rows(run))
     names = telling_apart(frame, without=("value", *MEMBER_SETTINGS))
     frozen = [name for name in ("value", *MEMBER_SETTINGS) if name in frame and frame[name].nunique() > 1]
@@ -91,7 +91,7 @@ def attention_theory(run: Run, scores: pd.DataFrame) -> Picture:
 
 
 def with_ratios(frame: Frame) -> Frame:
-    """Return the rows with alpha' in units of the best, and what is missed in percent."""
+    """Add alpha' in units of the best, and the missed gain in percent."""
     best = frame["best_average"]
     ratios = dict(relative=frame["weight_average"] / best, assumed_relative=frame["assumed"] / best)
     percent = {name: 100 * frame[name] for name in ("missed", "assumed_missed")}
@@ -99,7 +99,7 @@ def with_ratios(frame: Frame) -> Frame:
 
 
 def value_text(settings: Mapping[Any, Any]) -> str:
-    """Return which W^V a trial had: trained, Theorem 2's, or another member of Lemma 1's family in words."""
+    """Describe the W^V of a trial: trained, Theorem 2's, or another member of Lemma 1's family."""
     shift, own, random = member(settings)
     if settings["value"] != "blocks" or not any((shift, own, random)):
         return VALUES[settings["value"]]
@@ -119,25 +119,22 @@ def draw_theory(ax: Axes, frame: Frame, places: Array, names: Sequence[str]) -> 
 
 
 def legend(frame: Frame) -> list[Line2D]:
-    """Return an entry for each mark that is drawn."""
+    """Make a legend entry for each mark that is drawn."""
     marks = {
         "best_average": (BEST, "best attention, weight of [MASK] free"),
         "assumed": (ASSUMED, "best of Assumption 2's kind"),
         "lower": (BOUND, "Theorem 3's lower bound"),
     }
     drawn = [
-        Line2D([], [], label=text, **look) for name, (look, text) in marks.items() if any_finite(frame, name)
+        Line2D([], [], label=text, **look)
+        for name, (look, text) in marks.items()
+        if frame[name].notna().any()
     ]
     return [dots(), *drawn]
 
 
-def any_finite(frame: Frame, name: str) -> bool:
-    """Return whether a column has a number."""
-    return bool(frame[name].notna().any())
-
-
 def caption(frame: Frame) -> str:
-    """Return what is drawn, whether alpha' lies within its bounds, and how near to the best the loss is."""
+    """Say what is drawn, whether alpha' lies within its bounds, and how near to the best the loss is."""
     bounded = frame[frame["lower"].notna()]
     within = int(
         (
@@ -168,7 +165,7 @@ def caption(frame: Frame) -> str:
 
 
 def with_exact_loss(trials: Any) -> Any:
-    """Return the trials with stored weights whose loss over all documents is known."""
+    """Select the trials with stored weights whose loss over all documents is known."""
     known = with_weights(trials)
     for name, value in KNOWN.items():
         known = known[known[name] == value]
@@ -181,7 +178,7 @@ def with_exact_loss(trials: Any) -> Any:
 
 
 def attention_rows(run: Run) -> pd.DataFrame:
-    """Return one row per trial whose exact loss is known: its settings, measured weights, and theory's.
+    """Tabulate the trials whose exact loss is known: settings, measured weights, and those of theory.
 
     weight_topic is alpha, weight_self beta and weight_average alpha' (names of theory: best_*, assumed).
     missed is the loss above the best attention's, in units of what that gains over uniform attention.
@@ -203,24 +200,24 @@ def attention_rows(run: Run) -> pd.DataFrame:
 
 
 def missed(loss: float, least: float, uniform: float) -> float:
-    """Return a loss above the least in units of what that gains; NaN if it gains nothing (one topic)."""
+    """Measure a loss above the least in units of what the least gains; NaN if that is nothing (one topic)."""
     return (loss - least) / (uniform - least) if uniform - least > 1e-12 else np.nan
 
 
 def member(settings: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """Return which member of Lemma 1's family W^V is frozen at; runs of older versions have one only."""
+    """Read which member of Lemma 1's family W^V is frozen at."""
     shift, own, random = (float(settings.get(name, 0.0)) for name in MEMBER_SETTINGS)
     return shift, own, random
 
 
 def has_uniform_blocks(trials: Any) -> Array:
-    """Return True where W^V, if it is frozen in Lemma 1's family, treats the words of a topic alike."""
+    """Mark the trials whose W^V, if frozen in Lemma 1's family, treats the words of a topic alike."""
     parts = trials.reindex(columns=list(MEMBER_SETTINGS[1:])).fillna(0.0).to_numpy(float)
     return (trials["value"] != "blocks").to_numpy() | (parts == 0).all(axis=1)
 
 
 def measured_weights(weight_VxV: Array, words_per_topic: int) -> dict[str, float]:
-    """Return how words weigh kinds of keys, beside the mean word of another topic: medians over the words."""
+    """Measure how words weigh kinds of keys, relative to the mean word of another topic (medians)."""
     words = weight_VxV[1:, 1:]
     own, same, other = pair_kinds(len(words), words_per_topic)
     unit = np.where(other, words, 0).sum(axis=1) / other.sum(axis=1)
@@ -232,7 +229,7 @@ def measured_weights(weight_VxV: Array, words_per_topic: int) -> dict[str, float
 
 
 def theorem3(data: DataModel) -> tuple[float, ...]:
-    """Return Theorem 3's bounds on alpha'; none if its conditions on masking, sizes or keys fail."""
+    """Compute Theorem 3's bounds on alpha'; none if its conditions on masking, sizes or keys fail."""
     least_words = (1 / data.survival + 1) ** 2 + 1  # Assumption 3; Assumption 4 is the next line
     masking = data.p_mask < 0.5 and 0 < data.p_keep < 0.5 and np.isclose(data.p_keep, data.p_random)
     sizes = data.words_per_topic > least_words and data.topics_per_document > 1
@@ -240,14 +237,14 @@ def theorem3(data: DataModel) -> tuple[float, ...]:
 
 
 def without_theory(data: DataModel) -> dict[str, float]:
-    """Return what theory says if W^V is not frozen at a known member: Theorem 3's bounds alone."""
+    """Collect what theory predicts if W^V is not frozen at a known member: Theorem 3's bounds alone."""
     lower, upper = theorem3(data) or (np.nan, np.nan)
     return dict(lower=lower, upper=upper) | dict.fromkeys(OF_FROZEN_VALUES, np.nan)
 
 
 @cache
 def theory_of(data: DataModel, shift: float, own: float, random: float) -> dict[str, float]:
-    """Return the best attention for a frozen W^V: of Assumption 2's kind, and with [MASK] free as well.
+    """Compute the best attention for a frozen W^V: of Assumption 2's kind, and with [MASK] free as well.
 
     Assumption 2's is known for uniform blocks, where alpha and beta alone do not matter.  Members with a
     random part treat words differently: of them only the loss of uniform attention is known, Lemma 1's.

@@ -31,7 +31,7 @@ FAMILIES = {"theorem1": True, "zero": False}  # b^pred: whether it is Theorem 1'
 
 
 def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return residuals of Theorem 1's equations and blocks of W_E^T W_E, a row per cell; squared loss."""
+    """Draw residuals of Theorem 1's equations and blocks of W_E^T W_E, a row per cell; squared loss."""
     frame: Frame = embedding_rows(run)
     frame = frame[frame["residual"].notna()].reset_index(drop=True)
     names = telling_apart(frame)
@@ -61,13 +61,13 @@ def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
 
 
 def block_height(frame: Frame) -> float:
-    """Return the same-topic entries of uniform blocks in Theorem 1's family: 1 / ((1 - (1 - p_c) p_m) v)."""
+    """Compute the same-topic entries of uniform blocks in Theorem 1's family: 1 / ((1 - (1 - p_c) p_m) v)."""
     data = DataModel.of(frame.iloc[0].to_dict())
     return 1 / (data.survival * data.words_per_topic)
 
 
 def equations_caption(frame: Frame, height: float) -> str:
-    """Return what the axes mean, and how far residuals and blocks go on infinite and finite documents."""
+    """Say what the axes mean, and how far residuals and blocks go on infinite and finite documents."""
     infinite = frame["infinite_documents"].to_numpy(bool)
     residuals = {kind: frame["residual"][kept] for kind, kept in ((True, infinite), (False, ~infinite))}
     parts = {
@@ -85,12 +85,12 @@ def equations_caption(frame: Frame, height: float) -> str:
 
 
 def span(values: Any) -> str:
-    """Return the smallest and the largest number."""
+    """Write the smallest and the largest number."""
     return f"{values.min():.2g} to {values.max():.2g}"
 
 
 def embedding_cases(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return gains and blocks of embeddings trained alone beside models with all trained, by objective."""
+    """Draw gains and blocks of embeddings trained alone and of fully trained models, by objective."""
     frame: Frame = with_gains(run)
     is_alone = np.isin(frame["trial_id"], embeddings_alone(frame)["trial_id"])
     frame = frame.assign(case=np.where(is_alone, "embeddings alone", "all parts trained"))
@@ -134,7 +134,7 @@ def draw_cases(axes: Sequence[Axes] | Array, frame: Frame, places: Array) -> Non
 
 
 def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str:
-    """Return what a gain is, and how much embeddings alone gain of what all parts gain, by objective."""
+    """Say what a gain is, and how much embeddings alone gain of what all parts gain, by objective."""
     sides = {case: (frame["case"] == case).to_numpy() for case in CASES}
     shares = []
     for objective in objectives:
@@ -164,22 +164,22 @@ def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str
 
 
 def embeddings_alone(trials: Any) -> Any:
-    """Return the trials of case (ii) of the paper's section 4: nothing is trained but embeddings."""
+    """Select the trials of case (ii) of the paper's section 4: nothing is trained but embeddings."""
     return trials[having_all(trials, ALONE)]
 
 
 def trains_all(trials: Any) -> Array:
-    """Return which trials are case (i): embeddings, values and attention are all trained."""
+    """Mark the trials of case (i): embeddings, values and attention are all trained."""
     return having_all(trials, ALL)
 
 
 def having_all(trials: Any, wanted: dict[str, str]) -> Array:
-    """Return which trials have all of these settings."""
+    """Mark the trials that have all of these settings."""
     return np.all([trials[name] == value for name, value in wanted.items()], axis=0)
 
 
 def with_gains(run: Run) -> Any:
-    """Return the trials that did not diverge, with `gain` and `bayes_gain`, of the loss that is possible.
+    """Add `gain` and `bayes_gain`, shares of the possible drop of the loss, to trials that did not diverge.
 
     The final held-out loss counts 0 at uniform predictions over all words, and 1 at the best value matrix
     under uniform attention, on the same documents where that is known.
@@ -197,10 +197,10 @@ def with_gains(run: Run) -> Any:
 
 
 def embedding_rows(run: Run) -> pd.DataFrame:
-    """Return one row per trial that trained embeddings alone: settings, residual, gain and final values.
+    """Tabulate the trials that trained embeddings alone: settings, residual, gain and final values.
 
     The residual is relative (see relative_residual), of the family that belongs to the trial's b^pred; NaN
-    under cross-entropy and where masked positions are no keys: the theorem is of neither.
+    under cross-entropy and where masked positions are not keys: the theorem covers neither.
     """
     read = lowest_seeds(with_weights(embeddings_alone(with_gains(run))))
     residuals = [residual(run, row) for row in read.to_dict("records")]
@@ -208,7 +208,7 @@ def embedding_rows(run: Run) -> pd.DataFrame:
 
 
 def residual(run: Run, settings: dict[str, Any]) -> float:
-    """Return the relative residual of a trial's W_E^T W_E; NaN where no theorem speaks of it."""
+    """Compute the relative residual of a trial's W_E^T W_E; NaN where no theorem covers it."""
     data, bias = data_model(settings), settings["output_bias"]
     is_known = settings["objective"] == "squared" and settings["key_visibility"] == "all"
     if not is_known or data is None or bias not in FAMILIES:

@@ -40,42 +40,37 @@ ROW = 0.34  # inches
 
 
 def endings(run: Run) -> pd.DataFrame:
-    """Return one row per trial: its settings and limit lines, its loss at the end, how far that is.
+    """Tabulate for each trial its settings and limit lines, its final loss, and how far that has come.
 
     loss is the mean over the last tenth of the steps, on the held-out documents; way is how much of the way
     from the uniform prediction to L1* it has gone, falls what of it since the tenth before; gain = L1* - L2*;
     all are NaN for trials that are not finite.  Uniform, not L(0): from a start that is worse than knowing
-    nothing, as common defaults are, unlearning would look like learning.  L(0) stands for an unknown line.
+    nothing, as common defaults are, unlearning would look like learning.  L(0) replaces an unknown line.
     """
     run = aligned(run)
     trials, loss = run.trials, column(run.trajectories, "eval_loss")
     records = Records.of(run.trajectories["step"].to_numpy())
     last, last_fifth = records.last(CUTS.last), records.last(2 * CUTS.last)
-    end, before = records.mean(loss, last), records.mean(loss, last_fifth & ~last | single(records))
+    # a trial with a single record in its last fifth has no tenth before: it is compared with itself
+    is_single = records.spread(np.add.reduceat(last_fifth.astype(int), records.start) < 2)
+    end, before = records.mean(loss, last), records.mean(loss, last_fifth & ~last | is_single)
     lines = {name: column(trials, place) for name, place in STAGE_LINES.items() if place in trials}
     uniform = column(trials, "line_uniform")
     start = np.where(np.isfinite(uniform), uniform, loss[records.start])
     drop, gain = units(start, lines, CUTS.line_errors)
-    is_bad = np.logical_or.reduceat(~np.isfinite(loss), records.start)
-    is_bad |= (trials["status"] == "diverged").to_numpy()
+    is_bad = records.any(~np.isfinite(loss)) | (trials["status"] == "diverged").to_numpy()
     found = dict(loss=end, way=(start - end) / drop, falls=(before - end) / drop, gain=gain)
     kept = trials[["trial_id", *settings_in(trials), *lines_in(trials)]]
     return kept.assign(**{name: np.where(is_bad, np.nan, values) for name, values in found.items()})
 
 
 def lines_in(frame: pd.DataFrame) -> list[str]:
-    """Return the limit lines that a table has as columns."""
+    """List the limit lines that a table has as columns."""
     return [name for name in LINES if name in frame]
 
 
-def single(records: Records) -> np.ndarray:
-    """Return the mask of records of trials with fewer than two records in their last fifth."""
-    count = np.add.reduceat((records.last(2 * CUTS.last)).astype(int), records.start)
-    return records.spread(count < 2)
-
-
 def joint_gains(run: Run) -> pd.DataFrame:
-    """Return one row per pair of trials that differ in nothing but attention, trained or uniform.
+    """Pair the trials that differ only in attention, trained or uniform: one row per pair.
 
     joint and uniform are their losses at the end, saved = uniform - joint, and share = saved in units of
     what topical attention can gain.
@@ -90,15 +85,15 @@ def joint_gains(run: Run) -> pd.DataFrame:
 
 
 def pair_settings(pairs: pd.DataFrame) -> list[str]:
-    """Return the settings that tell pairs apart: objective, optimizer and all that vary but the seed."""
+    """List the settings that tell pairs apart: objective, optimizer and all that vary but the seed."""
     others = [name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS)]
     return [*MAIN_SETTINGS, *varying(pairs, others)]
 
 
 def quartiles(frame: Any, keys: list[str], names: Sequence[str], known: Sequence[str] = ()) -> pd.DataFrame:
-    """Return one row per combination of the keys: n, and the median and quartiles of each column over it.
+    """Summarise each combination of the keys: n, and the median and quartiles of each column.
 
-    The `known` columns, which the keys decide on, are there as they are: their means.
+    The `known` columns are constant for equal keys and are kept, as their means.
     """
     groups = frame.groupby(keys, dropna=False, sort=True)
     columns = {"n": groups[names[0]].count()}
@@ -108,7 +103,7 @@ def quartiles(frame: Any, keys: list[str], names: Sequence[str], known: Sequence
 
 
 def joint_losses(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return the final losses of joint training and of uniform attention with the lines, in rows."""
+    """Draw the final losses of joint training and of uniform attention with the limit lines, in rows."""
     pairs = joint_gains(run)
     if pairs.empty:
         raise UserError("no two trials differ in attention alone; allowed: attention trained and uniform")
@@ -157,14 +152,14 @@ def loss_panel(table: pd.DataFrame, ax: Axes, names: list[str]) -> Axes:
 
 
 def two_lines(text: str) -> str:
-    """Return a text of several parts in two lines if it is long."""
+    """Break a long text of several parts into two lines."""
     parts = text.split(", ")
     half = (len(parts) + 1) // 2
     return text if len(text) < 22 else f"{', '.join(parts[:half])}\n{', '.join(parts[half:])}"
 
 
 def handles(pairs: Any) -> list[Any]:
-    """Return the legend: marks of both ways to train, and of the lines."""
+    """Make the legend: marks of both ways to train, and of the limit lines."""
     words = {"uniform": "W^V alone, uniform attention", "joint": "W^K, W^Q, W^V jointly"}
     marks: list[Any] = [
         Line2D([], [], color=COLOURS[name], marker=MARKS[name], ls="", ms=4, label=text)
@@ -182,7 +177,7 @@ def handles(pairs: Any) -> list[Any]:
 
 
 def gains(pairs: Any) -> list[str]:
-    """Return sentences on how much lower joint training ends, in units of what topical attention can gain.
+    """Say how much lower joint training ends, in units of what topical attention can gain.
 
     Of several settings the least and the largest of their medians over seeds.
     """
@@ -199,13 +194,13 @@ def gains(pairs: Any) -> list[str]:
 
 
 def span(values: Any, decimals: int) -> str:
-    """Return the least and the largest of some numbers, or the one they are to so many decimals."""
+    """Write the smallest and largest number with these decimals; one number if they look the same."""
     low, high = (f"{value:.{decimals}f}" for value in (values.min(), values.max()))
     return low if low == high else f"{low} to {high}"
 
 
 def caption(pairs: Any, hidden: int) -> str:
-    """Return how much lower joint training ends, what is drawn and what is not."""
+    """Say how much lower joint training ends, what is drawn and what is not."""
     lost = pairs[["joint", "uniform"]].isna().any(axis=1).sum()
     parts = {
         "Held-out loss, the mean over the last tenth of the steps; median and quartiles over seeds. How much "

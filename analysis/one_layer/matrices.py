@@ -85,7 +85,7 @@ Panels = dict[tuple[int, int], Panel]  # by row and column of panels
 
 
 def figure1(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return the heat maps of W^E^T W^E, the dot products of the embeddings (Figure 1)."""
+    """Draw heat maps of W^E^T W^E, the dot products of the embeddings (Figure 1)."""
     trials: Frame = run.trials
     trials = trials[trials["embedding"] != "one_hot"]
     if trials.empty:
@@ -102,14 +102,14 @@ def figure1(run: Run, scores: pd.DataFrame) -> Picture:
 
 
 def figure2(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return the heat maps of the value matrix beside its predictions (Figure 2; Figure 10 if joint)."""
+    """Draw heat maps of the value matrix and its predictions (Figure 2; Figure 10 if joint)."""
     trials: Frame = run.trials
     frozen = (trials["value"] != "trained") & (trials["embedding"] != "trained")
     if frozen.all():
         raise UserError("no trial trains its value matrix; allowed: value or embedding trained")
     chosen = choose_cells(trials[~frozen], run.restore)
     predictions, sentences = predicted_panels(chosen)
-    panels = trained_panels(chosen, value_matrix, measured_value) | predictions
+    panels = trained_panels(chosen, lambda model: model.U, measured_value) | predictions
     units = {"cross_entropy": "cross-entropy: logit per unit of attention"}
     units["squared"] = "squared loss: prediction per unit of attention"
     figure = heat_maps(panels, chosen, "key token (topic)", "predicted token", units)
@@ -128,25 +128,20 @@ def figure2(run: Run, scores: pd.DataFrame) -> Picture:
     return Picture(figure, title, " ".join(caption), spoken("the value matrix", chosen, measured_value))
 
 
-def value_matrix(model: EffectiveModel) -> Array:
-    """Return the value matrix between token types."""
-    return model.U
-
-
 def dot_products(model: EffectiveModel) -> Array:
-    """Return W^E^T W^E; the identity for one-hot embeddings."""
+    """Compute W^E^T W^E; the identity for one-hot embeddings."""
     return np.eye(len(model.U)) if model.E is None else model.E
 
 
 def embedding_blocks(model: EffectiveModel, settings: Mapping[str, Any]) -> Measured:
-    """Return how much of the variance of the embeddings' dot products sharing a topic explains."""
+    """Measure how much of the variance of the embeddings' dot products sharing a topic explains."""
     return "blocks", block_share(dot_products(model), int(settings["words_per_topic"]))
 
 
 def trained_panels(
     chosen: ChosenCells, matrix: Callable[[EffectiveModel], Array], measure: Measure
 ) -> Panels:
-    """Return a panel for each cell: its lowest seed, titled with the range over seeds of what is measured."""
+    """Make a panel for each cell: its lowest seed, titled with the range of the measured value over seeds."""
     panels = {}
     for (row, column), cell in chosen.cells.items():
         kinds, values = zip(*(measure(model, cell.settings) for model in cell.models), strict=True)
@@ -159,7 +154,7 @@ def trained_panels(
 
 
 def predicted_panels(chosen: ChosenCells) -> tuple[Panels, list[str]]:
-    """Return two more columns, the optimum of each row and Theorem 2's matrix, and what they are."""
+    """Make two more columns, the optimum of each row and Theorem 2's matrix, and describe them."""
     panels: Panels = {}
     right = len(chosen.columns)
     for (row, _), cell in chosen.cells.items():
@@ -182,7 +177,7 @@ def predicted_panels(chosen: ChosenCells) -> tuple[Panels, list[str]]:
 
 
 def seeds(chosen: ChosenCells) -> str:
-    """Return which seed is drawn, and over how many seeds the values above the panels range."""
+    """Say which seed is drawn, and over how many seeds the values above the panels range."""
     counts = sorted({len(cell.models) for cell in chosen.cells.values()})
     if counts[-1] == 1:
         return "Every panel is a single seed."
@@ -191,7 +186,7 @@ def seeds(chosen: ChosenCells) -> str:
 
 
 def spoken(matrix: str, chosen: ChosenCells, measure: Measure) -> str:
-    """Return the figure in a sentence, for readers who cannot see it."""
+    """Describe the figure in a sentence, for readers who cannot see it."""
     first = min(row for row, _ in chosen.cells)
     drawn = [
         f"{label(column[0])}, {label(column[1])}: {measured_text(*measure(cell.models[0], cell.settings))}"
@@ -203,7 +198,7 @@ def spoken(matrix: str, chosen: ChosenCells, measure: Measure) -> str:
 
 
 def choose_cells(trials: Frame, restore: Restore) -> ChosenCells:
-    """Return the cells that stand for a sweep, with the weights of all their seeds.
+    """Choose the cells that represent a sweep, with the weights of their seeds.
 
     Columns are objective x optimizer (the first two of OPTIMIZERS that occur), rows the values of
     those ROW_SETTINGS that vary (at most MOST_ROWS, evenly picked).  Of the cells that remain for a
@@ -233,7 +228,7 @@ def choose_cells(trials: Frame, restore: Restore) -> ChosenCells:
 
 
 def best_cell(frame: Frame, restore: Restore) -> Cell:
-    """Return the cell of least median final eval_loss over its seeds, with their weights."""
+    """Find the cell of least median final eval_loss over its seeds, and read their weights."""
     group = cell_numbers(frame)[1]
     median = frame["final_eval_loss"].groupby(group).median().fillna(np.inf)
     chosen = frame[group == median.idxmin()].sort_values("seed")
@@ -243,7 +238,7 @@ def best_cell(frame: Frame, restore: Restore) -> Cell:
 
 
 def left_out(trials: Frame, usable: Frame, optimizers: list[str], rows: int, cells: list[Cell]) -> list[str]:
-    """Return a sentence for each kind of trial that is in no cell."""
+    """Write a sentence for each kind of trial that is in no cell."""
     diverged = int((trials["status"] == "diverged").sum())
     without = len(trials) - diverged - len(usable)
     others = len(usable) - sum(len(cell.trials) for cell in cells)
@@ -297,7 +292,7 @@ def attention_matrix(S: Array, ax: Axes, words_per_topic: int, limit: float | No
 def heat_maps(
     panels: Panels, chosen: ChosenCells, xlabel: str, ylabel: str, units: Mapping[str, str]
 ) -> Figure:
-    """Return the figure with a colour bar below the panels for each objective."""
+    """Draw the panels, with a colour bar below for each objective."""
     placed, whose = fold(panels)
     across = 1 + max(column for _, column in placed)
     objectives = sorted({panel.objective for panel in placed.values()})
@@ -322,7 +317,7 @@ def heat_maps(
 
 
 def fold(panels: Panels) -> tuple[Panels, list[int]]:
-    """Return the panels in lines of at most MOST_ACROSS, and the row that each line is of.
+    """Fold the panels into lines of at most MOST_ACROSS; return them and the row of each line.
 
     A row of more has lines of two, those of each objective on lines of their own.
     """

@@ -62,7 +62,7 @@ LINES = {"-": "predicted slope", "--": "no slope: median", ":": "least-squares f
 
 
 def onset_times(run: Run, level: float = LEVEL) -> pd.DataFrame:
-    """Return one row per trial: settings, outcome, onset_step, onset_time = eta T_on, predicted slopes.
+    """Tabulate for each trial its settings, outcome, onset_step, onset_time = eta T_on, predicted slopes.
 
     log_scale is ln(1 / init_scale); predicted is 1 / gamma, predicted_steps the slope for steps of this
     size: NaN where an assumption of onset_rate fails, among them W^V at Theorem 2's optimum.
@@ -88,14 +88,14 @@ def onset_times(run: Run, level: float = LEVEL) -> pd.DataFrame:
 
 
 def value_distance(records: Records, frame: pd.DataFrame, step: Array) -> Array:
-    """Return each trial's theorem2_distance at the last record before its onset; NaN without one."""
+    """Read each trial's theorem2_distance at the last record before its onset; NaN without one."""
     before = np.add.reduceat((records.step < records.spread(step)).astype(int), records.start)
     distance = frame.reindex(columns=["theorem2_distance"]).to_numpy(float)[:, 0]
     return np.where(before > 0, distance[records.start + np.maximum(before - 1, 0)], np.nan)
 
 
 def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
-    """Return gamma of each trial, NaN where an assumption of onset_rate does not hold."""
+    """Compute gamma of each trial, NaN where an assumption of onset_rate does not hold."""
     holds = np.all([trials[name] == value for name, value in ASSUMED.items()], axis=0)
     is_learned = (trials["value"] == "trained") & (distance < LEARNED)
     is_theorem2 = (trials.reindex(columns=list(MEMBER_SETTINGS)).fillna(0.0) == 0).all(axis=1)
@@ -108,13 +108,13 @@ def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
 
 
 def fit_settings(times: pd.DataFrame) -> list[str]:
-    """Return the settings that tell fits apart: objective, optimizer and all others that vary."""
+    """List the settings that tell fits apart: objective, optimizer and all others that vary."""
     others = [name for name in SETTINGS if name not in (*MAIN_SETTINGS, *POOLED)]
     return [*MAIN_SETTINGS, *varying(times, others)]
 
 
 def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per combination of the varying settings: the slope of onset_time over log_scale.
+    """Fit the slope of onset_time over log_scale: one row per combination of the varying settings.
 
     A line is fitted to each seed by least squares; slope is their mean, slope_se its standard error over
     seeds (NaN for one).  Trials without an onset are counted by reason and left out; a seed with onsets
@@ -135,12 +135,12 @@ def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def fit_numbers(times: pd.DataFrame) -> Array:
-    """Return the row of onset_fit that each trial belongs to."""
+    """Number the row of onset_fit that each trial belongs to."""
     return times.groupby(fit_settings(times), dropna=False).ngroup().to_numpy()
 
 
 def slopes_over_seeds(used: pd.DataFrame, count: int) -> dict[str, Array]:
-    """Return for each of so many fits the number of seeds with a line, their mean slope and its error."""
+    """Fit a line per seed; return for each of `count` fits the number of lines, mean slope and its error."""
     used = used.sort_values(["fit", "seed"], kind="stable")
     fit, seed = used["fit"].to_numpy(), used["seed"].to_numpy()
     starts = np.flatnonzero(np.r_[True, (np.diff(fit) != 0) | (np.diff(seed) != 0)][: len(fit)])
@@ -148,23 +148,18 @@ def slopes_over_seeds(used: pd.DataFrame, count: int) -> dict[str, Array]:
     log_scale, time = column(used, "log_scale"), column(used, "onset_time")
     found: dict[int, list[float]] = {}
     for start, end in zip(starts, ends, strict=True):
-        if end - start > 1:
-            found.setdefault(fit[start], []).extend(line_slope(log_scale[start:end], time[start:end]))
+        x = log_scale[start:end] - log_scale[start:end].mean()
+        if np.ptp(x) > 1e-9:  # onsets at one init scale have no slope
+            found.setdefault(fit[start], []).append(float(x @ time[start:end] / (x @ x)))
     seeds, slope, error = np.zeros(count, int), np.full(count, np.nan), np.full(count, np.nan)
-    for place, slopes in ((place, np.array(slopes)) for place, slopes in found.items() if slopes):
+    for place, slopes in ((place, np.array(slopes)) for place, slopes in found.items()):
         seeds[place], slope[place] = len(slopes), slopes.mean()
         error[place] = slopes.std(ddof=1) / len(slopes) ** 0.5 if len(slopes) > 1 else np.nan
     return dict(seeds=seeds, slope=slope, slope_se=error)
 
 
-def line_slope(log_scale: Array, time: Array) -> list[float]:
-    """Return the slope of one seed's onsets in a list, empty if they are at one init scale only."""
-    x = log_scale - log_scale.mean()
-    return [float(x @ time / (x @ x))] if np.ptp(x) > 1e-9 else []
-
-
 def onset_by_init_scale(run: Run, scores: pd.DataFrame, level: float = LEVEL) -> Picture:
-    """Return eta T_on against ln(1 / init scale) by optimizer, and the slopes against their prediction."""
+    """Draw eta T_on against ln(1 / init scale) by optimizer, and the slopes against their prediction."""
     times = onset_times(run, level)
     used = times.loc[times["outcome"] == "onset"]
     if used.empty:
@@ -222,12 +217,12 @@ def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def with_prediction(fit: pd.DataFrame) -> pd.DataFrame:
-    """Return the fits that have both a measured and a predicted slope."""
+    """Select the fits that have both a measured and a predicted slope."""
     return fit.loc[(fit["predicted"] > 0) & fit["slope"].notna()]
 
 
 def expected(row: dict[str, Any]) -> tuple[float, str]:
-    """Return the slope of the line to draw and its style: predicted, flat for Adam, else as measured."""
+    """Choose the slope of the line to draw and its style: predicted, flat for Adam, else as measured."""
     if row["predicted"] > 0:
         return row["predicted_steps"], "-"
     return (0.0, "--") if row["optimizer"] in FLAT else (row["slope"], ":")
@@ -256,7 +251,7 @@ def slope_panel(fit: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def caption(times: pd.DataFrame, fit: pd.DataFrame) -> str:
-    """Return what is drawn, over how many trials and seeds, and what was left out."""
+    """Say what is drawn, over how many trials and seeds, and what was left out."""
     fit, used = fit.loc[fit["onsets"] > 0], times.loc[times["outcome"] == "onset"]
     kinds = np.array([expected(row)[1] if row["seeds"] else "" for row in fit.to_dict("records")])
     change = 100 * np.log(10) * (fit["slope"] / fit["onset_time"])[kinds == "--"]

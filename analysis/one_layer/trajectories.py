@@ -111,7 +111,7 @@ TURNING_WORDS = (
 def figure4(
     run: Run, scores: pd.DataFrame, trial_ids: Sequence[str] | None = None, cuts: Cuts = CUTS
 ) -> Picture:
-    """Return norms, order parameters and progress of some trials, by default of `example_trials`."""
+    """Draw norms, order parameters and progress of some trials, by default of `example_trials`."""
     chosen = example_trials(scores) if trial_ids is None else list(trial_ids)
     if not 0 < len(chosen) <= MOST_TRIALS:
         raise UserError(f"{len(chosen)} trials for one figure; allowed: 1 to {MOST_TRIALS}")
@@ -145,13 +145,13 @@ def figure4(
 
 
 def listed_trial(score: Any, more: Sequence[str]) -> str:
-    """Return the id of a trial, with its suffix and the settings that its title has no room for."""
+    """Write the id of a trial, with its suffix and the settings that its title has no room for."""
     notes = ", ".join(filter(None, (score["suffix"], *more)))
     return f"{score['trial_id']} ({notes})" if notes else score["trial_id"]
 
 
 def verdict(score: Any, view: str = "loss") -> str:
-    """Return the class of a trial in a view, with its Theta, from its row of the scores."""
+    """Write the class of a trial in a view, with its Theta, from its row of the scores."""
     theta = score["theta" + VIEWS[view]]
     return str(score["class" + VIEWS[view]]) + (f", Θ {theta:.2f}" if np.isfinite(theta) else "")
 
@@ -183,7 +183,7 @@ def draw_trial(run: Run, scores: pd.DataFrame, trial_id: str, axes: Sequence[Axe
 
 
 def remarks(trials: pd.DataFrame, columns: Columns) -> dict[str, bool]:
-    """Return what a reader may miss in the panels of these trials, and whether they do."""
+    """List what a reader may miss in the panels of these trials, and whether it applies."""
     frozen = (trials["attention"] != "trained") | (trials["value"] != "trained")
     return {
         "Frozen parts have no lines.": bool(frozen.any()),
@@ -192,7 +192,7 @@ def remarks(trials: pd.DataFrame, columns: Columns) -> dict[str, bool]:
 
 
 def drawable(run: Run) -> pd.DataFrame:
-    """Return the trajectories with values in their units, NaN where frozen or not finite."""
+    """Convert the trajectories to the units drawn; NaN where frozen or not finite."""
     run = aligned(run)
     trials, records, owner = run.trials, run.trajectories, owners(run)
     unit = np.where(trials["objective"] == "squared", theorem2_block(trials), 1.0)
@@ -241,7 +241,7 @@ def order_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def largest(frame: Any, name: str) -> float:
-    """Return the largest size of a column; 0 if nothing is finite."""
+    """Find the largest absolute value of a column; 0 if nothing is finite."""
     return float(np.nan_to_num(np.abs(column(frame, name))).max(initial=0))
 
 
@@ -255,7 +255,7 @@ def draw(frame: Any, ax: Axes, name: str, unit: float, **look: Any) -> None:
 
 
 def is_cut(ax: Axes) -> bool:
-    """Return whether an order parameter leaves the panel."""
+    """Say whether an order parameter leaves the panel."""
     names = {text for text, *_ in ORDER.values()}
     curves = [np.nan_to_num(np.asarray(line.get_ydata())) for line in ax.lines if line.get_label() in names]
     low, high = ax.get_ylim()
@@ -304,7 +304,7 @@ class Cells:
 
     @classmethod
     def of(cls, run: Run, scores: pd.DataFrame, by: Sequence[str] | None) -> "Cells":
-        """Return up to MOST_CELLS cells, those of the clearest trials.
+        """Choose up to MOST_CELLS cells, those of the clearest trials.
 
         A cell has equal values of `by`, by default of every setting that varies but the seed.
         """
@@ -333,12 +333,12 @@ class Cells:
         return [QUARTILES] if max(map(len, self.shown)) > 1 else []
 
     def quartiles(self) -> list[pd.DataFrame]:
-        """Return for each cell the medians and quartiles of what is drawn, by step."""
+        """Compute for each cell the medians and quartiles of what is drawn, by step."""
         ids = (own["trial_id"].tolist() for own in self.shown)
         return [quartiles(drawable(self.run.select(own))) for own in ids]
 
     def caption(self, frames: Sequence[pd.DataFrame], words: str, more: dict[str, bool]) -> str:
-        """Return what is drawn, over what the quartiles are taken, and what is not drawn."""
+        """Say what is drawn, over what the quartiles are taken, and what is not drawn."""
         several = varying(self.run.trials, SETTINGS)
         pooled = [label(name) for name in several if name not in self.names] or ["seed"]
         sizes, own = sorted({len(cell) for cell in self.shown}), pd.concat(self.shown)
@@ -358,7 +358,7 @@ class Cells:
 
 
 def norm_bands(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) -> Picture:
-    """Return norms and order parameters of some cells, median and quartiles over their trials."""
+    """Draw norms and order parameters of some cells, median and quartiles over their trials."""
     cells = Cells.of(run, scores, by)
     frames = cells.quartiles()
     with style():
@@ -377,7 +377,7 @@ def norm_bands(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) 
 
 
 def rotation(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) -> Picture:
-    """Return how fast W^V turns in some cells, median and quartiles over their trials, above its norm."""
+    """Draw how fast W^V turns in some cells, median and quartiles over their trials, above its norm."""
     if not (turns := turning(run)).any():
         raise UserError("no trial has a rotation of W^V; needed: a trained W^V and the column rotation_v")
     cells = Cells.of(run.select(run.trials.loc[turns, "trial_id"].tolist()), scores, by)
@@ -406,7 +406,7 @@ def rotation(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) ->
 
 
 def turning(run: Run) -> np.ndarray:
-    """Return for each trial whether the rotation of a trained W^V was recorded."""
+    """Mark the trials for which the rotation of a trained W^V was recorded."""
     if TURNING not in run.trajectories:
         return np.zeros(len(run.trials), bool)
     known = run.trajectories.loc[run.trajectories[TURNING] > 0, "trial_id"].unique()
@@ -436,7 +436,7 @@ def share_limits(axes: Sequence[Axes]) -> None:
 
 
 def settling_step(frame: pd.DataFrame) -> float:
-    """Return the step from which on the median rotation stays below SETTLED of its largest; NaN if never."""
+    """Find the step from which on the median rotation stays below SETTLED of its largest; NaN if never."""
     values, steps = column(frame, TURNING), column(frame, "step")
     known = np.isfinite(values)
     values, steps = values[known], steps[known]
@@ -446,7 +446,7 @@ def settling_step(frame: pd.DataFrame) -> float:
 
 
 def telling_cells(run: Run, scores: pd.DataFrame, cell: np.ndarray) -> list[int]:
-    """Return the cells in the order of their most telling trials, at most MOST_CELLS of them."""
+    """Order the cells by their most representative trials; keep at most MOST_CELLS."""
     place = dict(zip(run.trials["trial_id"].tolist(), cell.tolist(), strict=True))
     found: dict[int, None] = {}
     for trial_id in ranked_trials(scores.loc[scores["trial_id"].isin(run.trials["trial_id"])]):
@@ -457,7 +457,7 @@ def telling_cells(run: Run, scores: pd.DataFrame, cell: np.ndarray) -> list[int]
 
 
 def quartiles(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per step: the median of each column, its quartiles as _low and _high, and the trials."""
+    """Summarise each step: the median of each column, its quartiles as _low and _high, number of trials."""
     columns = {}
     for name in (*NORMS, *ORDER, TURNING):
         band = bands(frame, name, least=HALF)

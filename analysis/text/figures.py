@@ -25,7 +25,7 @@ from ..pictures import Picture, counted, described, sentences, style
 from .scores import SHAPES, text_cells
 
 MOST_CELLS = 12
-ABOVE = 1.0  # nats above the unigram line are drawn: losses differ little beside their start
+ABOVE = 1.0  # nats drawn above the unigram line: the first losses would flatten all others
 ROWS = {  # panels from top to bottom: columns, label
     ("norm_v",): r"$\|W^V\|_F$",
     ("norm_k", "norm_q"): r"$\|W^K\|_F$, $\|W^Q\|_F$",
@@ -50,9 +50,11 @@ WORDS = (
 
 
 def text_layers(run: Run, scores: Frame) -> list[Picture]:
-    """Return the layers of every cell over the steps with the loss beneath, two cells to a picture."""
+    """Draw the layers of every cell over the steps with the loss beneath, two cells to a picture."""
     names, cells = telling_settings(run), text_cells(run, scores)
-    chosen = clearest_first(cells.loc[cells["shape"] != "diverged"])[:MOST_CELLS]
+    known = cells.loc[cells["shape"] != "diverged"]  # cells nearest to Figure 5's shape come first
+    rank: Any = known["shape"].map(SHAPES.index).groupby(known["cell"]).mean()
+    chosen = rank.sort_values(kind="stable").index.tolist()[:MOST_CELLS]
     if not chosen:
         raise UserError("no model is left that did not diverge")
     is_ok = (scores["status"] == "ok").to_numpy()
@@ -70,14 +72,8 @@ def text_layers(run: Run, scores: Frame) -> list[Picture]:
     return pictures
 
 
-def clearest_first(cells: Frame) -> list[int]:
-    """Return the cells, those whose layers are nearest to Figure 5's shape first."""
-    rank: Any = cells["shape"].map(SHAPES.index).groupby(cells["cell"]).mean()
-    return rank.sort_values(kind="stable").index.tolist()
-
-
 def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
-    """Return the settings of a cell, and the shape of its layers, on lines."""
+    """Write the settings of a cell, and the shape of its layers, on lines."""
     own = cells.loc[cells["cell"] == cell]
     texts = [f"layer {layer}: {shape}" for layer, shape in zip(own["layer"], own["shape"], strict=True)]
     if own["shape"].nunique() == 1:
@@ -89,7 +85,7 @@ def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
 def text_figure(
     titles: list[list[str]], frames: list[Frame], lines: list[list[float]], remarks: dict[str, Any]
 ) -> Picture:
-    """Return a column of panels per cell, with a line per layer, and the losses of the model beneath."""
+    """Draw a column of panels per cell, with a line per layer, and the losses of the model beneath."""
     depth = max(int(frame["layer"].max()) for frame in frames)
     seeds = sorted({int((frame["layer"] == 1).sum() // frame["step"].nunique()) for frame in frames})
     with style():

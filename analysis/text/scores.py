@@ -17,7 +17,7 @@ from ..one_layer.cells import majority
 
 SCORES_FILE = "text_layers.parquet"
 LITTLE = 0.1  # of the rise of K and Q: more of it while V is at half is not V first
-GROWTH = 2.0  # of a norm: what grows by less hardly moves beside its start
+GROWTH = 2.0  # of a norm, relative to its start: less hardly moves
 FIGURE5, LEADS, TOGETHER, STILL = "V first", "V leads", "not V first", "hardly moves"
 SHAPES = (FIGURE5, LEADS, TOGETHER, STILL, "diverged")
 MEDIANS = ("onset_v", "onset_a", "onset_entropy", "attention_then", "growth_v", "growth_a", "passed")
@@ -25,7 +25,7 @@ MEANS = ("below", "below_se")
 
 
 def score_text(run: Run) -> Frame:
-    """Return one row per trial and layer: settings, onsets and growth of norms, their shape, the lines.
+    """Score every trial and layer: settings, onsets and growth of norms, their shape, the unigram line.
 
     onset_v and onset_a are the steps at half of a rise, attention_then is F_A when V is at half; `passed` is
     the step at which the held-out loss of the model falls below the unigram line, NaN if it never does;
@@ -59,7 +59,7 @@ def score_text(run: Run) -> Frame:
 
 
 def shapes(scores: Frame) -> Array:
-    """Return what each layer's norms do, the first whose rule it meets."""
+    """Class the norms of each layer: the first shape whose rule they meet."""
     moves = (scores["growth_v"] >= GROWTH) & (scores["growth_a"] >= GROWTH)
     rules = {
         "diverged": scores["status"] != "ok",
@@ -71,7 +71,7 @@ def shapes(scores: Frame) -> Array:
 
 
 def text_cells(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell and layer: its settings, the shape of most seeds, medians over seeds."""
+    """Summarise each cell and layer: its settings, the shape of most seeds, medians over seeds."""
     names = telling_settings(run)
     place = 1000 * cell_of_rows(scores, names) + scores["layer"].to_numpy()  # more than there are layers
     keys, first, number = np.unique(place, return_index=True, return_inverse=True)
@@ -82,11 +82,7 @@ def text_cells(run: Run, scores: Frame) -> Frame:
     means: Frame = scores[[*MEANS]].where(ok).groupby(number).mean()
     passed = np.bincount(number, scores["passed"].notna() & ok).astype(int)
     found = dict(cell=keys // 1000, trials=np.bincount(number), shape=shape, agreement=agreement)
-    early = np.bincount(number, before_context(scores)).astype(int)
+    # K and Q are half way before the loss passes the unigram line, or it never does
+    is_early = (ok & (scores["onset_a"] < scores["passed"].fillna(np.inf))).to_numpy()
+    early = np.bincount(number, is_early).astype(int)
     return pd.concat([table.assign(**found, seeds_passed=passed, seeds_before=early), medians, means], axis=1)
-
-
-def before_context(scores: Frame) -> Array:
-    """Return whether K and Q are half way before the loss passes the unigram line, or it never does."""
-    passed = scores["passed"].fillna(np.inf)
-    return ((scores["status"] == "ok") & (scores["onset_a"] < passed)).to_numpy()
