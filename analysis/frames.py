@@ -16,6 +16,8 @@ from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 
+Array = np.ndarray
+Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
 FIRST = (  # settings that titles and tables name before all others
     *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
     *("attention", "value", *trial.MEMBER_SETTINGS),
@@ -106,6 +108,13 @@ def distinct(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, pd.
         number = np.zeros(len(frame), int)
     first = np.unique(number, return_index=True)[1]
     return number, frame[list(names)].iloc[first].reset_index(drop=True)
+
+
+def cell_of_rows(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """Number the cell of each row: the rows of equal values in these columns, in the order of the values."""
+    if not names:
+        return np.zeros(len(frame), int)
+    return frame.groupby(list(names), dropna=False).ngroup().to_numpy()
 
 
 def column(frame: pd.DataFrame, name: str) -> np.ndarray:

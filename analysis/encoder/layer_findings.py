@@ -6,19 +6,12 @@ import numpy as np
 import pandas as pd
 
 from topicjax.store.reader import Run, Status
+from topicjax.theory.progress import CUTS
 
-from ..one_layer.trained_models import Frame
+from ..frames import Frame
+from ..layers import ALL, LEAVES_UNIFORM, WHOLE, telling_settings
 from ..pictures import counted, first_of, setting_text
-from .layer_cells import (
-    DIRECTIONS,
-    EVERY,
-    SOME,
-    layer_cells,
-    models,
-    telling_settings,
-)
-from .layer_curves import ALL, WHOLE
-from .layers import CUTS, LAYER_CLASSES, LEAVES_UNIFORM
+from .scores import DIRECTIONS, EVERY, LAYER_CLASSES, SOME, layer_cells, models
 
 COMPARED = (
     "layers",

@@ -10,11 +10,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from topicjax.store.reader import Run
+from topicjax.theory.progress import CUTS
 
 from ..figures.step_panels import title_lines
+from ..frames import Frame
+from ..layers import ALL, telling_settings
 from ..maps.blocks import SQUARE, Blocks
 from ..one_layer.map_panels import CORNER, hatch_ink
-from ..one_layer.trained_models import Frame
 from ..pictures import (
     CLASS_COLOURS,
     CLASS_HATCHES,
@@ -27,9 +29,7 @@ from ..pictures import (
     sentences,
     style,
 )
-from .layer_cells import layer_cells, telling_settings
-from .layer_curves import ALL
-from .layers import CUTS, LAYER_CLASSES
+from .scores import LAYER_CLASSES, layer_cells
 
 COLOURS = CLASS_COLOURS | {"silent": "#F2F2F2"}
 HATCHES = CLASS_HATCHES | {"silent": "----"}

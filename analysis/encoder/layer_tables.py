@@ -5,20 +5,11 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import HELD_OUT_LINES, limit_lines
+from ..frames import HELD_OUT_LINES, Frame, cell_of_rows, limit_lines
+from ..layers import ALL, telling_settings
 from ..one_layer.tables import ERROR
-from ..one_layer.trained_models import Frame
 from ..pictures import setting_text
-from .layer_cells import (
-    EVERY,
-    NONE,
-    SOME,
-    cell_of_rows,
-    layer_cells,
-    models,
-    telling_settings,
-)
-from .layer_curves import ALL
+from .scores import EVERY, NONE, SOME, layer_cells, models
 
 LOSSES = {  # column of the table: what it is of final values
     "loss": ("final_eval_loss", None),

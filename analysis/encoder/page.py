@@ -5,10 +5,9 @@ import pandas as pd
 from topicjax.store.reader import Run
 
 from ..one_layer.catalogue import Catalogue, Entry, any_run
-from .layer_ends import layer_onsets, layer_topics
+from .figures import layer_onsets, layer_topics, layers
 from .layer_findings import WORDS, findings
 from .layer_maps import layer_map
-from .layer_panels import layers
 from .layer_tables import (
     has_cells,
     has_layers,
@@ -17,7 +16,7 @@ from .layer_tables import (
     layer_losses,
     layer_stages,
 )
-from .layers import LAYERS_FILE, score_layers
+from .scores import LAYERS_FILE, score_layers
 
 
 def score(run: Run, x: str | None = None, y: str | None = None) -> pd.DataFrame:

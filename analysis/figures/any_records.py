@@ -19,9 +19,8 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import bands, varying
-from ..one_layer.onset_figure import COLOURS
-from ..one_layer.seed_bands import cell_of
+from ..frames import bands, cell_of_rows, varying
+from ..one_layer.onsets import COLOURS
 from ..pictures import Picture, counted, evenly, first_of, sentences, style, written
 from .step_panels import (
     ACROSS,
@@ -60,7 +59,7 @@ def swept(run: Run, x: str | None = None, y: str | None = None) -> tuple[list[st
 def records(run: Run, cells: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
     """Return every record column over the steps, median and quartiles of each cell, six to a figure."""
     names, axis, _ = swept(run, x, y)
-    cell, counts = cell_of(run, names), (cells[TRIALS] - cells[DIVERGED]).to_numpy()
+    cell, counts = cell_of_rows(run.trials, names), (cells[TRIALS] - cells[DIVERGED]).to_numpy()
     known = np.flatnonzero(counts)
     drawn = known[evenly(len(known), MOST_LINES)]
     own = rows_of(run, run.trajectories, is_ok(run) & np.isin(cell, drawn))

@@ -1,4 +1,4 @@
-"""Columns of panels that share an axis of steps: their layout, titles and legend."""
+"""Lay out columns of panels that share an axis of steps, with titles and one legend."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ Columns = list[list[Axes]]
 def panel_grid(
     titles: Sequence[Sequence[str]], across: int, rows: Mapping[str, float]
 ) -> tuple[Figure, Columns]:
-    """Return a figure with a column of panels under each title; a row of panels has a label and a height."""
+    """Make a figure with a column of panels under each title; a row of panels has a label and a height."""
     across = min(across, len(titles), ACROSS)
     lines, heights = -(-len(titles) // across), list(rows.values())
     height = sum(heights) + 0.4 + TITLE_LINE * max(map(len, titles))
@@ -49,7 +49,7 @@ def panel_grid(
 
 
 def title_lines(texts: Sequence[str], across: int) -> list[str]:
-    """Return the texts with commas, as many on a line as fit with so many panels across."""
+    """Join the texts with commas, breaking lines to fit the width of one of `across` panels."""
     lines: list[str] = []
     for text in texts:
         if lines and len(lines[-1]) + 2 + len(text) <= TITLE_WIDTH // min(across, ACROSS):
@@ -76,7 +76,7 @@ def step_axis(ax: Axes, step: Any) -> Axes:
 
 
 def thinned(frame: Any, names: Sequence[str], steps: Any = None) -> pd.DataFrame:
-    """Return these columns with at most MOST_POINTS records per trial: medians over bins of log step.
+    """Thin these columns to at most MOST_POINTS records per trial: medians over bins of log step.
 
     `steps` are those of the whole run, if the frame is a part that shares bins with others.
     """
@@ -92,7 +92,7 @@ def thinned(frame: Any, names: Sequence[str], steps: Any = None) -> pd.DataFrame
 
 
 def is_cut_short(band: pd.DataFrame) -> bool:
-    """Return whether quantiles of `bands` are left out at steps that fewer than half of the trials have."""
+    """Say whether quantiles of `bands` are left out at steps that fewer than half of the trials have."""
     return bool((band["q50"].isna() & (band["trials"] > 0)).any())
 
 

@@ -14,8 +14,7 @@ from topicjax.store.reader import Run
 
 from ..frames import MAIN_SETTINGS, SETTINGS, settings_in, varying
 from ..one_layer.cells import score_cells
-from ..one_layer.stages import VIEWS
-from ..one_layer.trained_parts import trains_both
+from ..one_layer.scores import VIEWS, trains_both
 from ..pictures import WIDTH, described, distinct_texts, label
 from .bins import pool_axes
 from .grids import AXES, LARGEST_CELL, Combination, Grid, Lattice, ordered

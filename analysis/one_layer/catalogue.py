@@ -15,17 +15,14 @@ from topicjax.store.reader import Run, Status
 
 from ..page.explorer import explorer
 from . import end_tables, tables
-from .attention_theory import attention_theory
-from .attention_weights import has_uniform_blocks, with_exact_loss
+from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
-from .embedding_family import embeddings_alone, trains_all
-from .embedding_theory import embedding_cases, theorem1_equations
-from .endings import joint_gains
-from .joint_losses import joint_losses
+from .embedding_theory import embedding_cases, embeddings_alone, theorem1_equations, trains_all
+from .endings import joint_gains, joint_losses
 from .landscape import landscapes
 from .loss_curves import loss_curves
-from .onset_figure import onset_by_init_scale
-from .onset_times import LEVEL
+from .matrices import figure1, figure2
+from .onsets import LEVEL, onset_by_init_scale
 from .phase_maps import (
     log_lag_map,
     norm_phase_map,
@@ -34,12 +31,10 @@ from .phase_maps import (
     view_disagreement,
 )
 from .robustness import axes_of, robustness
-from .seed_bands import norm_bands, rotation, turning
+from .scores import trains_attention, trains_both, trains_value
 from .stability import longest_steps
 from .trained_models import has_data_model, with_weights
-from .trained_parts import trains_attention, trains_both, trains_value
-from .trajectories import figure4
-from .weight_matrices import figure1, figure2
+from .trajectories import figure4, norm_bands, rotation, turning
 
 FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
 FEW_ROWS = 40  # up to so many cells a table with a row for each is shown whole

@@ -7,19 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topicjax.stages import Array
 from topicjax.store.reader import Run
+from topicjax.theory.progress import CUTS, Cuts
 
 from ..frames import distinct, settings_in
-from .curves import Array, Cuts
-from .stages import (
-    CLASSES,
-    CUTS,
-    HAS_STAGE2,
-    VIEWS,
-    classify,
-    is_topical,
-    score_trials,
-)
+from .scores import CLASSES, HAS_STAGE2, VIEWS, classify, is_topical, score_trials
 
 MOST_SEEDS = 32  # of a cell: the weights of further ones are not read
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")

@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from .stages import CUTS
+from topicjax.theory.progress import CUTS
 
 ALWAYS = ("trial", "cell")  # the page below uses them even if the answer does not
 TERMS = {  # what is written: word, meaning

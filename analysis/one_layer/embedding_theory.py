@@ -1,4 +1,4 @@
-"""Theorem 1: embeddings trained alone beside its equations, and beside models with all parts trained."""
+"""Compare embeddings trained alone with Theorem 1, and with models in which all parts are trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,36 +12,26 @@ from matplotlib.lines import Line2D
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
+from topicjax.theory.theorems import relative_residual
 
-from ..figures.seed_rows import (
-    MEASURED,
-    MOST_ROWS,
-    dots,
-    draw_seeds,
-    label_rows,
-    row_text,
-    rows_of,
-    telling_apart,
-)
-from ..frames import varying
+from ..frames import Array, Frame, aligned, column, varying
 from ..pictures import WIDTH, Picture, counted, label, sentences, style
-from .embedding_family import (
-    embedding_rows,
-    embeddings_alone,
-    trains_all,
-    with_gains,
-)
-from .trained_models import Array, Frame
+from .cells import lowest_seeds
+from .seed_rows import MEASURED, MOST_ROWS, dots, draw_seeds, label_rows, row_text, rows_of, telling_apart
+from .trained_models import data_model, effective_model, with_weights
 
 PREDICTED: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
 BAYES: dict[str, Any] = dict(color="black", ls="", marker="*", ms=6, mfc="white", zorder=2)
 CASES = {"embeddings alone": MEASURED, "all parts trained": "#D55E00"}
 HOW = ("optimizer", "learning_rate", "steps", "batch_size")  # training, which cases should share
 LIFT = 0.14  # of a case above the middle of its row
+ALONE = dict(embedding="trained", value="identity", attention="uniform", attention_biases="absent")
+ALL = dict(embedding="trained", value="trained", attention="trained")
+FAMILIES = {"theorem1": True, "zero": False}  # b^pred: whether it is Theorem 1's, not Lemma 1's
 
 
 def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return residuals of Theorem 1's equations and blocks of W_E^T W_E, a row per cell; squared loss."""
+    """Draw residuals of Theorem 1's equations and blocks of W_E^T W_E, a row per cell; squared loss."""
     frame: Frame = embedding_rows(run)
     frame = frame[frame["residual"].notna()].reset_index(drop=True)
     names = telling_apart(frame)
@@ -71,13 +61,13 @@ def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
 
 
 def block_height(frame: Frame) -> float:
-    """Return the same-topic entries of uniform blocks in Theorem 1's family: 1 / ((1 - (1 - p_c) p_m) v)."""
+    """Compute the same-topic entries of uniform blocks in Theorem 1's family: 1 / ((1 - (1 - p_c) p_m) v)."""
     data = DataModel.of(frame.iloc[0].to_dict())
     return 1 / (data.survival * data.words_per_topic)
 
 
 def equations_caption(frame: Frame, height: float) -> str:
-    """Return what the axes mean, and how far residuals and blocks go on infinite and finite documents."""
+    """Say what the axes mean, and how far residuals and blocks go on infinite and finite documents."""
     infinite = frame["infinite_documents"].to_numpy(bool)
     residuals = {kind: frame["residual"][kept] for kind, kept in ((True, infinite), (False, ~infinite))}
     parts = {
@@ -95,12 +85,12 @@ def equations_caption(frame: Frame, height: float) -> str:
 
 
 def span(values: Any) -> str:
-    """Return the smallest and the largest number."""
+    """Write the smallest and the largest number."""
     return f"{values.min():.2g} to {values.max():.2g}"
 
 
 def embedding_cases(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return gains and blocks of embeddings trained alone beside models with all trained, by objective."""
+    """Draw gains and blocks of embeddings trained alone and of fully trained models, by objective."""
     frame: Frame = with_gains(run)
     is_alone = np.isin(frame["trial_id"], embeddings_alone(frame)["trial_id"])
     frame = frame.assign(case=np.where(is_alone, "embeddings alone", "all parts trained"))
@@ -144,7 +134,7 @@ def draw_cases(axes: Sequence[Axes] | Array, frame: Frame, places: Array) -> Non
 
 
 def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str:
-    """Return what a gain is, and how much embeddings alone gain of what all parts gain, by objective."""
+    """Say what a gain is, and how much embeddings alone gain of what all parts gain, by objective."""
     sides = {case: (frame["case"] == case).to_numpy() for case in CASES}
     shares = []
     for objective in objectives:
@@ -171,3 +161,57 @@ def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str
         f"In {counted(others, 'trial')} same-topic dot products are not the larger ones.": others,
     }
     return sentences(parts)
+
+
+def embeddings_alone(trials: Any) -> Any:
+    """Select the trials of case (ii) of the paper's section 4: nothing is trained but embeddings."""
+    return trials[having_all(trials, ALONE)]
+
+
+def trains_all(trials: Any) -> Array:
+    """Mark the trials of case (i): embeddings, values and attention are all trained."""
+    return having_all(trials, ALL)
+
+
+def having_all(trials: Any, wanted: dict[str, str]) -> Array:
+    """Mark the trials that have all of these settings."""
+    return np.all([trials[name] == value for name, value in wanted.items()], axis=0)
+
+
+def with_gains(run: Run) -> Any:
+    """Add `gain` and `bayes_gain`, shares of the possible drop of the loss, to trials that did not diverge.
+
+    The final held-out loss counts 0 at uniform predictions over all words, and 1 at the best value matrix
+    under uniform attention, on the same documents where that is known.
+    """
+    every: Any = aligned(run).trials
+    trials = every[(every["status"] == "ok").to_numpy()]
+    uniform, best = column(trials, "line_uniform"), column(trials, "line_stage1")
+    own = trials.reindex(columns=["held_out_stage1"]).to_numpy(float)[:, 0]
+    best = np.where(np.isfinite(own), own, best)
+    gains = {
+        name: (uniform - column(trials, source)) / (uniform - best)
+        for name, source in (("gain", "final_eval_loss"), ("bayes_gain", "line_bayes"))
+    }
+    return trials.assign(**gains)
+
+
+def embedding_rows(run: Run) -> pd.DataFrame:
+    """Tabulate the trials that trained embeddings alone: settings, residual, gain and final values.
+
+    The residual is relative (see relative_residual), of the family that belongs to the trial's b^pred; NaN
+    under cross-entropy and where masked positions are not keys: the theorem covers neither.
+    """
+    read = lowest_seeds(with_weights(embeddings_alone(with_gains(run))))
+    residuals = [residual(run, row) for row in read.to_dict("records")]
+    return read.assign(residual=residuals).reset_index(drop=True)
+
+
+def residual(run: Run, settings: dict[str, Any]) -> float:
+    """Compute the relative residual of a trial's W_E^T W_E; NaN where no theorem covers it."""
+    data, bias = data_model(settings), settings["output_bias"]
+    is_known = settings["objective"] == "squared" and settings["key_visibility"] == "all"
+    if not is_known or data is None or bias not in FAMILIES:
+        return np.nan
+    matrix = effective_model(run.restore(settings["trial_id"]), settings).E
+    return np.nan if matrix is None else relative_residual(data, matrix, FAMILIES[bias])

@@ -1,4 +1,4 @@
-"""Which trials stand for a run: the clearest ones of each class, chosen by rule."""
+"""Choose the trials that represent a run: by rule, the clearest of each class."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -9,26 +9,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topicjax.stages import Array
+from topicjax.theory.progress import CUTS, Cuts
+
 from ..frames import distinct
-from .curves import Array, Cuts
-from .stages import CLASSES, CUTS, classify
+from .scores import CLASSES, classify
 
 KIND = ("objective", "optimizer", "key_visibility")
 MOVED = (  # the cuts that tell classes apart; each is moved towards 0 and towards 1
     *("collapsed", "no_learning", "finished", "attention"),
     *("stage2", "two_stage", "simultaneous", "topical"),
 )
-SHIFTS = 10  # a cut is moved by so many steps of equal size, all but the last
+SHIFTS = 10  # equal steps from a cut to 0 or to 1; it is moved by all but the last
 Queues = dict[int, deque[int]]  # of one class: per kind the ranks of its trials, ascending
 
 
 def example_trials(scores: pd.DataFrame, count: int = 4) -> list[str]:
-    """Return the ids of up to `count` telling trials, the first of `ranked_trials`."""
+    """List the ids of up to `count` trials, the first of `ranked_trials`."""
     return list(islice(ranked_trials(scores), count))
 
 
 def ranked_trials(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Iterator[str]:
-    """Yield the ids of all trials, the most telling first; the same scores give the same ids.
+    """Yield the ids of all trials, the most representative first; equal scores give equal ids.
 
     One of each class of the loss view: two-stage, then the most frequent first, failed and unscored last.
     Of a class, in this order: trials without a suffix; those with the fewest flags; the clearest, see
@@ -65,7 +67,7 @@ def ranked_trials(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Iterator[str]:
 
 
 def clearness(scores: pd.DataFrame, cuts: Cuts = CUTS) -> tuple[Array, Array]:
-    """Return how far any single cut can move before a trial changes class, and how many moves it survives.
+    """Measure how far any single cut can move before a trial changes class, and how many moves it survives.
 
     A cut moves towards 0 or towards 1; the first number is the share of that way, in tenths, the least over
     all cuts.

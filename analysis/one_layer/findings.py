@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from topicjax.theory.progress import CUTS
+
 from ..frames import SETTINGS, distinct, varying
 from ..pictures import counted, described
 from .cells import sensitivity
 from .robustness import axes_of, survival
-from .stages import CUTS, is_topical
-from .trained_parts import trains_attention, trains_both, trains_value
+from .scores import is_topical, trains_attention, trains_both, trains_value
 
 SWEPT = ("seed", "learning_rate", "init_scale")  # the axes of a map and its replicates
 LISTED = 3  # so many combinations are named in a sentence

@@ -1,4 +1,4 @@
-"""Stage 2 as a map: the exact loss over Assumption 2's (alpha, beta), and where trained models end.
+"""Draw the exact loss over Assumption 2's (alpha, beta), and where trained models end.
 
 A word query weighs its own token by beta, other words of its topic by alpha, everything else by 1.
 Of a trained model alpha = exp(a_topic) and beta = exp(a_topic + a_self): differences of mean scores
@@ -23,7 +23,7 @@ from topicjax.theory.stage1 import uniform_attention_optimum
 from topicjax.theory.stage2 import attention_landscape, optimal_attention
 from topicjax.theory.theorems import lemma1_entries
 
-from ..frames import varying
+from ..frames import Array, Frame, varying
 from ..pictures import (
     CLASS_COLOURS,
     WIDTH,
@@ -35,9 +35,9 @@ from ..pictures import (
     sentences,
     style,
 )
-from .attention_weights import has_uniform_blocks, member, theorem3
-from .stages import classes_of
-from .trained_models import Array, Frame, data_model, has_data_model
+from .attention_theory import has_uniform_blocks, member, theorem3
+from .scores import classes_of
+from .trained_models import data_model, has_data_model
 
 MARKERS = {"squared": "o", "cross_entropy": "^"}
 BEST: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
@@ -64,7 +64,7 @@ class LandscapeDocuments:
 
 
 def points(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials that train attention with weight_topic (alpha), weight_self (beta) and class."""
+    """Select the trials that train attention, with weight_topic (alpha), weight_self (beta) and class."""
     trials: Frame = run.trials.assign(**{"class": classes_of(scores, run.trials["trial_id"].tolist())})
     trials = trials[trials["attention"] == "trained"]
     topic, own = (trials[f"final_{name}"].to_numpy(float) for name in ("a_topic", "a_self"))
@@ -75,7 +75,7 @@ def points(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def landscapes(run: Run, scores: pd.DataFrame) -> list[Picture]:
-    """Return landscapes of the data settings with most trials whose topics are disjoint and uniform."""
+    """Draw landscapes of the data settings with most trials whose topics are disjoint and uniform."""
     placed: Frame = points(run, scores)
     if placed["weight_topic"].isna().all():
         raise UserError(f"none of {counted(len(run.trials), 'trial')} is finite and trains attention")
@@ -97,7 +97,7 @@ def landscapes(run: Run, scores: pd.DataFrame) -> list[Picture]:
 def landscape(
     settings: Mapping[Any, Any], placed: Frame, titled: Sequence[str] = ("key_visibility",)
 ) -> Picture:
-    """Return the loss over (alpha, beta) for one data setting, with trained models as points.
+    """Draw the loss over (alpha, beta) for one data setting, with trained models as points.
 
     `placed` has the columns weight_topic (alpha), weight_self (beta), class and objective; rows with
     NaN are counted as left out.  `titled` are the settings that the title names.
@@ -135,7 +135,7 @@ def landscape(
 
 
 def stand_in(settings: Mapping[Any, Any]) -> LandscapeDocuments:
-    """Return infinite documents of tau topics in place of a trial's own, and why that tau."""
+    """Choose infinite documents of tau topics in place of a trial's own, and say why that tau."""
     data = data_model(settings)
     if data is None or data.topics < 2 or data.words_per_topic < 2:
         raise UserError("the landscape is known for two or more disjoint topics of two or more uniform words")
@@ -166,7 +166,7 @@ def stand_in(settings: Mapping[Any, Any]) -> LandscapeDocuments:
 
 
 def axis_range(values: Frame, average: float) -> tuple[float, float]:
-    """Return limits that hold 1, the optimum and all but the most extreme points, within WIDEST."""
+    """Choose limits that hold 1, the optimum and all but the most extreme points, within WIDEST."""
     inner = np.exp(np.quantile(np.log(np.clip(values, *WIDEST)), [0.02, 0.98])) if len(values) else np.ones(2)
     low, high = min(0.2, inner[0] / 2), max(5 * average, 2 * inner[1])
     return max(float(low), WIDEST[0]), min(float(high), WIDEST[1])
@@ -209,13 +209,13 @@ def draw_points(drawn: Frame, ax: Axes, ranges: Ranges) -> None:
 
 
 def is_outside(drawn: Frame, ranges: Ranges) -> Array:
-    """Return which points lie beyond the drawn range."""
+    """Mark the points beyond the drawn range."""
     inside = drawn["weight_topic"].between(*ranges[0]) & drawn["weight_self"].between(*ranges[1])
     return ~inside.to_numpy(bool)
 
 
 def legend(documents: LandscapeDocuments, drawn: Frame, ranges: Ranges) -> list[Line2D]:
-    """Return an entry for each class, objective and mark of theory that is drawn."""
+    """Make a legend entry for each class, objective and mark of theory that is drawn."""
     dots: dict[str, Any] = dict(ls="", marker="o", ms=4.5)
     classes = [name for name in CLASS_COLOURS if (drawn["class"] == name).any()]
     entries = [Line2D([], [], color=CLASS_COLOURS[name], label=name, **dots) for name in classes]
@@ -235,7 +235,7 @@ def legend(documents: LandscapeDocuments, drawn: Frame, ranges: Ranges) -> list[
 
 
 def caption(documents: LandscapeDocuments, placed: Frame, drawn: Frame, ranges: Ranges) -> str:
-    """Return what is drawn, for which documents, and what was left out."""
+    """Say what is drawn, for which documents, and what was left out."""
     outside, lost = int(is_outside(drawn, ranges).sum()), len(placed) - len(drawn)
     near = int((np.log(drawn[["weight_topic", "weight_self"]]).abs() < np.log(1.05)).all(axis=1).sum())
     has_mask = documents.data.key_visibility == "all"

@@ -1,4 +1,4 @@
-"""What the loss says: held-out losses of all trials against the limit lines."""
+"""Draw held-out losses of all trials over the steps, with the limit lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ from ..pictures import (
     sentences,
     style,
 )
-from .stages import classes_of
+from .scores import classes_of
 
 LIMITS: dict[str, tuple[str, Any]] = {  # name: label and line
     "uniform": ("uniform over words", (0, (1, 3))),
@@ -58,7 +58,7 @@ COLOURS = CLASS_COLOURS | {"unfinished": "#BBBBBB", "unscored": "#888888"}  # on
 
 
 def loss_curves(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return held-out losses against the step with the limit lines, enlarged below.
+    """Draw held-out losses against the step with the limit lines, enlarged below.
 
     One panel per objective, optimizer and data setting that varies: the lines depend on these.
     """
@@ -123,7 +123,7 @@ def loss_panels(frame: Any, trials: Any, axes: Sequence[Axes]) -> tuple[int, boo
 
 
 def line_ranges(trials: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
-    """Return per limit its mean over the trials, low and high: two standard errors and the spread.
+    """Compute per limit its mean over the trials, low and high: two standard errors and the spread.
 
     The error is that of the line and, where it is known, of a mean over the held-out documents.
     """
@@ -137,18 +137,18 @@ def line_ranges(trials: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
 
 
 def held_out(trials: pd.DataFrame) -> dict[str, float]:
-    """Return the limits on the held-out documents of the trials, their mean, as far as they are known."""
+    """Average the known limits on the held-out documents over the trials."""
     values = {name: optional(trials, f"held_out_{name}") for name in HELD_OUT}
     return {name: float(np.nanmean(value)) for name, value in values.items() if np.isfinite(value).any()}
 
 
 def optional(trials: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column that not every folder has; NaN without it."""
+    """Read a column that not every run has; NaN without it."""
     return column(trials, name) if name in trials else np.full(len(trials), np.nan)
 
 
 def enlarged(lines: Mapping[str, Sequence[float]], least: float, full: tuple) -> tuple[float, float]:
-    """Return the range around both stages and what trials reached not far below; full without lines."""
+    """Choose the range around both stages and what trials reached not far below; full without lines."""
     stage1, stage2 = (lines.get(name, [np.nan])[0] for name in ("stage1", "stage2"))
     low = max(min(stage2, least), stage1 - 4 * (stage1 - stage2))
     span = stage1 - low
@@ -156,7 +156,7 @@ def enlarged(lines: Mapping[str, Sequence[float]], least: float, full: tuple) ->
 
 
 def draw_losses(frame: Any, axes: Sequence[Axes], colour: str, trials: int) -> bool:
-    """Draw the trials of one class, in a panel of so many, as lines or as median and quartiles.
+    """Draw the trials of one class as lines or, in a panel of many trials, as median and quartiles.
 
     Return whether a median ends before its last trial.
     """
@@ -201,7 +201,7 @@ def loss_legend(figure: Figure, classes: set[str], shown: Sequence[pd.DataFrame]
 
 
 def loss_caption(run: Run, panels: int, shown: int, clipped: int, ends: int) -> str:
-    """Return what is drawn and what is not."""
+    """Say what is drawn and what is not."""
     trials, without = len(run.trials), np.isnan(column(run.trials, "line_stage1")).sum()
     diverged = (run.trials["status"] == "diverged").to_numpy().sum()
     parts = {

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from ..maps.blocks import SQUARE
 from ..maps.grids import LEAST_TO_WRITE, Grid, Look
 from ..pictures import CLASS_COLOURS, CLASS_HATCHES
-from .stages import CLASSES, VIEWS
+from .scores import CLASSES, VIEWS
 
 ATTENDS = (
     *("two-stage", "two-stage, non-topical", "V leads", "simultaneous", "attention leads", "reversed"),

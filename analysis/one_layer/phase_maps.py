@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from topicjax.store.reader import Run
+from topicjax.theory.progress import CUTS
 
 from ..maps.arrangements import arrange
 from ..maps.grids import EMPTY, Look
@@ -43,7 +44,7 @@ from .map_panels import (
     is_not_topical,
     phase_panel,
 )
-from .stages import CUTS, VIEWS, class_counts
+from .scores import VIEWS, class_counts
 
 ACROSS = 2  # entries of a legend
 VIEW_WORDS = {

@@ -1,4 +1,4 @@
-"""Sweeps around one point: which settings were varied alone, and the cells along each of them."""
+"""Find the settings that a sweep varies alone around one point, and the cells along each of them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Axis:
 
 
 def single_axes(cells: pd.DataFrame, across: str) -> list[Axis]:
-    """Return the axes along which the cells lie, `across` (a learning rate, say) being varied everywhere.
+    """Find the axes along which the cells lie, `across` (a learning rate, say) being varied everywhere.
 
     The usual value of a setting is its most frequent one.  Settings that differ from it in the same cell
     belong to one axis: lengths that change together are an axis, and a full grid is a single one.  There is
@@ -46,7 +46,7 @@ def single_axes(cells: pd.DataFrame, across: str) -> list[Axis]:
 
 
 def joined(sets: Iterable[set[str]]) -> list[set[str]]:
-    """Return the sets with those united that have a member in common."""
+    """Unite the sets that have a member in common."""
     found: list[set[str]] = []
     for each in sets:
         touching = [group for group in found if group & each]
@@ -56,7 +56,7 @@ def joined(sets: Iterable[set[str]]) -> list[set[str]]:
 
 
 def one_axis(cells: pd.DataFrame, settings: list[str], usual: Point) -> Axis:
-    """Return the axis of these settings, given its cells."""
+    """Make the axis of these settings from its cells."""
     rows = list(zip(*(cells[name].tolist() for name in settings), strict=True))
     values = sorted(set(rows))
     return Axis(

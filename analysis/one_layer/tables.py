@@ -13,18 +13,17 @@ import pandas as pd
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, SETTINGS, distinct, varying
+from ..frames import MAIN_SETTINGS, SETTINGS, Array, Frame, distinct, varying
 from ..outputs import write_file
 from ..pictures import label, written
 from . import cells
-from .attention_weights import attention_rows
-from .embedding_family import embedding_rows
-from .onset_times import onset_fit, onset_times
-from .optima import optimum, optimum_error
+from .attention_theory import attention_rows
+from .embedding_theory import embedding_rows
+from .onsets import onset_fit, onset_times
+from .scores import class_counts, is_topical
 from .stability import longest_steps
 from .stability import stability as still_two_stage
-from .stages import class_counts, is_topical
-from .trained_models import Array, Frame, effective_model, with_weights
+from .trained_models import effective_model, optimum, optimum_error, with_weights
 
 KINDS = ("attn_same_word", "attn_same_topic", "attn_diff_topic")
 HEADERS = {  # a column as a reader says it

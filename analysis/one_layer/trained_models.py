@@ -1,4 +1,4 @@
-"""What a trained model does between token types, and how far it is topical.
+"""Compute what a trained model does between token types, how topical it is, and how near to theory.
 
 Computed in double precision from the restored weights, independently of the engine's code.  Tokens are
 [MASK] = 0 and the words 1..Tv; word i belongs to topic (i - 1) // v.  Letters: V = Tv + 1 tokens.
@@ -6,16 +6,19 @@ Computed in double precision from the restored weights, independently of the eng
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from topicjax.errors import UserError
 from topicjax.theory.documents import DataModel
+from topicjax.theory.stage1 import ridge_path, uniform_attention_optimum
 from topicjax.theory.theorems import theorem2_matrix
 
-Array = np.ndarray
-Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
+from ..frames import Array, Frame
+
+Measured = tuple[str, float]  # "error" or "blocks", and how much
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class EffectiveModel:
 
 
 def effective_model(weights: Mapping[str, Array], settings: Mapping[str, Any]) -> EffectiveModel:
-    """Return the effective matrices of a trial; snapshots hold its frozen arrays too."""
+    """Compute the effective matrices of a trial; snapshots hold its frozen arrays too."""
     given = {name: np.asarray(array, np.float64) for name, array in weights.items()}
     needed = ["W_K", "W_Q", "W_V", "b_pred", *([] if settings["embedding"] == "one_hot" else ["W_E"])]
     absent = [name for name in needed if name not in given]
@@ -54,7 +57,7 @@ def effective_model(weights: Mapping[str, Array], settings: Mapping[str, Any]) -
 
 
 def attention(S: Array, keys: Sequence[int] | Array, queries: Sequence[int] | Array) -> Array:
-    """Return the attention of a document: row = position that is seen, column = one that attends.
+    """Compute the attention of a document: row = position that is seen, column = one that attends.
 
     `keys` are the tokens of the visible positions, `queries` those of the attending ones; each
     column sums to 1.  Without visible positions there are no rows.
@@ -65,30 +68,30 @@ def attention(S: Array, keys: Sequence[int] | Array, queries: Sequence[int] | Ar
 
 
 def sizes_and_masking(settings: Mapping[str, Any]) -> tuple[int, int, float, float, float]:
-    """Return (T, v, p_m, p_c, p_r) of a trial."""
+    """Read (T, v, p_m, p_c, p_r) of a trial."""
     masking = float(settings["p_mask"]), float(settings["p_keep"]), float(settings["p_random"])
     return int(settings["topics"]), int(settings["words_per_topic"]), *masking
 
 
 def data_model(settings: Mapping[str, Any]) -> DataModel | None:
-    """Return a trial's documents as theory takes them; None unless topics are disjoint and uniform."""
+    """Describe a trial's documents for the theory; None unless topics are disjoint and uniform."""
     return DataModel.of(settings) if has_data_model(settings) else None
 
 
 def has_data_model(settings: Any) -> Any:
-    """Return whether the topics of a trial, or of each trial of a table, are disjoint and uniform."""
+    """Say whether the topics of a trial, or of each trial of a table, are disjoint and uniform."""
     return (settings["word_distribution"] == "uniform") & (settings["overlap"] == 0)
 
 
 def pair_kinds(num_words: int, words_per_topic: int) -> tuple[Array, Array, Array]:
-    """Return which pairs are the same word; other words of one topic; words of different topics."""
+    """Mark the pairs that are the same word; other words of one topic; words of different topics."""
     topic = np.arange(num_words) // words_per_topic
     own, together = np.eye(num_words, dtype=bool), topic[:, None] == topic[None, :]
     return own, together & ~own, ~together
 
 
 def pair_means(matrix: Array, words_per_topic: int) -> tuple[float, float, float]:
-    """Return the mean entry of each kind of word pair; NaN where there is no such pair."""
+    """Average the entries of each kind of word pair; NaN where there is no such pair."""
     words = matrix[1:, 1:]
     kinds = pair_kinds(len(words), words_per_topic)
     own, same, other = (float(words[kind].mean()) if kind.any() else np.nan for kind in kinds)
@@ -96,7 +99,7 @@ def pair_means(matrix: Array, words_per_topic: int) -> tuple[float, float, float
 
 
 def block_share(matrix: Array, words_per_topic: int) -> float:
-    """Return the share of the variance over pairs of different words that sharing a topic explains."""
+    """Compute the share of the variance over pairs of different words that sharing a topic explains."""
     words = matrix[1:, 1:]
     _, same, other = pair_kinds(len(words), words_per_topic)
     total = words[same | other].var() * (same | other).sum()
@@ -105,7 +108,7 @@ def block_share(matrix: Array, words_per_topic: int) -> float:
 
 
 def colour_limit(matrices: Sequence[tuple[Array, int]]) -> float:
-    """Return 1.5 times the median over matrices of the 99th percentile of |entries| off diagonal and [MASK].
+    """Take 1.5 times the median over matrices of the 99th percentile of |entries| off diagonal and [MASK].
 
     The larger of two percentiles, of one topic and of different topics: pairs of one topic are few.
     """
@@ -120,12 +123,12 @@ def colour_limit(matrices: Sequence[tuple[Array, int]]) -> float:
 
 
 def relative_error(matrix: Array, predicted: Array) -> float:
-    """Return |matrix - predicted| / |predicted|, Frobenius norms."""
+    """Compute |matrix - predicted| / |predicted|, Frobenius norms."""
     return float(np.linalg.norm(matrix - predicted) / np.linalg.norm(predicted))
 
 
 def order_parameters(model: EffectiveModel, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Return the order parameters of a model, under the names of their records."""
+    """Compute the order parameters of a model, under the names of their records."""
     words = int(settings["words_per_topic"])
     value, score = pair_means(model.U, words), pair_means(model.S, words)
     embedding = (np.nan,) * 3 if model.E is None else pair_means(model.E, words)
@@ -142,8 +145,52 @@ def order_parameters(model: EffectiveModel, settings: Mapping[str, Any]) -> dict
 
 
 def with_weights(trials: Frame) -> Frame:
-    """Return the trials that did not diverge and whose weights were kept."""
+    """Select the trials that did not diverge and whose weights were kept."""
     if "snapshot_steps" not in trials:
         return trials.head(0)
     kept = trials["snapshot_steps"].map(len).to_numpy() > 0
     return trials[kept & (trials["status"] == "ok").to_numpy()]
+
+
+def optimum(settings: Mapping[Any, Any]) -> Array | None:
+    """Compute the W^V of least squared loss under uniform attention, for the trial's documents and L2.
+
+    None where it is not known: cross-entropy, biases, topics that are not uniform and disjoint.
+    """
+    data = data_model(settings)
+    has_bias = settings["output_bias"] != "zero" or settings["attention_biases"] == "trained"
+    if settings["objective"] != "squared" or has_bias or data is None:
+        return None
+    return optimum_of_documents(data, float(settings["l2"]))
+
+
+@cache
+def optimum_of_documents(data: DataModel, l2: float) -> Array:
+    """Compute the optimum for documents of one kind; many trials share it."""
+    return ridge_path(data, l2) if l2 > 0 else uniform_attention_optimum(data)
+
+
+def optimum_error(value: Array, settings: Mapping[Any, Any]) -> float:
+    """Measure the relative distance of a value matrix to the optimum; NaN if that is not known.
+
+    Where [MASK] is never a key its column has no effect and does not count.
+    """
+    best = optimum(settings)
+    if best is None:
+        return np.nan
+    first = 1 if settings["key_visibility"] == "unmasked" else 0
+    return relative_error(value[:, first:], best[:, first:])
+
+
+def measured_value(model: EffectiveModel, settings: Mapping[str, Any]) -> Measured:
+    """Measure the error of a value matrix against its optimum or, where there is none, its blocks."""
+    if optimum(settings) is None:
+        return "blocks", block_share(model.U, int(settings["words_per_topic"]))
+    return "error", optimum_error(model.U, settings)
+
+
+def measured_text(kind: str, *values: float) -> str:
+    """Write an error or a share of blocks, or the range of several."""
+    texts = [f"{value:.2f}" if kind == "error" else f"{100 * value:.0f}" for value in sorted(values)]
+    span = texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
+    return f"{kind} {span}" + (" %" if kind == "blocks" else "")

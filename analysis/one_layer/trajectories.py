@@ -1,38 +1,77 @@
-"""Figure 4 of the paper for any trial: norms, the order parameters that explain them, and the stages.
+"""Draw norms, order parameters and progress over the steps (the paper's Figure 4), and how fast W^V turns.
 
+`figure4` draws single trials, `norm_bands` and `rotation` medians and quartiles over the trials of a cell.
 Norms are drawn as shares of their own maxima, the unit of the norm view: those of W^V and W^K may
 differ fortyfold.  The value's order parameters are drawn over Theorem 2's v_block for the squared
 loss, which the theorem is about, and as logits for cross-entropy: so one axis fits them and a_topic.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import NullLocator
 
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
+from topicjax.theory.progress import CUTS, Cuts
 
 from ..figures.step_panels import (
     ACROSS,
+    ENDS,
+    HALF,
+    QUARTILES,
     TITLE_SIZE,
     Columns,
     panel_grid,
     shared_legend,
     step_axis,
+    thinned,
     title_lines,
 )
-from ..frames import MAIN_SETTINGS, SETTINGS, aligned, varying
-from ..pictures import Picture, counted, described, label, sentences, style
-from .curves import Cuts
-from .example_trials import example_trials
-from .norm_panels import NORMS, ORDER, drawable, is_cut, norm_panel, order_panel
-from .stage_panels import mark, progress_panel, scores_of, stages_of
-from .stages import CUTS, VIEWS
+from ..frames import (
+    MAIN_SETTINGS,
+    SETTINGS,
+    aligned,
+    bands,
+    cell_of_rows,
+    column,
+    owners,
+    settings_in,
+    varying,
+)
+from ..pictures import (
+    PART_COLOURS,
+    SMALL,
+    Picture,
+    counted,
+    described,
+    label,
+    sentences,
+    style,
+)
+from .cells import cell_settings, majority
+from .example_trials import example_trials, ranked_trials
+from .scores import VIEWS, TrialStages, classes_of, scores_of, stages_of, theorem2_block
 
+VALUE, ATTENTION, MASK = PART_COLOURS["norm_v"], PART_COLOURS["norm_k"], "#CC79A7"
+NORMS = {"norm_v": "-", "norm_k": "-", "norm_q": (0, (3, 2)), "norm_e": "-"}  # K and Q often coincide
+ORDER = {  # column: label, colour, line, and the column it must come near to be worth drawing
+    "v_block": ("V: same - other topic", VALUE, "-", ""),
+    "a_topic": ("attention: same - other topic", ATTENTION, "-", ""),
+    "v_diag": ("V: own word - same topic", VALUE, "--", "v_block"),
+    "a_self": ("attention: own word - same topic", ATTENTION, "--", "a_topic"),
+    "a_mask": ("attention of [MASK]: words - [MASK]", MASK, "-.", "a_topic"),
+}
+TURNING = "rotation_v"  # of W^V, in ten steps
+GROWN = 1.05  # a norm whose maximum is less than this times its start has not grown
+FLAT: dict[str, Any] = dict(linewidth=0.6, alpha=0.4)
+WORTH, LEAST = 0.25, 0.1  # of its companion's largest size, and in its own unit
 TITLE_SETTINGS = (*MAIN_SETTINGS, "key_visibility", "learning_rate", "init_scale")
 TITLE_LINES = 3  # of settings; more are in the caption
 ROWS = {"norm / max": 1.1, "order parameter": 1.2, "progress": 1.0}  # of panels: label, height in inches
@@ -58,12 +97,21 @@ RULE = (
     " chosen by rule, the clearest of each class, which no small change of a cut would class otherwise;"
     " two-stage first, then the most frequent classes"
 )
+MOST_CELLS = 6
+TURNING_ROWS = {"rotation of $W^V$": 1.3, "norm / max": 1.0}  # of panels: label, height in inches
+SETTLED = 0.1  # W^V has settled where its rotation stays below this share of its largest
+SETTLES = "rotation below a tenth of its largest from here on"
+DEGREES = (10.0, 1.0, 0.1)  # lines to read the rotation by
+TURNING_WORDS = (
+    "Rotation: (1 - cos)/2 between W^V and itself ten steps before, on a logarithmic scale (the paper's"
+    " Figure 5); grey lines say which angle that is."
+)
 
 
 def figure4(
     run: Run, scores: pd.DataFrame, trial_ids: Sequence[str] | None = None, cuts: Cuts = CUTS
 ) -> Picture:
-    """Return norms, order parameters and progress of some trials, by default of `example_trials`."""
+    """Draw norms, order parameters and progress of some trials, by default of `example_trials`."""
     chosen = example_trials(scores) if trial_ids is None else list(trial_ids)
     if not 0 < len(chosen) <= MOST_TRIALS:
         raise UserError(f"{len(chosen)} trials for one figure; allowed: 1 to {MOST_TRIALS}")
@@ -97,13 +145,13 @@ def figure4(
 
 
 def listed_trial(score: Any, more: Sequence[str]) -> str:
-    """Return the id of a trial, with its suffix and the settings that its title has no room for."""
+    """Write the id of a trial, with its suffix and the settings that its title has no room for."""
     notes = ", ".join(filter(None, (score["suffix"], *more)))
     return f"{score['trial_id']} ({notes})" if notes else score["trial_id"]
 
 
 def verdict(score: Any, view: str = "loss") -> str:
-    """Return the class of a trial in a view, with its Theta, from its row of the scores."""
+    """Write the class of a trial in a view, with its Theta, from its row of the scores."""
     theta = score["theta" + VIEWS[view]]
     return str(score["class" + VIEWS[view]]) + (f", Θ {theta:.2f}" if np.isfinite(theta) else "")
 
@@ -135,9 +183,284 @@ def draw_trial(run: Run, scores: pd.DataFrame, trial_id: str, axes: Sequence[Axe
 
 
 def remarks(trials: pd.DataFrame, columns: Columns) -> dict[str, bool]:
-    """Return what a reader may miss in the panels of these trials, and whether they do."""
+    """List what a reader may miss in the panels of these trials, and whether it applies."""
     frozen = (trials["attention"] != "trained") | (trials["value"] != "trained")
     return {
         "Frozen parts have no lines.": bool(frozen.any()),
         "A jump at the end of training is cut off.": any(is_cut(axes[1]) for axes in columns),
     }
+
+
+def drawable(run: Run) -> pd.DataFrame:
+    """Convert the trajectories to the units drawn; NaN where frozen or not finite."""
+    run = aligned(run)
+    trials, records, owner = run.trials, run.trajectories, owners(run)
+    unit = np.where(trials["objective"] == "squared", theorem2_block(trials), 1.0)
+    attends = (trials["attention"] == "trained").to_numpy()
+    drawn = dict.fromkeys(("norm_k", "norm_q", "a_topic", "a_self"), attends)
+    drawn |= {f"norm_{part[0]}": (trials[part] == "trained").to_numpy() for part in ("value", "embedding")}
+    drawn[TURNING] = drawn["norm_v"]
+    drawn["a_mask"] = attends & (trials["key_visibility"] == "all").to_numpy()  # otherwise [MASK] is no key
+    frame = records[["trial_id", "step"]].copy()
+    for name in (*NORMS, *ORDER, TURNING):
+        values = column(records, name) if name in records else np.full(len(records), np.nan)
+        values = values / (unit[owner] if name in ("v_block", "v_diag") else 1.0)
+        is_drawn = np.isfinite(values) & (drawn[name][owner] if name in drawn else True)
+        frame[name] = np.where(is_drawn, values, np.nan)
+    return thinned(frame, (*NORMS, *ORDER, TURNING))
+
+
+def norm_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw each trained norm as a share of its own maximum; write the maxima below."""
+    maxima = {name: largest(frame, name) for name in NORMS if largest(frame, name) > 0}
+    for name, unit in maxima.items():
+        look: dict[str, Any] = dict(color=PART_COLOURS[name], linestyle=NORMS[name], label=label(name))
+        start = column(frame, name)[0]
+        draw(frame, ax, name, unit, **look | (FLAT if unit < GROWN * start else {}))
+    if any(line.get_linewidth() == FLAT["linewidth"] for line in ax.lines):
+        ax.plot([], [], color="0.4", label="faint: a norm that does not grow", **FLAT)
+    text = ", ".join(f"{name[-1].upper()} {unit:.3g}" for name, unit in maxima.items())
+    ax.set_xlabel(f"max {text}" if text else "no finite norm", fontsize=TITLE_SIZE)
+    ax.set_ylim(0, min(max(ax.get_ylim()[1], 1.05), 1.5))
+    return ax
+
+
+def order_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw v_block and a_topic, and the others where they are a good part of these."""
+    is_early = column(frame, "step") <= 0.95 * frame["step"].max()
+    limits = [0.0, 0.1]
+    for name, (text, colour, line, companion) in ORDER.items():
+        if not companion or largest(frame, name) >= max(LEAST, WORTH * largest(frame, companion)):
+            draw(frame, ax, name, 1.0, color=colour, linestyle=line, label=text)
+            usual = 1.5 * largest(frame[is_early], name)  # a last jump must not flatten what was before
+            limits += list(np.clip(np.nan_to_num(column(frame, name)), -usual, usual))
+    low, high = min(limits), max(limits)
+    ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    ax.axhline(0, color="#999999", linewidth=0.5, zorder=0)
+    return ax
+
+
+def largest(frame: Any, name: str) -> float:
+    """Find the largest absolute value of a column; 0 if nothing is finite."""
+    return float(np.nan_to_num(np.abs(column(frame, name))).max(initial=0))
+
+
+def draw(frame: Any, ax: Axes, name: str, unit: float, **look: Any) -> None:
+    """Draw a column in its unit, with its quartiles if the frame has them."""
+    if np.isfinite(column(frame, name)).any():
+        ax.plot(frame["step"], frame[name] / unit, **look)
+        if f"{name}_low" in frame:
+            low, high = frame[f"{name}_low"] / unit, frame[f"{name}_high"] / unit
+            ax.fill_between(frame["step"], low, high, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def is_cut(ax: Axes) -> bool:
+    """Say whether an order parameter leaves the panel."""
+    names = {text for text, *_ in ORDER.values()}
+    curves = [np.nan_to_num(np.asarray(line.get_ydata())) for line in ax.lines if line.get_label() in names]
+    low, high = ax.get_ylim()
+    return any(curve.min() < low or curve.max() > high for curve in curves)
+
+
+def progress_panel(stages: TrialStages, ax: Axes) -> Axes:
+    """Draw the progress of V and of attention: thin as measured, thick the monotone fits."""
+    curves = stages.progress
+    for raw, fit, part, name in (("P", "F_V", "norm_v", "V"), ("Q", "F_A", "norm_k", "attention")):
+        if np.isfinite(curves[fit]).any():
+            ax.plot(curves["step"], curves[raw], color=PART_COLOURS[part], linewidth=0.6, alpha=0.5)
+            ax.plot(curves["step"], curves[fit], color=PART_COLOURS[part], label=f"progress of {name}")
+    if np.isfinite(stages.boundary):
+        look: dict[str, Any] = dict(color="black", markersize=3.5, clip_on=False, zorder=4, label="Θ")
+        ax.plot(stages.boundary, stages.scores["theta"], "o", **look)
+    if not np.isfinite([curves["F_V"], curves["F_A"]]).any():
+        reason = "diverged" if stages.scores["class"] == "diverged" else "no limit lines"
+        ax.text(0.5, 0.5, f"{reason}: no score", transform=ax.transAxes, ha="center", va="center")
+    ax.set_ylim(-0.08, 1.12)
+    return ax
+
+
+def mark(stages: TrialStages, ax: Axes) -> Axes:
+    """Mark the stage boundary and the onsets of V and of attention."""
+    marks = {
+        "stage boundary": (stages.boundary, "black", "-"),
+        "onset of V (half way)": (stages.scores["onset_v"], PART_COLOURS["norm_v"], ":"),
+        "onset of attention (half way)": (stages.scores["onset_attention"], PART_COLOURS["norm_k"], ":"),
+    }
+    for text, (step, colour, line) in marks.items():
+        if np.isfinite(step):
+            ax.axvline(step, color=colour, linestyle=line, linewidth=0.9, zorder=1, label=text)
+    return ax
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells that a figure shows, of how many, and what tells them apart."""
+
+    run: Run
+    names: list[str]
+    shown: list[pd.DataFrame]  # their trials
+    classes: list[str]  # the most frequent of each
+    count: int
+
+    @classmethod
+    def of(cls, run: Run, scores: pd.DataFrame, by: Sequence[str] | None) -> "Cells":
+        """Choose up to MOST_CELLS cells, those of the clearest trials.
+
+        A cell has equal values of `by`, by default of every setting that varies but the seed.
+        """
+        run = aligned(run)
+        names = varying(run.trials, cell_settings(run.trials)) if by is None else list(by)
+        allowed = settings_in(run.trials)
+        unknown = [name for name in names if name not in allowed]
+        if unknown:
+            raise UserError(f"unknown setting {unknown[0]!r} for cells; allowed: {', '.join(allowed)}")
+        cell = cell_of_rows(run.trials, names)
+        chosen = telling_cells(run, scores, cell)
+        kinds = majority(cell, np.array(classes_of(scores, run.trials["trial_id"].tolist())))[0]
+        shown = [run.trials.loc[cell == number] for number in chosen]
+        return cls(run, names, shown, [kinds[number] for number in chosen], int(cell.max()) + 1)
+
+    @property
+    def titles(self) -> list[list[str]]:
+        """The class and the settings of each cell, on lines."""
+        several = self.names or MAIN_SETTINGS
+        texts = [title_lines(described(own.iloc[0], several), len(self.shown)) for own in self.shown]
+        return [[kind, *lines] for kind, lines in zip(self.classes, texts, strict=True)]
+
+    @property
+    def marks(self) -> list[Patch]:
+        """What the legend says of bands, if there are any."""
+        return [QUARTILES] if max(map(len, self.shown)) > 1 else []
+
+    def quartiles(self) -> list[pd.DataFrame]:
+        """Compute for each cell the medians and quartiles of what is drawn, by step."""
+        ids = (own["trial_id"].tolist() for own in self.shown)
+        return [quartiles(drawable(self.run.select(own))) for own in ids]
+
+    def caption(self, frames: Sequence[pd.DataFrame], words: str, more: dict[str, bool]) -> str:
+        """Say what is drawn, over what the quartiles are taken, and what is not drawn."""
+        several = varying(self.run.trials, SETTINGS)
+        pooled = [label(name) for name in several if name not in self.names] or ["seed"]
+        sizes, own = sorted({len(cell) for cell in self.shown}), pd.concat(self.shown)
+        span = counted(sizes[0], "trial") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} trials"
+        diverged = (own["status"] == "diverged").to_numpy().sum()
+        parts = {
+            f"Lines are medians and bands quartiles over {', '.join(pooled)}, {span} each.": sizes[-1] > 1,
+            "Each line is a trial.": sizes[-1] == 1,
+            f"Drawn are {len(self.shown)} of {self.count} settings: those of the clearest trials of each"
+            " class, two-stage first.": self.count > len(self.shown),
+            words: True,
+            f"Of these trials {diverged} diverged; values that are not finite are left out.": diverged,
+            ENDS: any((frame["trials"] < HALF * frame["trials"].max()).any() for frame in frames),
+            **more,
+        }
+        return sentences(parts)
+
+
+def norm_bands(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) -> Picture:
+    """Draw norms and order parameters of some cells, median and quartiles over their trials."""
+    cells = Cells.of(run, scores, by)
+    frames = cells.quartiles()
+    with style():
+        figure, columns = panel_grid(cells.titles, ACROSS, dict(list(ROWS.items())[:2]))
+        for frame, axes in zip(frames, columns, strict=True):
+            for ax in (norm_panel(frame, axes[0]), order_panel(frame, axes[1])):
+                step_axis(ax, frame["step"])
+        shared_legend(figure, columns, LEGEND, cells.marks)
+    return Picture(
+        figure,
+        "Norms and order parameters over seeds",
+        cells.caption(frames, UNITS, remarks(pd.concat(cells.shown), columns)),
+        f"Norms of the weights and order parameters against the step for {counted(len(frames), 'setting')},"
+        " medians with bands of quartiles.",
+    )
+
+
+def rotation(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) -> Picture:
+    """Draw how fast W^V turns in some cells, median and quartiles over their trials, above its norm."""
+    if not (turns := turning(run)).any():
+        raise UserError("no trial has a rotation of W^V; needed: a trained W^V and the column rotation_v")
+    cells = Cells.of(run.select(run.trials.loc[turns, "trial_id"].tolist()), scores, by)
+    frames = cells.quartiles()
+    with style():
+        figure, columns = panel_grid(cells.titles, ACROSS, TURNING_ROWS)
+        for frame, axes in zip(frames, columns, strict=True):
+            for ax in (rotation_panel(frame, axes[0]), norm_panel(frame, axes[1])):
+                settled = settling_step(frame)
+                if np.isfinite(settled):
+                    ax.axvline(settled, color="black", ls=":", lw=0.9, label=SETTLES)
+                step_axis(ax, frame["step"])
+            axes[1].set_xlabel(f"step\n{axes[1].get_xlabel()}", fontsize=TITLE_SIZE)
+        share_limits([axes[0] for axes in columns])
+        shared_legend(figure, columns, (label(TURNING), *LEGEND, SETTLES), cells.marks)
+    steps = [settling_step(frame) for frame in frames]
+    never = sum(np.isnan(step) for step in steps)
+    more = {f"In {counted(never, 'setting')} W^V does not settle before training ends.": never > 0}
+    return Picture(
+        figure,
+        "How fast W^V turns",
+        cells.caption(frames, TURNING_WORDS, more),
+        f"Rotation of W^V in ten steps, and norms, against the step for {counted(len(frames), 'setting')},"
+        " medians with bands of quartiles.",
+    )
+
+
+def turning(run: Run) -> np.ndarray:
+    """Mark the trials for which the rotation of a trained W^V was recorded."""
+    if TURNING not in run.trajectories:
+        return np.zeros(len(run.trials), bool)
+    known = run.trajectories.loc[run.trajectories[TURNING] > 0, "trial_id"].unique()
+    return (run.trials["trial_id"].isin(known) & (run.trials["value"] == "trained")).to_numpy()
+
+
+def rotation_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw the rotation of W^V on a logarithmic axis, with lines at some angles."""
+    draw(frame, ax, TURNING, 1.0, color=PART_COLOURS["norm_v"], label=label(TURNING))
+    ax.set_yscale("log")
+    ax.yaxis.set_minor_locator(NullLocator())
+    for angle in DEGREES:
+        height = np.sin(np.radians(angle) / 2) ** 2  # (1 - cos)/2
+        ax.axhline(height, color="0.75", lw=0.6, zorder=0)
+        look: dict[str, Any] = dict(fontsize=SMALL, color="0.35", va="bottom", annotation_clip=True)
+        ax.annotate(f"{angle:g}°", (0.01, height), xycoords=("axes fraction", "data"), **look)
+    return ax
+
+
+def share_limits(axes: Sequence[Axes]) -> None:
+    """Give the panels one range: that of all their curves."""
+    curves = [np.asarray(ax.lines[0].get_ydata(), float) for ax in axes if ax.lines]
+    values = np.concatenate(curves)
+    values = values[np.isfinite(values) & (values > 0)]
+    for ax in axes:
+        ax.set_ylim(values.min() / 2, min(1.0, 2 * values.max()))
+
+
+def settling_step(frame: pd.DataFrame) -> float:
+    """Find the step from which on the median rotation stays below SETTLED of its largest; NaN if never."""
+    values, steps = column(frame, TURNING), column(frame, "step")
+    known = np.isfinite(values)
+    values, steps = values[known], steps[known]
+    above = np.flatnonzero(values >= SETTLED * values.max(initial=0))
+    after = above[-1] + 1 if len(above) else 0
+    return float(steps[after]) if after < len(values) else np.nan
+
+
+def telling_cells(run: Run, scores: pd.DataFrame, cell: np.ndarray) -> list[int]:
+    """Order the cells by their most representative trials; keep at most MOST_CELLS."""
+    place = dict(zip(run.trials["trial_id"].tolist(), cell.tolist(), strict=True))
+    found: dict[int, None] = {}
+    for trial_id in ranked_trials(scores.loc[scores["trial_id"].isin(run.trials["trial_id"])]):
+        found[place[trial_id]] = None
+        if len(found) == MOST_CELLS:
+            break
+    return list(found)
+
+
+def quartiles(frame: pd.DataFrame) -> pd.DataFrame:
+    """Summarise each step: the median of each column, its quartiles as _low and _high, number of trials."""
+    columns = {}
+    for name in (*NORMS, *ORDER, TURNING):
+        band = bands(frame, name, least=HALF)
+        columns |= {"step": band["step"], name: band["q50"]}
+        columns |= {f"{name}_low": band["q25"], f"{name}_high": band["q75"]}
+    return pd.DataFrame(columns).assign(trials=frame.groupby("step").size().to_numpy())

@@ -17,19 +17,18 @@ from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel, sample_queries
 
-from ..frames import SETTINGS, prepared
+from ..frames import SETTINGS, Array, prepared
 from ..outputs import subfolder
 from ..pictures import Picture, described, style, written
-from .matrix_panels import attention_matrix, heat_map
-from .optima import optimum_error
-from .stages import VIEWS, score_trials
+from .matrices import attention_matrix, heat_map
+from .scores import VIEWS, score_trials
 from .tables import HEADERS
 from .trained_models import (
-    Array,
     EffectiveModel,
     attention,
     colour_limit,
     effective_model,
+    optimum_error,
     order_parameters,
 )
 from .trajectories import trajectory_panels, verdict

@@ -27,9 +27,8 @@ from ..figures.any_records import (
     said,
     swept,
 )
-from ..frames import varying
+from ..frames import cell_of_rows, varying
 from ..one_layer.catalogue import Catalogue, Entry, any_run
-from ..one_layer.seed_bands import cell_of
 from ..one_layer.tables import ERROR, HEADERS
 from ..pictures import MOST_VALUES, counted, first_of
 from . import html as page
@@ -77,7 +76,7 @@ def render(
         ("Files", part("files", files, run.folder)),
     ]
     question = str(last_run(run.manifest).get("description", "")).split("\n")[0]
-    cells = len(np.unique(cell_of(run, swept(run)[0])))
+    cells = len(np.unique(cell_of_rows(run.trials, swept(run)[0])))
     counts = f"{counted(len(run.trials), 'trial')} in {counted(cells, 'cell')}."
     subtitle = f"{question} Experiment {run.experiment}: {counts}".strip()
     head = live.head if live else ""
@@ -135,7 +134,7 @@ def findings(run: Run, cells: pd.DataFrame, state: Status) -> Iterator[str]:
 def cell_table(run: Run, x: str | None = None, y: str | None = None) -> pd.DataFrame:
     """Return one row per cell: its settings, trials, diverged ones, medians of the others' final values."""
     names, ok = swept(run, x, y)[0], is_ok(run)
-    cell = cell_of(run, names)
+    cell = cell_of_rows(run.trials, names)
     cells = run.trials[names].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     cells = cells.assign(**{TRIALS: np.bincount(cell), DIVERGED: np.bincount(cell, ~ok).astype(int)})
     values = pd.DataFrame({f"{name} (median)": finite(run.trials[name])[ok] for name in final_names(run)})

@@ -11,9 +11,9 @@ from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.manifest import last_run, plan_in_words
 from topicjax.store.reader import Run, Status
 
-from ..encoder.layers import LAYERS_FILE
+from ..encoder.scores import LAYERS_FILE
 from ..frames import settings_in
-from ..one_layer.stages import STAGES_FILE
+from ..one_layer.scores import STAGES_FILE
 from ..pictures import MOST_VALUES, counted, first_of
 from . import html as page
 

@@ -13,6 +13,7 @@ import pandas as pd
 from topicjax.store.files import write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, load, status
+from topicjax.theory.progress import CUTS
 
 from ..encoder import page as encoder
 from ..frames import aligned
@@ -22,7 +23,7 @@ from ..one_layer.cells import score_cells
 from ..one_layer.definitions import definitions
 from ..one_layer.end_tables import convergence
 from ..one_layer.findings import findings
-from ..one_layer.stages import CUTS, score_trials, write_stages
+from ..one_layer.scores import score_trials, write_stages
 from ..outputs import subfolder, write_file
 from ..pictures import Picture, counted, label
 from ..text import page as text

@@ -13,7 +13,7 @@ from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.store.reader import Run
 
 from ..one_layer.catalogue import Entry
-from ..one_layer.stages import CLASSES
+from ..one_layer.scores import CLASSES
 from ..pictures import Picture, first_of, written
 
 FIRST_EXPERIMENT = "one_layer"

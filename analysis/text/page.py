@@ -4,14 +4,14 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..encoder.layer_cells import cell_of_rows, telling_settings
 from ..encoder.layer_tables import LOSSES
+from ..frames import Frame, cell_of_rows
+from ..layers import telling_settings
 from ..one_layer.catalogue import Catalogue, Entry, any_run
 from ..one_layer.tables import ERROR
-from ..one_layer.trained_models import Frame
+from .figures import text_layers
+from .scores import SCORES_FILE, score_text, text_cells
 from .text_findings import WORDS, findings
-from .text_panels import text_layers
-from .text_stages import SCORES_FILE, score_text, text_cells
 
 LAYER_COLUMNS = {  # a column of the cells, and what the table calls it
     **{"layer": "layer", "trials": "trials", "shape": "shape of norms", "agreement": "share of seeds"},

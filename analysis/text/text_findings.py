@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
+from topicjax.stages import HALF
 from topicjax.store.reader import Run, Status
 
-from ..encoder.layer_cells import telling_settings
 from ..encoder.layer_findings import count_of
-from ..one_layer.trained_models import Frame
+from ..frames import Frame
+from ..layers import telling_settings
 from ..pictures import counted, described, first_of, setting_text
-from .text_stages import FIGURE5, GROWTH, HALF, LEADS, LITTLE, SHAPES, STILL, text_cells
+from .scores import FIGURE5, GROWTH, LEADS, LITTLE, SHAPES, STILL, text_cells
 
 WORDS = (
     f"{FIGURE5}: the shape of the paper's Figure 5 by norms: when |W^V| has made {HALF:.0%} of its rise, "

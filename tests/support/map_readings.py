@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from topicjax.analysis.one_layer.stages import VIEWS
+from topicjax.analysis.one_layer.scores import VIEWS
 from topicjax.analysis.pictures import CLASS_COLOURS, Picture
 
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from topicjax.analysis.frames import LINE_COLUMNS, NEEDED_TRAJECTORIES, join_settings
-from topicjax.analysis.one_layer.stages import score_trials
+from topicjax.analysis.one_layer.scores import score_trials
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS, DEFAULTS
 from topicjax.store import journal
 from topicjax.store.files import FileMark, part_path

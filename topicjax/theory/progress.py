@@ -1,39 +1,57 @@
-"""Progress through the two stages, in units of what each stage can gain; NumPy alone.
+"""Progress of values and attention in units of what each stage can gain, and the thresholds of its classes.
 
 L is the loss, L_u that of the same weights with attention forced uniform, L(0) the loss at step 0; L1* and
 L2* are the limit lines of stages 1 and 2.
 P = (L(0) - L_u) / (L(0) - L1*)   progress of V
 Q = (L_u - L) / (L1* - L2*)       gain of attention
 R = (L(0) - L) / (L(0) - L1*)     progress in all
-The lines must be of the documents that the losses are of: the held-out ones, where their lines are known.
+Lines and losses must be of the same documents: the held-out ones, where their lines are known.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray
-
-COLLAPSED = 0.05  # the loss ends above L(0) by more than this share of L(0) - L1*
-NO_LEARNING = 0.1  # max R below: no-learning
-FINISHED = 0.8  # max R below: unfinished; max P below: compensated
-ATTENTION = 0.1  # max Q and a_topic below: attention has not moved
-STAGE2 = 0.5  # max Q below: stage 2 did not happen
-TOPICAL = 0.5  # a_topic from here on: attention is topical
-TWO_STAGE = 0.9  # Theta from here on: one stage after the other
-LINE_ERRORS = 2.0  # L1* - L2* within this many standard errors is no gap
 MOST_APART = 2.0  # times the gap over all documents: a held-out gap beyond is chance
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """Every threshold of classes, suffixes and flags; Theta and log lag have none inside."""
+
+    collapsed: float = 0.05  # the loss ends above L(0) by more than this share of L(0) - L1*
+    no_learning: float = 0.1  # max R below: no-learning
+    finished: float = 0.8  # max R below: unfinished; max P below: compensated
+    attention: float = 0.1  # max Q (beyond its noise) and a_topic below: V-only; also of a_self
+    stage2: float = 0.5  # max Q below: stage 2 did not happen
+    two_stage: float = 0.9  # Theta of two-stage, Theta reversed of reversed
+    simultaneous: float = 0.7  # both below
+    topical: float = 0.5  # a_topic on the way up
+    lost: float = 0.5  # a trial that ends with less than this share of its best R has lost it
+    noise: float = 3.0  # standard errors by which Q must be above the threshold to count as moved
+    onset: float = 0.5  # of F_V or F_A
+    last: float = 0.1  # share of the steps that is the end of a trial: an onset there is censored
+    at_start: float = 0.05  # |Q| at step 0 above: attention was not uniform
+    recedes: float = 0.1  # progress ends this far below its best: the isotonic fit lies between
+    line_errors: float = 2.0  # L1* - L2* within this many standard errors counts as no gap
+    least_gain: float = 0.02  # of L(0) - L1*: least unit of Q where L1* - L2* is no gap
+    v_block: float = 0.1  # of Theorem 2's block: smaller v_block and v_diag count as none
+
+
+CUTS = Cuts()
+
+
 class Units(NamedTuple):
-    """What one is, in losses, of P and R, and of Q."""
+    """The loss differences by which P and R, and Q, are divided."""
 
     drop: Array  # L(0) - L1*; NaN where that is not positive
     gain: Array  # L1* - L2*; NaN where there is no gap between the lines
 
 
-class Progress(NamedTuple):
+class LossSplit(NamedTuple):
     """P, Q and R."""
 
     value: Array
@@ -41,13 +59,13 @@ class Progress(NamedTuple):
     total: Array
 
 
-def units(initial: Any, lines: Mapping[str, Any], line_errors: float = LINE_ERRORS) -> Units:
-    """Return the units of progress, given L(0) and limit lines under their names in manifest.json.
+def units(initial: Any, lines: Mapping[str, Any], line_errors: float = CUTS.line_errors) -> Units:
+    """Work out the units of progress, given L(0) and limit lines under their names in manifest.json.
 
-    Whether there is a gap between L1* and L2* is asked of the lines over all documents and their errors; how
-    large it is on the held-out documents, of the lines on these.  Lines that are absent, None or NaN are
-    unknown: the line over all documents then stands for that on the held-out ones, and their gap also where
-    that on the held-out documents is of another size: there are too few of them to tell.
+    Whether there is a gap between L1* and L2* is judged by the lines over all documents and their errors; its
+    size on the held-out documents by the lines there.  Lines that are absent, None or NaN are unknown: the
+    line over all documents then replaces the held-out one.  The gap over all documents also replaces a
+    held-out gap of another size: there are too few held-out documents to tell.
     """
     stage1, stage2, held_out1, held_out2 = (
         number(lines.get(name)) for name in ("stage1", "stage2", "held_out_stage1", "held_out_stage2")
@@ -61,11 +79,11 @@ def units(initial: Any, lines: Mapping[str, Any], line_errors: float = LINE_ERRO
     return Units(np.where(drop > 0, drop, np.nan), np.where(has_gap, gain, np.nan))
 
 
-def progress(loss: Any, uniform: Any, initial: Any, drop: Any, gain: Any) -> Progress:
-    """Return P, Q and R of losses L and L_u, given L(0) and the units."""
-    return Progress((initial - uniform) / drop, (uniform - loss) / gain, (initial - loss) / drop)
+def progress(loss: Any, uniform: Any, initial: Any, drop: Any, gain: Any) -> LossSplit:
+    """Compute P, Q and R from the losses L and L_u, L(0) and the units."""
+    return LossSplit((initial - uniform) / drop, (uniform - loss) / gain, (initial - loss) / drop)
 
 
 def number(value: Any) -> Array:
-    """Return numbers in double precision; None is NaN."""
+    """Convert to double precision; None becomes NaN."""
     return np.asarray(np.nan if value is None else value, float)

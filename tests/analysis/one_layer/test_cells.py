@@ -7,7 +7,7 @@ import numpy as np
 from support.synthetic_runs import TWO_STAGE, Case, case, lag_for, ramp, saturating, score
 
 from topicjax.analysis.one_layer.cells import count_cells, score_cells, sensitivity
-from topicjax.analysis.one_layer.curves import Cuts
+from topicjax.theory.progress import Cuts
 
 
 def seeds(*cases: Case, **changed: Any) -> list[Case]:

@@ -10,8 +10,7 @@ from support.synthetic_runs import INITIAL, STAGE1, STAGE2, STEP, TWO_STAGE, cas
 
 from topicjax.analysis.one_layer.catalogue import has_pairs, varies_alone
 from topicjax.analysis.one_layer.end_tables import convergence, final_losses, joint_against_uniform
-from topicjax.analysis.one_layer.endings import endings, joint_gains
-from topicjax.analysis.one_layer.joint_losses import COLOURS, joint_losses
+from topicjax.analysis.one_layer.endings import COLOURS, endings, joint_gains, joint_losses
 from topicjax.analysis.one_layer.robustness import robustness
 from topicjax.analysis.one_layer.single_axes import single_axes
 from topicjax.analysis.one_layer.tables import to_text

@@ -7,7 +7,8 @@ import pytest
 from support.synthetic_runs import TWO_STAGE, case, ramp, score
 
 from topicjax.analysis.one_layer.example_trials import MOVED, SHIFTS, clearness, example_trials
-from topicjax.analysis.one_layer.stages import CUTS, classify
+from topicjax.analysis.one_layer.scores import classify
+from topicjax.theory.progress import CUTS
 
 V_ONLY = ramp(0, 100), 0.0
 NEARLY_MOVED = ramp(0, 100), 0.06 * ramp(400, 600)  # a_topic is 0.09: it counts from 0.1 on

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from topicjax.analysis.one_layer.findings import findings
-from topicjax.analysis.one_layer.stages import SCORES, VIEWS, classify, suffixes
+from topicjax.analysis.one_layer.scores import SCORES, VIEWS, classify, suffixes
 
 
 def scores(rows: list[dict]) -> pd.DataFrame:

@@ -7,8 +7,8 @@ import pytest
 from support.synthetic_runs import STEP, TWO_STAGE, case, ramp, run_of
 
 from topicjax.analysis.one_layer.catalogue import TABLES
+from topicjax.analysis.one_layer.scores import score_trials
 from topicjax.analysis.one_layer.stability import cut_at, longest_steps, stability
-from topicjax.analysis.one_layer.stages import score_trials
 
 EARLY = (ramp(0, 60), ramp(120, 200))
 LOST = np.where(STEP > 600, np.nan, case(*EARLY)[1]["eval_loss"])

@@ -3,11 +3,17 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.synthetic_runs import STEP, case, ramp, run_of, scored
+from support.synthetic_runs import STEP, case, ramp, run_of, saturating, scored
 
-from topicjax.analysis.one_layer.norm_panels import drawable
-from topicjax.analysis.one_layer.seed_bands import norm_bands, rotation
-from topicjax.analysis.one_layer.trajectories import figure4, trajectory_panels
+from topicjax.analysis.one_layer.scores import stages_of
+from topicjax.analysis.one_layer.trajectories import (
+    drawable,
+    figure4,
+    mark,
+    norm_bands,
+    rotation,
+    trajectory_panels,
+)
 from topicjax.errors import UserError
 from topicjax.store.files import StoreError
 from topicjax.theory.theorems import theorem2_entries
@@ -229,3 +235,37 @@ def test_a_run_of_diverged_trials_without_limit_lines_is_drawn():
     assert picture.figure.axes[0].get_title().startswith("diverged\n")
     assert picture.figure.axes[0].get_xlabel() == "by norms: diverged\nmax K 0.1, Q 0.1"
     assert "Of these trials 1 diverged" in norm_bands(run, scores).caption
+
+
+def test_the_boundary_of_two_ramps_is_where_they_add_up_to_one():
+    stages = stages_of(*scored(case(ramp(0, 100), ramp(50, 150))), "000")  # t/100 + (t - 50)/100 = 1
+    assert stages.boundary == pytest.approx(75)
+    assert stages.scores["theta"] == pytest.approx(0.75)
+    assert stages.scores["onset_v"] == pytest.approx(50)
+    assert stages.scores["onset_attention"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("delay", [0, 35, 180, 700])
+@pytest.mark.parametrize("height", [0.6, 0.98])
+def test_the_boundary_attains_theta_and_no_step_before_it_does(delay: float, height: float):
+    stages = stages_of(*scored(case(0.97 * saturating(0, 60), height * saturating(delay, 90))), "000")
+    F_V, F_A = stages.progress["F_V"], stages.progress["F_A"]
+    fine = np.linspace(0, STEP[-1], 200_001)
+    scored_part = np.isfinite(F_V)
+    step, F_V, F_A = STEP[scored_part], F_V[scored_part], F_A[scored_part]
+    least = np.minimum(np.interp(fine, step, F_V), 1 - np.interp(fine, step, F_A))
+    assert least.max() == pytest.approx(stages.scores["theta"], abs=1e-4)
+    assert fine[least.argmax()] == pytest.approx(stages.boundary, abs=0.01)
+
+
+def test_a_frozen_or_diverged_trial_has_no_boundary_and_nothing_drawn_of_what_it_lacks():
+    frozen = case(ramp(0, 100), 0.0, attention="uniform")
+    lost = case(ramp(0, 100), 0.0, eval_loss=np.where(STEP < 500, 4.0, np.nan), status="diverged")
+    run, scores = scored(frozen, lost)
+    stages, diverged = (stages_of(run, scores, name) for name in ("000", "001"))
+    assert np.isnan(stages.boundary)
+    assert np.isnan(stages.progress["F_A"]).all()
+    assert np.nanmax(stages.progress["F_V"]) == pytest.approx(1)
+    assert np.isnan(diverged.boundary)
+    assert all(np.isnan(diverged.progress[name]).all() for name in ("P", "Q", "F_V", "F_A"))
+    assert [line.get_xdata()[0] for line in mark(stages, Figure().subplots()).lines] == pytest.approx([50])

@@ -16,7 +16,7 @@ from support.synthetic_runs import STAGE2, STEP, TWO_STAGE, case, ramp, random_s
 from topicjax.analysis.frames import aligned
 from topicjax.analysis.one_layer.cells import score_cells
 from topicjax.analysis.one_layer.definitions import definitions
-from topicjax.analysis.one_layer.stages import VIEWS, score_trials
+from topicjax.analysis.one_layer.scores import VIEWS, score_trials
 from topicjax.analysis.page import explorer
 from topicjax.analysis.page import html as page
 from topicjax.analysis.page.packing import LEVELS, code_series, kept_records

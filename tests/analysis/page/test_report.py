@@ -20,7 +20,7 @@ from topicjax.analysis.one_layer import trial_page
 from topicjax.analysis.one_layer.catalogue import FIGURES, LEAD, TABLES, Entry, any_run
 from topicjax.analysis.one_layer.cells import score_cells
 from topicjax.analysis.one_layer.findings import findings
-from topicjax.analysis.one_layer.stages import score_trials
+from topicjax.analysis.one_layer.scores import score_trials
 from topicjax.analysis.page import provenance, report
 from topicjax.errors import UserError
 from topicjax.store import reader

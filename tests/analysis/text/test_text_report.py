@@ -6,9 +6,9 @@ from support.layer_runs import folder_of, model, run_of
 from support.synthetic_runs import STEP, ramp
 
 from topicjax.analysis.page import report
+from topicjax.analysis.text import figures, text_findings
 from topicjax.analysis.text import page as text
-from topicjax.analysis.text import text_findings, text_panels
-from topicjax.analysis.text.text_stages import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
+from topicjax.analysis.text.scores import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
 
 LINE = dict(eval_loss_unigram=4.0, eval_context_se=0.3)
 FLAT = 5.0 + 0 * STEP
@@ -80,7 +80,7 @@ def test_the_answer_comes_first(scored):
 
 
 def test_figures_have_the_line_and_the_step(scored):
-    pictures = text_panels.text_layers(*scored)
+    pictures = figures.text_layers(*scored)
     assert len(pictures) == 2
     first = pictures[0].figure.axes
     assert len(first) == 10

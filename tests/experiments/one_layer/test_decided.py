@@ -1,12 +1,11 @@
 """When a trial may end: what is decided while it trains is what its full training would have said."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from support.stage_cases import CASES
 from support.synthetic_runs import STAGE1, STAGE2, STEP, TWO_STAGE, case, line_entry, ramp, run_of, score
 
-from topicjax.analysis.one_layer.stages import score_trials
+from topicjax.analysis.one_layer.scores import score_trials
 from topicjax.experiments.one_layer import decided
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial
@@ -125,19 +124,3 @@ def test_lines_on_the_held_out_documents_come_first():
         stage1=STAGE1, stage2=STAGE2, held_out_stage1=STAGE1, held_out_stage2=STAGE1 - 1.9 * (STAGE1 - STAGE2)
     )
     assert stop_of(case(*TWO_STAGE), lines=entry) == (900, decided.COMPLETE)
-
-
-def test_theta_is_that_of_the_scores():
-    for made in (case(*TWO_STAGE), case(ramp(0, 300), ramp(150, 450)), case(ramp(0, 500), ramp(0, 500))):
-        frame, expected = made[1], score(made)["theta_any"].iloc[0]
-        loss, uniform = frame["eval_loss"].to_numpy(), frame["eval_loss_uniform"].to_numpy()
-        P, Q = (loss[0] - uniform) / (loss[0] - STAGE1), (uniform - loss) / (STAGE1 - STAGE2)
-        found = decided.crossing(decided.monotone(P), decided.monotone(Q))
-        np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-def test_medians_of_three_are_those_of_pandas():
-    values = np.random.default_rng(0).normal(size=50)
-    expected = pd.Series(values).rolling(3, center=True).median().to_numpy()
-    np.testing.assert_array_equal(decided.steady(values)[1:-1], expected[1:-1])
-    assert decided.steady(values)[0] == values[0] and decided.steady(values)[-1] == values[-1]

@@ -27,10 +27,11 @@ from support.synthetic_runs import (
     write_run,
 )
 
-from topicjax.analysis.one_layer.curves import Cuts, Records, monotone
-from topicjax.analysis.one_layer.stages import CLASSES, class_counts, classes_of, score_trials, write_stages
+from topicjax.analysis.one_layer.scores import CLASSES, class_counts, classes_of, score_trials, write_stages
 from topicjax.errors import UserError
+from topicjax.stages import Records, monotone
 from topicjax.store.reader import load
+from topicjax.theory.progress import Cuts
 
 
 @pytest.fixture(scope="module")

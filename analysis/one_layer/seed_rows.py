@@ -1,4 +1,4 @@
-"""Panels in which a row is a cell: a dot for each of its seeds, a tick at their median, marks for theory."""
+"""Draw panels with a row per cell: a dot for each seed, a tick at their median, marks for theory."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 
-from ..frames import SETTINGS, distinct, varying
-from ..one_layer.trained_models import Array, Frame
+from ..frames import SETTINGS, Array, Frame, distinct, varying
 from ..pictures import SMALL, counted, setting_text
 
 MEASURED = "#0072B2"
@@ -28,7 +27,7 @@ SHORT = {  # a setting and its value: what a row says
 
 
 def rows_of(frame: Frame, names: Sequence[str]) -> tuple[Array, list[dict[str, Any]]]:
-    """Return the row of each trial, and the settings of the rows: combinations of these that occur."""
+    """Number the row of each trial, and list the settings of the rows: the combinations that occur."""
     ordered = frame.sort_values(list(names), kind="stable") if names else frame
     number, kinds = distinct(ordered, names)
     places = np.empty(len(frame), int)
@@ -37,13 +36,13 @@ def rows_of(frame: Frame, names: Sequence[str]) -> tuple[Array, list[dict[str, A
 
 
 def telling_apart(frame: Frame, without: Iterable[str] = ()) -> list[str]:
-    """Return the settings besides the seed that vary, except some; those of the documents come first."""
+    """List the settings besides the seed that vary, except some; those of the documents come first."""
     names = dict.fromkeys((*DATA_SETTINGS, *SETTINGS))
     return varying(frame, [name for name in names if name not in ("seed", *without)])
 
 
 def row_text(row: Mapping[str, Any], first: Sequence[str] = ()) -> str:
-    """Return the label of a row: its settings in words, over several short lines; keys `all` need none."""
+    """Label a row by its settings, over several short lines; keys `all` need no words."""
     names = [name for name in row if (name, row[name]) != ("key_visibility", "all")]
     parts = [*first, *(short_text(name, row[name]) for name in names)]
     unbroken = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
@@ -51,7 +50,7 @@ def row_text(row: Mapping[str, Any], first: Sequence[str] = ()) -> str:
 
 
 def short_text(name: str, value: Any) -> str:
-    """Return a setting with its value in as few words as a row has room for."""
+    """Write a setting with its value in as few words as a row has room for."""
     if name == "topics_per_document":
         return counted(int(value), "topic")
     if name == "infinite_documents":
@@ -69,7 +68,7 @@ def draw_seeds(ax: Axes, places: Array, values: Array, colour: str = MEASURED, l
 
 
 def label_rows(axes: Sequence[Axes], texts: Sequence[str]) -> None:
-    """Write the label of each row beside the first of panels that share them, with a line for the eye."""
+    """Label the rows left of the first of the panels that share them, with a guide line for each."""
     axes[0].set_yticks(-np.arange(len(texts)), texts, fontsize=SMALL)
     axes[0].set_ylim(0.5 - len(texts), 0.5)
     for ax in axes:
@@ -89,5 +88,5 @@ def log_axis(ax: Axes) -> None:
 
 
 def dots(colour: str = MEASURED, text: str = "trained: a dot per seed, tick: median") -> Line2D:
-    """Return the entry of a legend for trained models."""
+    """Make the legend entry for trained models."""
     return Line2D([], [], color=colour, ls="", marker="o", ms=4, mfc="none", label=text)

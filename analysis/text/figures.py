@@ -1,4 +1,4 @@
-"""The paper's Figure 5 on text: norms, rotation and entropy of each layer, and beneath what the loss says."""
+"""Draw the paper's Figure 5 on text: norms, rotation and entropy of each layer, and the losses beneath."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,25 +10,22 @@ from matplotlib.lines import Line2D
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..encoder.layer_cells import cell_of_rows, telling_settings
-from ..encoder.layer_curves import ALL, layer_curves
-from ..encoder.layer_panels import DASHED, draw_layers, layer_bands, shade, shown_layers
+from ..figures.layer_lines import DASHED, cell_curves, draw_layers, layer_bands, shade, shown_layers
 from ..figures.step_panels import (
     ACROSS,
     HALF,
     QUARTILES,
     panel_grid,
     shared_legend,
-    thinned,
     title_lines,
 )
-from ..frames import bands
-from ..one_layer.trained_models import Frame
+from ..frames import Frame, bands, cell_of_rows
+from ..layers import ALL, telling_settings
 from ..pictures import Picture, counted, described, sentences, style
-from .text_stages import SHAPES, text_cells
+from .scores import SHAPES, text_cells
 
 MOST_CELLS = 12
-ABOVE = 1.0  # nats above the unigram line are drawn: losses differ little beside their start
+ABOVE = 1.0  # nats drawn above the unigram line: the first losses would flatten all others
 ROWS = {  # panels from top to bottom: columns, label
     ("norm_v",): r"$\|W^V\|_F$",
     ("norm_k", "norm_q"): r"$\|W^K\|_F$, $\|W^Q\|_F$",
@@ -53,16 +50,21 @@ WORDS = (
 
 
 def text_layers(run: Run, scores: Frame) -> list[Picture]:
-    """Return the layers of every cell over the steps with the loss beneath, two cells to a picture."""
+    """Draw the layers of every cell over the steps with the loss beneath, two cells to a picture."""
     names, cells = telling_settings(run), text_cells(run, scores)
-    chosen = clearest_first(cells.loc[cells["shape"] != "diverged"])[:MOST_CELLS]
+    known = cells.loc[cells["shape"] != "diverged"]  # cells nearest to Figure 5's shape come first
+    rank: Any = known["shape"].map(SHAPES.index).groupby(known["cell"]).mean()
+    chosen = rank.sort_values(kind="stable").index.tolist()[:MOST_CELLS]
     if not chosen:
         raise UserError("no model is left that did not diverge")
+    is_ok = (scores["status"] == "ok").to_numpy()
+    ok = scores.loc[is_ok, "trial_id"].groupby(cell_of_rows(scores, names)[is_ok]).unique()
+    drawn = [name for group in ROWS for name in group]
     pictures = []
     for at in range(0, len(chosen), ACROSS):
         own = chosen[at : at + ACROSS]
         titles = [cell_title(cells, names, cell) for cell in own]
-        frames = [curves_of(run, scores, names, cell) for cell in own]
+        frames = [cell_curves(run, ok[cell].tolist(), drawn) for cell in own]
         lines = [cells.loc[cells["cell"] == cell, ["unigram", "passed"]].iloc[0].tolist() for cell in own]
         left_out = cells["cell"].nunique() - len(chosen)
         remarks = {f"{counted(left_out, 'cell')} more are in the table.": left_out > 0, WORDS: True}
@@ -70,14 +72,8 @@ def text_layers(run: Run, scores: Frame) -> list[Picture]:
     return pictures
 
 
-def clearest_first(cells: Frame) -> list[int]:
-    """Return the cells, those whose layers are nearest to Figure 5's shape first."""
-    rank: Any = cells["shape"].map(SHAPES.index).groupby(cells["cell"]).mean()
-    return rank.sort_values(kind="stable").index.tolist()
-
-
 def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
-    """Return the settings of a cell, and the shape of its layers, on lines."""
+    """Write the settings of a cell, and the shape of its layers, on lines."""
     own = cells.loc[cells["cell"] == cell]
     texts = [f"layer {layer}: {shape}" for layer, shape in zip(own["layer"], own["shape"], strict=True)]
     if own["shape"].nunique() == 1:
@@ -86,20 +82,10 @@ def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
     return [*title_lines(settings, ACROSS), *title_lines(texts, ACROSS)]
 
 
-def curves_of(run: Run, scores: Frame, names: Sequence[str], cell: int) -> Frame:
-    """Return the curves of the trials of a cell that did not diverge, those of the whole model as layer 0."""
-    mine = (cell_of_rows(scores, names) == cell) & (scores["status"] == "ok").to_numpy()
-    curves = layer_curves(run.select(scores.loc[mine, "trial_id"].unique().tolist()))
-    number = curves.groupby(["trial", "layer"]).ngroup()
-    layer = dict(zip(number, curves["layer"], strict=True))
-    frame: Frame = thinned(curves.assign(trial_id=number), [name for group in ROWS for name in group])
-    return frame.assign(layer=frame["trial_id"].map(layer))
-
-
 def text_figure(
     titles: list[list[str]], frames: list[Frame], lines: list[list[float]], remarks: dict[str, Any]
 ) -> Picture:
-    """Return a column of panels per cell, with a line per layer, and the losses of the model beneath."""
+    """Draw a column of panels per cell, with a line per layer, and the losses of the model beneath."""
     depth = max(int(frame["layer"].max()) for frame in frames)
     seeds = sorted({int((frame["layer"] == 1).sum() // frame["step"].nunique()) for frame in frames})
     with style():

@@ -9,9 +9,8 @@ import pytest
 from support.synthetic_runs import run_of, trial
 
 from topicjax.analysis.frames import LINE_COLUMNS
-from topicjax.analysis.one_layer import onset_figure as onset
-from topicjax.analysis.one_layer.onset_figure import onset_by_init_scale
-from topicjax.analysis.one_layer.onset_times import LEVEL, onset_fit, onset_times
+from topicjax.analysis.one_layer import onsets
+from topicjax.analysis.one_layer.onsets import LEVEL, onset_by_init_scale, onset_fit, onset_times
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import theorem2_matrix
@@ -258,16 +257,16 @@ def test_a_run_without_prediction_or_with_many_settings_is_drawn_too():
 def test_of_very_many_slopes_and_onsets_some_are_drawn():
     cases = [
         grown(scale, 2e-3, learning_rate=10.0 + rate)
-        for rate in range(onset.MOST_SLOPES + 5)
+        for rate in range(onsets.MOST_SLOPES + 5)
         for scale in SCALES[:2]
     ]
     picture = picture_of(run_of(*cases))
-    assert len(picture.figure.axes[-1].get_yticks()) == onset.MOST_SLOPES
+    assert len(picture.figure.axes[-1].get_yticks()) == onsets.MOST_SLOPES
     assert "Not drawn below: 5 further slopes; those drawn are evenly picked." in picture.caption
-    again = run_of(*(grown(1e-4, 2e-3, seed=seed, step=STEP[::10]) for seed in range(onset.MOST_POINTS + 1)))
+    again = run_of(*(grown(1e-4, 2e-3, seed=seed, step=STEP[::10]) for seed in range(onsets.MOST_POINTS + 1)))
     picture = picture_of(again)
     assert "with more than 1,000 onsets as many are drawn" in picture.caption
-    assert len(np.asarray(picture.figure.axes[0].lines[0].get_xdata())) == onset.MOST_POINTS
+    assert len(np.asarray(picture.figure.axes[0].lines[0].get_xdata())) == onsets.MOST_POINTS
 
 
 def test_a_run_without_onsets_or_a_level_of_zero_is_refused():

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from support.small_models import SMALL, TOKENS, blocks, one_hot_weights, random_weights, trial
 from support.synthetic_runs import make_run
 
-from topicjax.analysis.one_layer import weight_matrices
-from topicjax.analysis.one_layer.matrix_cells import MOST_SEEDS, choose_cells
-from topicjax.analysis.one_layer.matrix_panels import Panel, attention_matrix, fold, heat_map
+from topicjax.analysis.one_layer import matrices
+from topicjax.analysis.one_layer.cells import MOST_SEEDS
+from topicjax.analysis.one_layer.matrices import Panel, attention_matrix, choose_cells, fold, heat_map
 from topicjax.analysis.one_layer.trained_models import block_share
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
@@ -96,11 +96,11 @@ def test_of_many_seeds_the_weights_of_the_lowest_are_read():
 def test_nothing_to_draw_is_one_sentence():
     lost = [trial("a") | dict(status="diverged"), trial("b") | dict(status="diverged")]
     with pytest.raises(UserError, match="none of 2 trials is finite and has stored weights"):
-        weight_matrices.figure2(*drawn(lost, {}))
+        matrices.figure2(*drawn(lost, {}))
     with pytest.raises(UserError, match="no trial has embeddings"):
-        weight_matrices.figure1(*drawn([trial("a")], {}))
+        matrices.figure1(*drawn([trial("a")], {}))
     with pytest.raises(UserError, match="no trial trains its value matrix"):
-        weight_matrices.figure2(*drawn([trial("a", value="blocks")], {}))
+        matrices.figure2(*drawn([trial("a", value="blocks")], {}))
 
 
 def titles(picture) -> list[str]:
@@ -117,7 +117,7 @@ def test_value_matrices_are_titled_with_their_distance_to_theory():
         trial("c0", objective="cross_entropy", optimizer="sgd", attention="uniform"),
     ]
     weights = {name: one_hot_weights(value) for name, value in values.items()}
-    picture = weight_matrices.figure2(*drawn(rows, weights))
+    picture = matrices.figure2(*drawn(rows, weights))
     apart = np.linalg.norm(theorem - best) / np.linalg.norm(best)
     assert [title.split("\n")[-1].split(", ")[-1] for title in titles(picture)] == [
         "blocks 100 %",
@@ -147,7 +147,7 @@ def test_wide_rows_are_folded_with_each_objective_on_lines_of_its_own():
 def test_embedding_dot_products_are_drawn():
     given = random_weights(biases=False)
     rows = [trial("a", embedding="trained", embedding_dim=5, attention_dim=3, optimizer="adam")]
-    picture = weight_matrices.figure1(*drawn(rows, {"a": given}))
+    picture = matrices.figure1(*drawn(rows, {"a": given}))
     (ax,) = [ax for ax in picture.figure.axes if ax.images]
     expected = given["W_E"].T @ given["W_E"]
     np.testing.assert_allclose(np.asarray(ax.images[0].get_array())[2:, 2:], expected[1:, 1:])

@@ -1,15 +1,17 @@
-"""Records of deeper models as curves: one per trial and layer, and one per trial for all layers together.
+"""Read the records of models with several layers as curves: one per trial and layer, one for the whole.
 
 All curves lie end to end in one table, sorted by trial, layer and step; layer 0 stands for all layers.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
+from topicjax.stages import Records, monotone, norm_rise, onset, steady
 from topicjax.store.reader import Run
 
-from ..frames import check_columns, check_records, sort_records
-from ..one_layer.trained_models import Frame
+from .frames import Array, Frame, check_columns, check_records, column, sort_records, varying
 
 ALL = 0  # the layer that stands for all layers together
 WHOLE = "all layers"
@@ -23,10 +25,23 @@ OF_TOPICS = ("attn_same_topic", "attn_diff_topic")  # not recorded where words h
 MEANS = ("entropy_deficit", *OF_TOPICS)
 NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent", "gain_se", "value_se")
 KEYS = ["trial_id", "step"]
+FIRST = (  # settings that tell models apart, in the order in which they are said
+    *("layers", "heads", "residual", "layer_norm", "mlp", "output_projection"),
+    *("init", "init_scale", "optimizer", "learning_rate"),
+)
+LEAVES_UNIFORM = 0.01  # nats of entropy below its start: attention then spreads over 1 % fewer keys
+
+
+class Rises(NamedTuple):
+    """F_V and F_A of one view, on the records that it scores."""
+
+    records: Records
+    value: Array
+    attention: Array
 
 
 def layer_curves(run: Run) -> Frame:
-    """Return one row per trial, layer and step; a trial that has no details has its layer 0 only.
+    """Read the curves: one row per trial, layer and step; a trial without details has layer 0 only.
 
     `trial` is the row of the trial; on, uniform and silent are the held-out losses with the attention of the
     layer (of all layers) as trained, forced uniform and silenced.  P = silent - uniform is what values add
@@ -56,7 +71,7 @@ def layer_curves(run: Run) -> Frame:
 
 
 def whole_model(scalars: Frame, details: Frame) -> Frame:
-    """Return the curves of all layers together: norms of all weights, means over layers of the rest."""
+    """Make the curves of all layers together: norms of all weights, means over layers of the rest."""
     names = dict(uniform="eval_loss_uniform", silent="eval_loss_silent")
     names |= dict(gain_se="eval_gain_se", value_se="eval_value_se")
     whole = scalars.assign(layer=ALL, **{name: scalars[own] for name, own in names.items()})
@@ -70,5 +85,32 @@ def whole_model(scalars: Frame, details: Frame) -> Frame:
 
 
 def part_name(layer: int) -> str:
-    """Return "all layers" or "layer 2"."""
+    """Write "all layers" or "layer 2"."""
     return WHOLE if layer == ALL else f"layer {layer}"
+
+
+def norm_progress(records: Records, curves: Frame) -> Rises:
+    """Compute F_V and F_A by the norms over the whole training; NaN where a norm only falls."""
+    attention = (column(curves, "norm_k") + column(curves, "norm_q")) / 2
+    parts = (norm_rise(records, norm) for norm in (column(curves, "norm_v"), attention))
+    return Rises(records, *(monotone(records, part) for part in parts))
+
+
+def leaves_uniform(records: Records, curves: Frame) -> Array:
+    """Find the step at which attention has left its start: its entropy is LEAVES_UNIFORM lower.
+
+    An absolute level, the same for every layer and cell: it depends neither on the number of steps nor on how
+    far a layer goes later, as a share of the final value would.
+    """
+    deficit = steady(records, column(curves, "entropy_deficit"))
+    return onset(records, deficit - records.spread(deficit[records.start]), LEAVES_UNIFORM)
+
+
+def telling_settings(run: Run) -> list[str]:
+    """List the settings that tell cells apart: all that vary but the seed, without those that others fix."""
+    known = [name for name in run.setting_names if name != "seed"]
+    ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
+    names: list[str] = []
+    for name in varying(run.trials, ordered):
+        names += varying(run.trials, [name], names)
+    return names

@@ -6,8 +6,8 @@ import pytest
 from support.layer_runs import EARLY, LATE, model, run_of
 from support.synthetic_runs import STEP, ramp
 
-from topicjax.analysis.encoder.layer_cells import layer_cells, models, rank_order, telling_settings
-from topicjax.analysis.encoder.layers import LAYER_CLASSES, LEAVES_UNIFORM, score_layers
+from topicjax.analysis.encoder.scores import LAYER_CLASSES, layer_cells, models, rank_order, score_layers
+from topicjax.analysis.layers import LEAVES_UNIFORM, telling_settings
 from topicjax.store.files import StoreError
 
 TWO_STAGE = (0.6 * EARLY, 0.1 * LATE)

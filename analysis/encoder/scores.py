@@ -1,0 +1,332 @@
+"""Score and class every layer of every trial, and the cells of trials that differ in the seed only.
+
+P is what the values of a layer add under uniform attention, Q what its attention adds to that, both in nats
+of the held-out loss with the other layers as trained; layer 0 is all layers together.  F_V and F_A are
+isotonic fits of P and Q on the way up (to the step of the lowest loss), each from 0 to 1: layers have no
+limit lines of their own.  Names and cuts are those of the one-layer model.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from topicjax.stages import (
+    Array,
+    Records,
+    compare,
+    lowest_record,
+    recession,
+    share_of_rise,
+    steady_maximum,
+    sure_maximum,
+)
+from topicjax.store.reader import Run
+from topicjax.theory.progress import CUTS, Cuts, units
+
+from ..frames import HELD_OUT_LINES, LINES, Frame, cell_of_rows, column, limit_lines
+from ..layers import ALL, Rises, layer_curves, leaves_uniform, norm_progress, part_name, telling_settings
+from ..one_layer.cells import majority
+from ..scores import join_flags
+
+LAYERS_FILE = "layers.parquet"
+LAYER_CLASSES = (  # in the order in which they are tried; a tie between seeds goes to the earlier
+    *("diverged", "no-learning", "unfinished", "silent", "V-only", "attention-only", "unscored"),
+    *("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads"),
+)
+HAS_THETA = ("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads")
+ENDS = ("entropy_deficit", "attn_same_topic", "attn_diff_topic", "P", "Q")
+ONSETS = ("onset_v", "onset_attention", "onset_entropy")
+MEDIANS = (
+    *("theta", "theta_reversed", "log_lag", "theta_norm", "max_p", "max_q", *ONSETS),
+    *("end_entropy_deficit", "end_attn_same_topic", "end_attn_diff_topic", "topic_ratio", "topic_shift"),
+    "e_block",
+)
+QUARTILES = ("theta", *ONSETS, "end_attn_same_topic", "end_attn_diff_topic")
+EVERY, SOME, NONE = "every layer", "some layers", "no layer"  # of a model is two-stage
+DIRECTIONS = ("first layer first", "last layer first", "together", "mixed")
+
+
+def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
+    """Score every trial and layer (0: all layers together): settings, scores, class, onsets, final values.
+
+    Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where the class says
+    that V or attention does nothing; onsets are NaN where they were not reached.
+    """
+    curves = layer_curves(run)
+    records = Records.of(curves["step"].to_numpy())
+    first = curves.iloc[records.start]
+    trials: Any = run.trials.take(first["trial"].to_numpy()).reset_index(drop=True)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scale = scales(records, curves, trials, run, cuts)
+        columns = maxima(records, curves, scale, cuts) | ends(records, curves)
+        losses = column(curves, "on") + column(curves, "uniform") + column(curves, "silent")
+        columns["is_finite"] = ~records.any(~np.isfinite(losses)) & (trials["status"] == "ok").to_numpy()
+        up = loss_progress(records, curves)
+        for end, view in (("", up), ("_norm", norm_progress(records, curves))):
+            columns |= {name + end: values for name, values in view_scores(view, cuts).items()}
+        columns["onset_entropy"] = leaves_uniform(records, curves)
+        columns["flags"] = join_flags(flags(records, curves, up, columns, cuts), columns["is_finite"])
+    columns |= {"e_block": last_finite(records, curves, "e_block")} if "e_block" in curves else {}
+    settings = trials[["trial_id", *run.setting_names, "status"]]
+    layer = first["layer"].to_numpy(int)
+    names = dict(layer=layer, part=[part_name(number) for number in layer])
+    scores = settings.assign(**names, **columns, has_gap=scale.has_gap, gain_unit=scale.gain)
+    scores = scores.assign(
+        **{"class": classify(scores, "", cuts), "class_norm": classify(scores, "_norm", cuts)}
+    )
+    return with_blanks(scores)
+
+
+def with_blanks(scores: Frame) -> Frame:
+    """Blank the scores that mean nothing: of a class without a Theta, of a broken trial."""
+    scored = ("theta", "theta_reversed", "log_lag")
+    blank = {
+        name + end: scores[name + end].where(scores["class" + end].isin(HAS_THETA))
+        for end in ("", "_norm")
+        for name in scored
+    }
+    onsets = ("onset_v", "onset_attention", "onset_entropy", "onset_v_norm", "onset_attention_norm")
+    known = {name: scores["is_finite"] for name in onsets}
+    known["onset_v"] = known["onset_v"] & ~scores["class"].isin(["silent", "attention-only"])
+    known["onset_attention"] = known["onset_attention"] & ~scores["class"].isin(["silent", "V-only"])
+    return scores.assign(**blank, **{name: scores[name].where(known[name]) for name in onsets})
+
+
+def loss_progress(records: Records, curves: Frame) -> Rises:
+    """Compute F_V and F_A by the loss, on the way up."""
+    kept, up = records.up_to(lowest_record(records, column(curves, "on")))
+    return Rises(up, *(share_of_rise(up, column(curves, name)[kept]) for name in ("P", "Q")))
+
+
+def view_scores(view: Rises, cuts: Cuts) -> dict[str, Array]:
+    """Score both curves of each layer in one view: Theta both ways, log lag, onsets and rises."""
+    records, F_V, F_A = view
+    found = compare(records, F_V, F_A, cuts.onset)
+    found["onset_v"], found["onset_attention"] = found.pop("onset_first"), found.pop("onset_second")
+    return found | dict(rise_v=F_V[records.end], rise_attention=F_A[records.end])
+
+
+def ends(records: Records, curves: Frame) -> dict[str, Array]:
+    """Read what attention does at the end, and what it and the values add there."""
+    found = {f"end_{name.lower()}": last_finite(records, curves, name) for name in ENDS}
+    ratio = found["end_attn_same_topic"] / found["end_attn_diff_topic"]
+    shift = topic_shift(records, curves)[records.end]
+    return {**found, "topic_ratio": ratio, "topic_shift": shift, "last_step": records.step[records.end]}
+
+
+def last_finite(records: Records, curves: Frame, name: str) -> Array:
+    """Read a column at the last record; NaN if it is not finite there."""
+    values = column(curves, name)[records.end]
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def flags(
+    records: Records, curves: Frame, up: Rises, columns: dict[str, Array], cuts: Cuts
+) -> dict[str, Array]:
+    """Flag doubts about each curve: gains at step 0, P that falls again, an onset in the last tenth."""
+    P, Q = column(curves, "P"), column(curves, "Q")
+    largest = steady_maximum(records, np.maximum(P, 0))
+    late = (1 - cuts.last) * records.step[records.end]
+    return {
+        "v_at_start": P[records.start] > cuts.at_start * columns["max_p"],
+        "attention_at_start": Q[records.start] > np.maximum(cuts.at_start * columns["max_q"], 1e-6),
+        "v_recedes": recession(records, P / records.spread(np.where(largest > 0, largest, 1))) > cuts.recedes,
+        "censored_attention": columns["onset_attention"] > late,
+    }
+
+
+def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
+    """Class each row in a view ("": loss, "_norm": norms): the first class whose rule it meets.
+
+    A gain counts if noise cannot explain it and it is a tenth of what topics can give a one-layer model; that
+    of attention which follows the topics, or avoids them, also if it is within the error of the documents.
+    """
+    theta_, swapped, lag = (scores[name + end] for name in ("theta", "theta_reversed", "log_lag"))
+    least = cuts.attention * scores["gain_unit"]
+    if end:  # norms know no gain: a part has moved if its norm rose
+        silent = scores["is_finite"] & False
+        V_moved, A_moved = (scores[f"rise_{part}{end}"] > 0 for part in ("v", "attention"))
+        begun, unscored = silent, scores[f"rise_v{end}"].isna() | scores[f"rise_attention{end}"].isna()
+    else:
+        sure = {part: scores[f"sure_{part}"] >= least for part in ("p", "q", "added")}
+        beyond = {part: scores[f"beyond_{part}"] >= least for part in sure}
+        silent, V_moved = ~(sure["added"] & beyond["added"]), sure["p"] & beyond["p"]
+        A_moved = sure["q"] & (beyond["q"] | (scores["topic_shift_max"] >= cuts.attention))
+        begun = scores["has_gap"] & (scores["max_q_all"] < cuts.stage2 * scores["gain_unit"])
+        unscored = V_moved & A_moved & theta_.isna()
+    rules = [
+        ("diverged", ~scores["is_finite"]),
+        ("no-learning", scores["max_total"] < cuts.no_learning),
+        ("unfinished", scores["max_total"] < cuts.finished),
+        ("unscored", unscored),
+        ("silent", silent),
+        ("V-only", ~A_moved),
+        ("attention-only", ~V_moved),
+        ("stage 2 begun", (theta_ >= cuts.two_stage) & begun),
+        ("two-stage", theta_ >= cuts.two_stage),
+        ("reversed", swapped >= cuts.two_stage),
+        ("simultaneous", (theta_ < cuts.simultaneous) & (swapped < cuts.simultaneous)),
+        ("V leads", lag.fillna(theta_ - swapped) >= 0),
+    ]
+    names, conditions = zip(*rules, strict=True)
+    return np.select([np.asarray(holds, bool) for holds in conditions], names, "attention leads")
+
+
+class Scales(NamedTuple):
+    """What losses of each curve are measured by."""
+
+    drop: Array  # L(0) - L1*; NaN without a stage-1 line below L(0)
+    gain: Array  # L1* - L2*, or a least share of what the model gained in all where there are no lines
+    has_gap: Array  # whether the gain is that of the lines
+
+
+def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts) -> Scales:
+    """Work out the units of each curve's losses: those of its documents' limit lines where they are known."""
+    found = limit_lines(run.replace(trials=trials))
+    names = {**{name: f"line_{name}" for name in LINES}, **{name: name for name in HELD_OUT_LINES}}
+    names |= {f"{name}_se": f"line_{name}_se" for name in LINES}
+    initial = column(curves, "on")[records.start]
+    unit = units(initial, {name: found[place] for name, place in names.items()})
+    best = initial - column(curves, "on")[lowest_record(records, column(curves, "on"))]
+    has_gap = np.isfinite(unit.gain)
+    return Scales(unit.drop, np.where(has_gap, unit.gain, cuts.least_gain * best), has_gap)
+
+
+def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[str, Array]:
+    """Find the largest gains, in nats, on the way up, and the part of them that noise cannot explain.
+
+    sure_* is what the noise of records among their neighbours cannot explain, beyond_* what the held-out
+    documents cannot.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1
+    if the gain is beyond its error and 0 if not.
+    """
+    loss = column(curves, "on")
+    gained = records.spread(loss[records.start]) - loss
+    error = cuts.line_errors * np.nan_to_num(column(curves, "eval_loss_se"))
+    shares = steady_maximum(records, gained / records.spread(scale.drop))
+    total = np.where(np.isfinite(scale.drop), shares, steady_maximum(records, gained - error) > 0)
+    kept, up = records.up_to(lowest_record(records, loss))
+    own = curves.loc[kept]
+    P, Q = column(own, "P"), column(own, "Q")
+    columns = dict(max_total=total, max_p=steady_maximum(up, P), max_q=steady_maximum(up, Q))
+    columns["max_q_all"] = steady_maximum(up, column(own, "Q_all"))
+    error_P, error_Q = (np.nan_to_num(column(own, name)) for name in ("value_se", "gain_se"))
+    either = error_P + error_Q  # at least the error of the sum, whatever their correlation
+    for name, gain, error in (("p", P, error_P), ("q", Q, error_Q), ("added", P + Q, either)):
+        columns[f"sure_{name}"] = sure_maximum(up, gain, cuts.noise)
+        columns[f"beyond_{name}"] = steady_maximum(up, gain - cuts.line_errors * error)
+    columns["topic_shift_max"] = steady_maximum(up, np.abs(topic_shift(records, curves)[kept]))
+    return columns
+
+
+def topic_shift(records: Records, curves: Frame) -> Array:
+    """Measure how much ln(attention to the same topic / to other topics) differs from step 0.
+
+    Uniform attention has a ratio other than 1: documents of different lengths differ in their topics.
+    """
+    ratio = np.log(column(curves, "attn_same_topic") / column(curves, "attn_diff_topic"))
+    return ratio - records.spread(ratio[records.start])
+
+
+def layer_cells(run: Run, scores: Frame) -> Frame:
+    """Summarise each cell and layer: majority classes, medians and quartiles over the seeds.
+
+    Trials that diverged are in no median, and a class without a Theta has none; *_reached counts the trials
+    that have an onset.
+    """
+    names = telling_settings(run)
+    cell = cell_of_rows(scores, names)
+    place = 1000 * cell + scores["layer"].to_numpy()  # more than there are layers
+    keys, number, size = np.unique(place, return_inverse=True, return_counts=True)
+    first = np.unique(place, return_index=True)[1]
+    table = scores[[*names, "layer", "part"]].iloc[first].reset_index(drop=True)
+    columns: dict[str, Any] = dict(cell=keys // 1000, trials=size)
+    columns["diverged"] = np.bincount(number, scores["class"] == "diverged").astype(int)
+    for end in ("", "_norm"):
+        kinds = majority(number, scores["class" + end].to_numpy(), LAYER_CLASSES)
+        columns["class" + end], columns["agreement" + end] = kinds
+    values = scores[[name for name in MEDIANS if name in scores]].where(scores["is_finite"])
+    groups = values.groupby(number)
+    columns |= {str(name): median.to_numpy() for name, median in groups.median().items()}
+    for share, end in ((0.25, "_q25"), (0.75, "_q75")):
+        found = groups[list(QUARTILES)].quantile(share)
+        columns |= {f"{name}{end}": found[name].to_numpy() for name in QUARTILES}
+    for name in (name for name in columns if name.startswith(("theta", "log_lag"))):
+        own = columns["class_norm" if name.endswith("_norm") else "class"]
+        columns[name] = np.where(np.isin(own, HAS_THETA), columns[name], np.nan)
+    columns |= {f"{name}_reached": groups[name].count().to_numpy() for name in ONSETS}
+    return table.assign(**columns)
+
+
+def models(run: Run, scores: Frame) -> Frame:
+    """Summarise each cell: which of its layers are two-stage, in which order they start.
+
+    `holds` is of the majority class of each layer; `direction` of the median over seeds of `rank_order`, by
+    when attention leaves uniform, `direction_v` by V; `order` has the layers by the median onset.
+    """
+    names, cells = telling_settings(run), layer_cells(run, scores)
+    whole, single = cells.loc[cells["layer"] == ALL], cells.loc[cells["layer"] != ALL]
+    two_stage = (single["class"] == "two-stage").groupby(single["cell"])
+    table = whole.drop(columns=["layer", "part"]).set_index("cell")
+    table = table.assign(depth=two_stage.size(), two_stage_layers=two_stage.sum())
+    table = table.fillna({"depth": 0, "two_stage_layers": 0}).astype({"depth": int, "two_stage_layers": int})
+    found, depth = table["two_stage_layers"], table["depth"]
+    table["holds"] = np.select([(found == depth) & (depth > 0), found > 0], [EVERY, SOME], NONE)
+    cell = pd.Series(cell_of_rows(scores, names), scores.index).groupby(scores["trial_id"]).first()
+    interval = float(run.trials["record_every"].to_numpy().max()) if "record_every" in run.trials else 0.0
+    for onset, end in (("onset_entropy", ""), ("onset_v", "_v")):
+        rank = rank_order(scores, onset, interval)
+        median = rank.groupby(cell.reindex(rank.index)).median()
+        table["direction" + end] = [direction(value) for value in median.reindex(table.index)]
+        onsets = single.pivot(index="cell", columns="layer", values=onset).reindex(table.index)
+        rows = zip(onsets.to_numpy(float), table["depth"], strict=True)
+        table["order" + end] = [order_text(row[:layers], interval) for row, layers in rows]
+    return table.reset_index()
+
+
+def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
+    """Rank the layers of each trial: +1 if they start one after the other from the first on.
+
+    -1: from the last on; the mean over pairs of layers, a pair counts 0 if both start within one record.  A
+    layer that never starts comes after all others; NaN if none does, or there is one layer.
+    """
+    single = scores.loc[(scores["layer"] != ALL) & scores["is_finite"]]
+    there = single.assign(start=single[onset].fillna(np.inf)).pivot(
+        index="trial_id", columns="layer", values="start"
+    )
+    start = there.to_numpy(float)
+    pairs = [pair_signs(one, other, interval) for one, other in combinations(start.T, 2)]
+    signs = np.column_stack(pairs) if pairs else np.full((len(start), 1), np.nan)
+    known = np.isfinite(signs).sum(axis=1)
+    mean = np.nansum(signs, axis=1) / np.where(known > 0, known, np.nan)
+    return pd.Series(np.where(np.isfinite(start).any(axis=1), mean, np.nan), there.index)
+
+
+def pair_signs(one: Array, other: Array, interval: float) -> Array:
+    """Give +1 where the first starts earlier, -1 where later, 0 within one record; inf means never."""
+    with np.errstate(invalid="ignore"):
+        apart = other - one  # NaN where both never start
+    sign = np.where(np.abs(apart) > interval, np.sign(apart), 0.0)
+    return np.where(np.isnan(one) | np.isnan(other), np.nan, sign)
+
+
+def direction(rank: float) -> str:
+    """Put a rank order into words; empty if there is none."""
+    if not np.isfinite(rank):
+        return ""
+    if rank == 0:
+        return "together"
+    return "mixed" if abs(rank) < 0.5 else DIRECTIONS[0 if rank > 0 else 1]
+
+
+def order_text(onsets: Sequence[float], interval: float) -> str:
+    """Write the layers in the order of their onsets: "2 < 1 ≈ 3; never 4"; ≈ is within one record."""
+    start = sorted((step, layer) for layer, step in enumerate(onsets, 1) if np.isfinite(step))
+    text = "".join(
+        str(layer) if not place else f" {'≈' if step - start[place - 1][0] <= interval else '<'} {layer}"
+        for place, (step, layer) in enumerate(start)
+    )
+    never = [str(layer) for layer, step in enumerate(onsets, 1) if not np.isfinite(step)]
+    return "; ".join([text] * bool(text) + [f"never {', '.join(never)}"] * bool(never)) or "-"

@@ -1,0 +1,324 @@
+"""Score and class every trial of a run: from its records to Theta, lag, onsets, class, suffix and flags.
+
+Three views of a trial, side by side; the columns of the second and third end in _order and _norm:
+- loss split (primary): P and Q (theory.progress) against the lines L1* and L2* of the held-out documents;
+- order parameters: the rise of v_block and of a_topic, each against its own maximum;
+- norms: the rise of |W^V| and of (|W^K| + |W^Q|) / 2, as in the paper's Figure 4.
+By the loss only the way up is scored, to step t_end (topicjax.stages.way_up); what came after is the suffix.
+Whether a trial diverged, collapsed, learned and finished is read from the loss in every view, so the views
+differ only in what they say of V and attention.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topicjax import stages
+from topicjax.errors import UserError
+from topicjax.stages import Records, norm_rise, rise, steady, steady_maximum
+from topicjax.store.files import write_whole
+from topicjax.store.reader import Run
+from topicjax.theory.progress import CUTS, Cuts, progress, units
+
+from ..frames import STAGE_LINES, Array, aligned, column, settings_in
+from ..scores import join_flags
+
+CLASSES = (  # in the order in which they are tried; a tie between seeds goes to the earlier
+    *("diverged", "collapsed", "no-learning", "unfinished", "V-only", "compensated"),
+    *("two-stage", "two-stage, non-topical", "stage 2 begun"),
+    *("reversed", "simultaneous", "V leads", "attention leads"),
+    "attention-only",  # by construction: neither W^V nor the embeddings are trained
+    "unscored",  # no stage-1 line below the initial loss: progress has no unit
+)
+VIEWS = {"loss": "", "order": "_order", "norm": "_norm"}  # name: how its columns end
+STAGES_FILE = "stages.parquet"
+SCORES = ("theta", "theta_reversed", "log_lag")
+Curves = tuple[Array, Array]  # progress of V and of attention, one value per record
+HAS_STAGE2 = (  # classes whose Theta and lag mean something, if attention got half way
+    *("compensated", "two-stage", "two-stage, non-topical"),
+    *("reversed", "simultaneous", "V leads", "attention leads"),
+)
+
+
+def score_trials(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
+    """Score every trial: a row with its settings, and per view its scores, maxima, class and flags.
+
+    theta, theta_reversed and log_lag are NaN where stage 2 did not happen or a part is frozen; under the same
+    names with _any they are there wherever they can be computed.  A trial that is not finite has no scores
+    and no flags.
+    """
+    run = aligned(run)
+    trials, frame = run.trials, run.trajectories
+    records = Records.of(frame["step"].to_numpy())
+    if frame["trial_id"].iloc[records.start].tolist() != trials["trial_id"].tolist():
+        raise UserError("the trajectories are not those of the trials, in their order")
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        by_loss = loss_view(records, frame, trials, cuts)
+        kept, up = records.up_to(by_loss.last)
+        views = {
+            "loss": (up, by_loss.value[kept], by_loss.attention[kept]),
+            "order": (records, *order_progress(records, frame, trials, cuts)),
+            "norm": (records, *norm_progress(records, frame, trials)),
+        }
+        is_scored = by_loss.columns["is_finite"]
+        columns = by_loss.columns | reasons(records, frame, trials, by_loss, cuts)
+        last_tenth = (1 - cuts.last) * records.step[records.end]
+        for view, (scored, value, attention) in views.items():
+            found, flags = score_view(scored, value, attention, trials, cuts)
+            # a longer training may move an onset in the last tenth
+            flags["censored_v"] = found["onset_v"] > last_tenth
+            flags["censored_attention"] = found["onset_attention"] > last_tenth
+            flags |= by_loss.flags if view == "loss" else {}
+            columns |= {
+                name + VIEWS[view]: np.where(is_scored, values, np.nan) for name, values in found.items()
+            }
+            columns["flags" + VIEWS[view]] = join_flags(flags, is_scored)
+    scores = trials[["trial_id", *settings_in(trials), "status"]].assign(**columns)
+    for view, end in VIEWS.items():
+        classes = classify(scores, view, cuts)
+        happened = np.isin(classes, HAS_STAGE2) & (scores["max_attention" + end] >= cuts.stage2)
+        known = {name + end: scores[f"{name}_any{end}"].where(happened) for name in SCORES}
+        scores = scores.assign(**{"class" + end: classes}, **known)
+    return scores.assign(suffix=suffixes(scores, cuts))
+
+
+def score_view(
+    records: Records, value: Array, attention: Array, trials: pd.DataFrame, cuts: Cuts
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Score the progress of V and of attention in one view; return scores and flags of each trial."""
+    F_V, F_A = stages.monotone(records, value), stages.monotone(records, attention)
+    both, compared = trains_both(trials), stages.compare(records, F_V, F_A, cuts.onset)
+    found = {f"{name}_any": np.where(both, compared[name], np.nan) for name in SCORES}
+    found |= {
+        "onset_v": compared["onset_first"],
+        "onset_attention": compared["onset_second"],
+        "max_v": steady_maximum(records, value),
+        "max_attention": steady_maximum(records, attention),
+    }
+    flags = {
+        "frozen": ~both,
+        "attention_incomplete": trains_attention(trials) & np.isnan(found["onset_attention"]),
+        "v_recedes": stages.recession(records, value) > cuts.recedes,
+        "attention_recedes": stages.recession(records, attention) > cuts.recedes,
+    }
+    return found, flags
+
+
+@dataclass(frozen=True)
+class LossView:
+    """The loss view, and what all views share."""
+
+    value: Array  # P, per record; NaN without a stage-1 line below L(0)
+    attention: Array  # Q, per record
+    last: Array  # per trial: the record up to which it is scored
+    columns: dict[str, Array]  # per trial: its end and its best
+    flags: dict[str, Array]  # per trial
+
+
+def loss_view(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> LossView:
+    """Compute P and Q, the maximum of R, its value at the end, and by how much the loss ends above L(0).
+
+    Without a gap between L1* and L2* the unit of Q is the gain that the trial attains, at least
+    cuts.least_gain of L(0) - L1*, and the trial has the flag gain_attained.
+    """
+    loss, uniform = column(frame, "eval_loss"), column(frame, "eval_loss_uniform")
+    initial = loss[records.start]
+    lines = {name: column(trials, place) for name, place in STAGE_LINES.items() if place in trials}
+    drop, gap = units(initial, lines, cuts.line_errors)
+    has_gap = np.isfinite(gap)
+    attained = np.fmax(steady_maximum(records, uniform - loss), cuts.least_gain * drop)
+    gain = np.where(has_gap, gap, attained)
+    gain = np.where(gain > 0, gain, np.inf)  # attained nothing: Q is 0
+    P, Q, R = progress(loss, uniform, *map(records.spread, (initial, drop, gain)))
+    is_bad = records.any(~np.isfinite(loss + uniform)) | (trials["status"] == "diverged").to_numpy()
+    unit = np.where(trains_value(trials), drop, np.fmax(drop, gain))  # W^V frozen: L(0) may be L1*
+    at_end = records.last(cuts.last)
+    columns = dict(
+        excess=(records.mean(loss, at_end) - initial) / unit,
+        max_total=steady_maximum(records, R),
+        end_total=records.mean(R, at_end),
+        sure_attention=stages.sure_maximum(records, Q, cuts.noise),
+    )
+    return LossView(
+        value=P,
+        attention=Q,
+        last=stages.way_up(records, loss, P, Q, cuts.finished),
+        columns={name: np.where(is_bad, np.nan, values) for name, values in columns.items()}
+        | dict(is_finite=~is_bad),
+        flags=dict(
+            no_stage1_drop=np.isnan(drop),
+            gain_attained=~has_gap,
+            attention_at_start=np.abs(Q[records.start]) > cuts.at_start,
+        ),
+    )
+
+
+def order_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Curves:
+    """Compute the rise of v_block and of a_topic; a rise too small to mean anything counts as none."""
+    value = rise(records, column(frame, "v_block"), cuts.v_block * theorem2_block(trials))
+    return value, rise(records, column(frame, "a_topic"), cuts.attention)
+
+
+def norm_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame) -> Curves:
+    """Compute the rise of |W^V|, or |W^E| if only that is trained, and of (|W^K| + |W^Q|) / 2."""
+    value = column(frame, "norm_v")
+    if "norm_e" in frame:
+        is_frozen = (trials["value"] != "trained") & (trials["embedding"] == "trained")
+        value = np.where(records.spread(is_frozen.to_numpy()), column(frame, "norm_e"), value)
+    attention = (column(frame, "norm_k") + column(frame, "norm_q")) / 2
+    return norm_rise(records, value), norm_rise(records, attention)
+
+
+def theorem2_block(trials: pd.DataFrame) -> Array:
+    """Compute W_same - W_diff = c3 / v of Theorem 2: the natural unit of v_block."""
+    a = 1 - (1 - column(trials, "p_keep")) * column(trials, "p_mask")
+    return 1 / (a * column(trials, "words_per_topic"))
+
+
+def reasons(
+    records: Records, frame: pd.DataFrame, trials: pd.DataFrame, by_loss: LossView, cuts: Cuts
+) -> dict[str, Array]:
+    """Collect what classes and suffixes rest on: t_end, P, Q and a_topic there, and how the trial ends."""
+    end = records.last(cuts.last)
+    names = ("v_block", "v_diag", "a_topic", "a_self")
+    mean = {name: records.mean(column(frame, name), end) for name in names}
+    copies_v = mean["v_diag"] > np.maximum(mean["v_block"], cuts.v_block * theorem2_block(trials))
+    copies_a = mean["a_self"] > np.maximum(mean["a_topic"], cuts.attention)
+    kept, up = records.up_to(by_loss.last)
+    return {
+        "t_end": records.step[by_loss.last],
+        "p_end": steady(up, by_loss.value[kept])[up.end],
+        "q_end": steady(up, by_loss.attention[kept])[up.end],
+        "a_topic_end": steady_maximum(up, column(frame, "a_topic")[kept]),
+        "max_a_topic": steady_maximum(records, column(frame, "a_topic")),
+        "copies": copies_v | copies_a,
+    }
+
+
+def classify(scores: pd.DataFrame, view: str = "loss", cuts: Cuts = CUTS) -> Array:
+    """Class each trial in a view: the first class whose rule it meets.
+
+    By the loss, stage 2 needs half of what topics can give and a topical attention.  By the order parameters
+    it needs the latter; norms know neither.
+    """
+    end = VIEWS[view]
+    total, gain = scores["max_total"], scores["max_attention"]  # of the loss, in every view
+    value = scores["max_v" + end]
+    moved = scores["sure_attention"] if view == "loss" else scores["max_attention" + end]
+    score, swapped, lag = (scores[f"{name}_any{end}"] for name in SCORES)
+    trains_v, trains_a = trains_value(scores), trains_attention(scores)
+    no_topics, topical = ~(scores["max_a_topic"] >= cuts.attention), is_topical(scores, cuts)
+    first = score >= cuts.two_stage
+    begun = {"loss": gain < cuts.stage2, "order": ~topical, "norm": pd.Series(False, scores.index)}[view]
+    rules = [
+        ("diverged", ~scores["is_finite"]),
+        ("collapsed", ~trains_v & (gain < cuts.no_learning) & (scores["excess"] > cuts.collapsed)),
+        ("no-learning", ~trains_v & (gain < cuts.no_learning)),
+        ("attention-only", ~trains_v),
+        ("collapsed", (total < cuts.finished) & (scores["excess"] > cuts.collapsed)),
+        ("no-learning", total < cuts.no_learning),
+        ("unfinished", total < cuts.finished),
+        ("V-only", ~trains_a),
+        ("V-only", (value >= cuts.finished) & (moved < cuts.attention) & no_topics),
+        ("unscored", score.isna()),
+        ("compensated", value < cuts.finished),
+        ("stage 2 begun", first & begun),
+        ("two-stage, non-topical", first & ~topical & (view == "loss")),
+        ("two-stage", first),
+        ("reversed", swapped >= cuts.two_stage),
+        ("simultaneous", (score < cuts.simultaneous) & (swapped < cuts.simultaneous)),
+        ("V leads", lag.fillna(score - swapped) >= 0),  # no lag with one record on the way up
+    ]
+    names, conditions = zip(*rules, strict=True)
+    return np.select([np.asarray(holds) for holds in conditions], names, "attention leads")
+
+
+def is_topical(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Array:
+    """Say whether attention became topical on the way up."""
+    return (scores["a_topic_end"] >= cuts.topical).to_numpy()
+
+
+def suffixes(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Array:
+    """Say what each trial did after it was scored: "then lost", "then copying"; empty if nothing."""
+    learned = ~scores["class"].isin(["diverged", "collapsed", "no-learning"]).to_numpy()
+    lost = learned & (scores["end_total"] < cuts.lost * scores["max_total"]).to_numpy()
+    copies = learned & trains_attention(scores) & scores["copies"].to_numpy(bool)
+    names = ["then lost, then copying", "then lost", "then copying"]
+    return np.select([lost & copies, lost, copies], names, "")
+
+
+def class_counts(scores: pd.DataFrame) -> pd.DataFrame:
+    """Count the trials of every class, in order, in each view."""
+    counts = {view: scores["class" + end].value_counts() for view, end in VIEWS.items()}
+    return pd.DataFrame(counts).reindex(CLASSES).fillna(0).astype(int).rename_axis("class")
+
+
+def classes_of(scores: pd.DataFrame, trial_ids: Sequence[str]) -> list[str]:
+    """Look up the class of each of these trials in the loss view."""
+    known = dict(zip(scores["trial_id"], scores["class"], strict=True))
+    absent = sorted(set(trial_ids) - set(known))
+    if absent:
+        raise UserError(f"the scores have no trial {absent[0]!r}; allowed: scores of the same run")
+    return [known[trial_id] for trial_id in trial_ids]
+
+
+@dataclass(frozen=True)
+class TrialStages:
+    """One trial in the loss view: its scores, its progress, and where its first stage ends."""
+
+    scores: Any  # its row of score_trials
+    progress: dict[str, Array]  # step, P, Q, their monotone fits F_V, F_A on the way up; else NaN
+    boundary: float  # the first step that attains Theta; NaN without a Theta
+
+
+def stages_of(run: Run, scores: pd.DataFrame, trial_id: str, cuts: Cuts = CUTS) -> TrialStages:
+    """Compute progress and stage boundary of one trial; `cuts` are those of its scores."""
+    one = aligned(run.select([trial_id]))
+    own = scores_of(scores, trial_id)
+    records = Records.of(one.trajectories["step"].to_numpy())
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        by_loss = loss_view(records, one.trajectories, one.trials, cuts)
+        kept, up = records.up_to(by_loss.last)
+        F_V, F_A = (stages.monotone(up, curve[kept]) for curve in (by_loss.value, by_loss.attention))
+    is_ok = own["class"] != "diverged"
+    of_value = 1.0 if is_ok and trains_value(one.trials)[0] else np.nan
+    of_attention = 1.0 if is_ok and trains_attention(one.trials)[0] else np.nan
+    beyond = np.full(len(records.step) - len(up.step), np.nan)
+    curves = dict(step=records.step, P=of_value * by_loss.value, Q=of_attention * by_loss.attention)
+    curves |= dict(F_V=of_value * np.append(F_V, beyond), F_A=of_attention * np.append(F_A, beyond))
+    boundary = stages.boundary(up, F_V, F_A)[0] if np.isfinite(own["theta"]) else np.nan
+    return TrialStages(own, curves, float(boundary))
+
+
+def scores_of(scores: pd.DataFrame, trial_id: str) -> Any:
+    """Look up the row of one trial in the scores."""
+    found = np.flatnonzero(scores["trial_id"] == trial_id)
+    if not len(found):
+        raise UserError(f"the scores have no trial {trial_id!r}; allowed: scores of the same run")
+    return scores.iloc[found[0]]
+
+
+def trains_value(trials: pd.DataFrame) -> Array:
+    """Mark the trials that train W^V or the embeddings around it."""
+    return ((trials["value"] == "trained") | (trials["embedding"] == "trained")).to_numpy()
+
+
+def trains_attention(trials: pd.DataFrame) -> Array:
+    """Mark the trials that train W^K and W^Q."""
+    return (trials["attention"] == "trained").to_numpy()
+
+
+def trains_both(trials: pd.DataFrame) -> Array:
+    """Mark the trials that train V and attention: only these can be two-stage."""
+    return trains_value(trials) & trains_attention(trials)
+
+
+def write_stages(scores: pd.DataFrame, folder: str | Path) -> Path:
+    """Write the scores to stages.parquet in the folder, all or nothing; return its path."""
+    path = Path(folder) / STAGES_FILE
+    write_whole(path, lambda file: scores.to_parquet(file, index=False))
+    return path

@@ -1,0 +1,56 @@
+"""Score two columns of any run: one row per trial with Theta, lag and onsets (see topicjax.stages)."""
+
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from topicjax.errors import UserError, unknown_name
+from topicjax.stages import HALF, Array, Records, compare, monotone, rise, steady_maximum
+from topicjax.store.reader import Run
+
+from .frames import column, sort_records
+
+Unit = Literal["one", "own maximum"]
+
+
+def stages(run: Run, first: str, second: str, unit: Unit = "one", level: float = HALF) -> pd.DataFrame:
+    """Score whether the column `first` rises before the column `second`, one row per trial.
+
+    Both columns of the trajectories are progress, from 0 to 1 (unit "one"), or any curves whose rise since
+    step 0 is divided by the largest rise of the trial (unit "own maximum").  A row has trial_id, settings,
+        theta                      1: the first is done before the second begins; 0.5: both rise together
+        theta_reversed             the same with the roles swapped
+        log_lag                    ln(t_second / t_first) for two jumps; positive: the first leads
+        onset_first, onset_second  the step at which a curve reaches `level`; NaN if never
+        max_first, max_second      the largest progress, by medians of three records
+    Trials with a value that is not finite have NaN.
+    """
+    if unit not in get_args(Unit):
+        raise UserError(unknown_name("unit", unit, get_args(Unit)))
+    if not 0 < level < 1:
+        raise UserError(f"level is {level}; allowed: above 0 and below 1")
+    known = [name for name in run.trajectories if name not in ("trial_id", "step")]
+    for name in (first, second):
+        if name not in known:
+            raise UserError(unknown_name("column", name, known))
+    frame, _ = sort_records(run.trajectories, run.trials)
+    records = Records.of(frame["step"].to_numpy())
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        curves = {"first": column(frame, first), "second": column(frame, second)}
+        if unit == "own maximum":
+            curves = {name: rise(records, curve) for name, curve in curves.items()}
+        F = {name: monotone(records, curve) for name, curve in curves.items()}
+        scores = compare(records, F["first"], F["second"], level)
+        for name, curve in curves.items():
+            is_bad = records.any(~np.isfinite(curve))
+            scores[f"max_{name}"] = np.where(is_bad, np.nan, steady_maximum(records, curve))
+    return run.trials[["trial_id", *run.setting_names]].reset_index(drop=True).assign(**scores)
+
+
+def join_flags(flags: dict[str, Array], where: Array) -> Array:
+    """Write for each trial in the mask `where` the names of the flags that it has, with commas."""
+    bits = sum((flag & where).astype(int) << place for place, flag in enumerate(flags.values()))
+    found, kind = np.unique(bits, return_inverse=True)
+    names = [",".join(name for place, name in enumerate(flags) if value >> place & 1) for value in found]
+    return np.array(names)[kind]
