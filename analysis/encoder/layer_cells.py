@@ -10,7 +10,7 @@ import pandas as pd
 from topicjax.store.reader import Run
 
 from ..frames import varying
-from ..one_layer.cells import majority
+from ..maps.cells import majority
 from ..one_layer.curves import Array
 from ..one_layer.trained_models import Frame
 from .layer_curves import ALL

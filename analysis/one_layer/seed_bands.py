@@ -25,6 +25,7 @@ from ..figures.step_panels import (
     title_lines,
 )
 from ..frames import MAIN_SETTINGS, SETTINGS, aligned, bands, column, settings_in, varying
+from ..maps.cells import majority
 from ..pictures import (
     PART_COLOURS,
     SMALL,
@@ -35,7 +36,7 @@ from ..pictures import (
     sentences,
     style,
 )
-from .cells import cell_settings, majority
+from .cells import cell_settings
 from .example_trials import ranked_trials
 from .norm_panels import (
     NORMS,
@@ -46,7 +47,7 @@ from .norm_panels import (
     norm_panel,
     order_panel,
 )
-from .stages import classes_of
+from .stages import CLASSES, classes_of
 from .trajectories import LEGEND, ROWS, UNITS, remarks
 
 MOST_CELLS = 6
@@ -84,7 +85,7 @@ class Cells:
             raise UserError(f"unknown setting {unknown[0]!r} for cells; allowed: {', '.join(allowed)}")
         cell = cell_of(run, names)
         chosen = telling_cells(run, scores, cell)
-        kinds = majority(cell, np.array(classes_of(scores, run.trials["trial_id"].tolist())))[0]
+        kinds = majority(cell, np.array(classes_of(scores, run.trials["trial_id"].tolist())), CLASSES)[0]
         shown = [run.trials.loc[cell == number] for number in chosen]
         return cls(run, names, shown, [kinds[number] for number in chosen], int(cell.max()) + 1)
 

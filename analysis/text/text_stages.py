@@ -14,7 +14,7 @@ from ..encoder.layer_cells import cell_of_rows, telling_settings
 from ..encoder.layer_curves import ALL, OF_TEXT, layer_curves
 from ..encoder.layers import leaves_uniform, norm_progress
 from ..frames import check_columns, column
-from ..one_layer.cells import majority
+from ..maps.cells import majority
 from ..one_layer.curves import Array, Records, onset, steady
 from ..one_layer.trained_models import Frame
 

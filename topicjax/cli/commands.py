@@ -133,7 +133,9 @@ def refine(
     for number in itertools.count(1):
         say("scoring, to see where neighbouring cells disagree ...")
         mine = [named.settings.trial_id(trial) for trial in trials]  # of earlier rounds: those come again
-        cells = analysis("one_layer.cells").cell_labels(reader.load(folder).select(mine))
+        trained, page = reader.load(folder).select(mine), analysis("one_layer.phase_maps").MAP_PAGE
+        scores = analysis("one_layer.stages").score_trials(trained)
+        cells = analysis("maps.cells").cell_labels(trained, scores, page)
         found = next_trials(panels, [(own, Label(*label)) for own, *label in cells], len(trials))
         if not found or not outcome.is_whole:
             return outcome
