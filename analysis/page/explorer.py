@@ -255,7 +255,7 @@ def kept_columns(
     used += [name for name in names if name.startswith("onset_")]
     used += [name for name in names if name.startswith(FINAL)]
     ordered = list(dict.fromkeys([*used, *(name for name in names if name not in NOTES)]))
-    return ordered[: ALL_VALUES // rows]
+    return ordered[: max(len(views), ALL_VALUES // rows)]
 
 
 def packed_column(

@@ -74,7 +74,7 @@ def test_any_run_has_a_map_by_class_final_value_or_column():
     run = own_run()
     scores = own_scores(run)
     picture = run_map(run, scores, PAGE)
-    assert picture.alt == "Map of depth against width, 1 panel. Cells by class: 2 slow, 4 fast."
+    assert picture.alt == "Map of width against depth, 1 panel. Cells by class: 2 slow, 4 fast."
     assert "18 trials in 6 cells, 3 per cell; 1 diverged." in picture.caption
     names = [text.get_text() for text in picture.figure.legends[0].get_texts()]
     assert names == [
@@ -87,7 +87,7 @@ def test_any_run_has_a_map_by_class_final_value_or_column():
     assert run_map(run, scores, PAGE, "other").title == "Map of classes (other)"
     assert run_map(run, scores, PAGE, "share").title == "Map of share"
     bare = run_map(run, run.trials, Page())
-    assert bare.title == "Map of loss at the end" and bare.alt.startswith("Map of depth against width")
+    assert bare.title == "Map of loss at the end" and bare.alt.startswith("Map of width against depth")
     assert run_map(run, run.trials, Page(), "status").title == "Map of classes (status)"
     with pytest.raises(UserError, match="a map by 'speed' is not known; allowed: class, other, "):
         run_map(run, scores, PAGE, "speed")
