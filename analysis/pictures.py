@@ -77,6 +77,9 @@ LABELS = {  # a column as a reader says it
     "rotation_v": "rotation of $W^V$ in ten steps",
     "theta": "Θ",
     "log_lag": "log lag",
+    "stage1": "stage 1",
+    "stage2": "stage 2",
+    "bayes": "Bayes",
 }
 VALUES = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
 PHRASES = {  # settings that are said in a word or two: by value, or for any other value with it
@@ -145,12 +148,13 @@ def written(value: Any, digits: int = 3) -> str:
 def distinct_texts(values: Sequence[Any]) -> list[str]:
     """Return the values with two digits, or as many as tell them apart."""
     tries = ([written(value, digits) for value in values] for digits in range(2, 18))
-    return next(names for names in tries if len({*names}) == len(names))
+    plain = [str(value) for value in values]  # of words that differ in an underscore only
+    return next((names for names in tries if len({*names}) == len(names)), plain)
 
 
 def setting_text(name: str, value: Any) -> str:
     """Return a setting with its value, short for titles: the value of a main setting needs no name."""
-    if name == "value":
+    if name == "value" and value in VALUES:
         return VALUES[value]
     if name in PHRASES:
         return PHRASES[name].get(value, PHRASES[name].get(..., f"{label(name)} {{}}")).format(written(value))

@@ -15,8 +15,9 @@ from topicjax.theory.progress import CUTS
 from ..figures.step_panels import title_lines
 from ..frames import Frame
 from ..layers import ALL, telling_settings
-from ..maps.blocks import SQUARE, Blocks
-from ..one_layer.map_panels import CORNER, hatch_ink
+from ..maps.drawing import CORNER, GAP, Blocks, hatch_ink
+from ..maps.layouts import unit_regions
+from ..page.contract import Look
 from ..pictures import (
     CLASS_COLOURS,
     CLASS_HATCHES,
@@ -31,9 +32,9 @@ from ..pictures import (
 )
 from .scores import LAYER_CLASSES, layer_cells
 
-COLOURS = CLASS_COLOURS | {"silent": "#F2F2F2"}
-HATCHES = CLASS_HATCHES | {"silent": "----"}
-STRIP = np.array([(-1, -1), (-0.62, -1), (-0.62, 1), (-1, 1)]) * 0.47  # along the left: class by the norms
+LOOKS = {name: Look(colour, CLASS_HATCHES.get(name, "")) for name, colour in CLASS_COLOURS.items()}
+LOOKS |= {"silent": Look("#F2F2F2", "----")}
+STRIP = np.array([(-1, -1), (-0.62, -1), (-0.62, 1), (-1, 1)]) * GAP / 2  # along the left: class by the norms
 ROW, LINE = 0.24, 0.12  # inches of a row, and of a further line of its words
 MOST_ROWS, MOST_MAPS = 36, 6
 MOST_COLUMNS = 12  # layers of a map; of deeper models some, evenly picked
@@ -96,22 +97,21 @@ def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
     column = {layer: place + 0.4 * (place > 0) for place, layer in enumerate(kept)}
     row = {cell: -place for place, cell in enumerate(cells["cell"].unique())}  # the first is on top
     centres = np.column_stack([cells["layer"].map(column), cells["cell"].map(row)]).astype(float)
-    outlines = centres[:, None] + SQUARE
-    blocks = Blocks(centres, np.ones(len(cells)), outlines, np.arange(len(cells)), ROW)
+    blocks = Blocks(unit_regions(centres), ROW)
     classes = cells["class"].to_numpy()
     for name in np.unique(classes):
-        mine = classes == name
-        blocks.fill(ax, mine, COLOURS[name], hatch=HATCHES.get(name), edgecolors=hatch_ink(name))
+        look: Any = LOOKS[name]
+        blocks.fill(ax, classes == name, look.colour, hatch=look.hatch or None, edgecolors=hatch_ink(look))
     apart = is_apart(cells)
-    others = [COLOURS[name] for name in cells["class_norm"][apart]]
+    others = [LOOKS[name].colour for name in cells["class_norm"][apart]]
     blocks.inset(ax, apart, STRIP, others, edgecolors="white", lw=0.5)
     mixed = (cells["agreement"] < 1).to_numpy()
     failed = mixed & ((cells["diverged"] > 0) & (classes != "diverged")).to_numpy()
     blocks.inset(ax, mixed, CORNER, "black", edgecolors="white", lw=0.4)
     blocks.inset(ax, failed, CORNER * (1, -1), "black", edgecolors="white", lw=0.4)
     theta = cells["theta"].to_numpy(float)
-    known = np.isfinite(theta) & ~np.isin(classes, list(HATCHES))
-    grounds = np.array([to_rgb(COLOURS[name]) for name in classes])
+    known = np.isfinite(theta) & ~np.isin(classes, [name for name, look in LOOKS.items() if look.hatch])
+    grounds = np.array([to_rgb(LOOKS[name].colour) for name in classes])
     blocks.write(ax, known, [f"{value:.2f}".lstrip("0") for value in theta[known]], grounds[known])
     ax.set_xlim(-0.5, max(column.values()) + 0.5)
     ax.set_ylim(0.5 - len(row), 0.5)
@@ -134,7 +134,7 @@ def add_legend(figure: Figure, cells: Frame) -> None:
     classes = set(cells["class"]) | set(cells["class_norm"][is_apart(cells)])
     counts = cells["class"].value_counts()
     handles: list[Any] = [
-        Patch(fc=COLOURS[name], hatch=HATCHES.get(name), ec=hatch_ink(name), lw=0.3)
+        Patch(fc=LOOKS[name].colour, hatch=LOOKS[name].hatch or None, ec=hatch_ink(LOOKS[name]), lw=0.3)
         for name in LAYER_CLASSES
         if name in classes
     ]

@@ -28,7 +28,7 @@ from topicjax.theory.progress import CUTS, Cuts, units
 
 from ..frames import HELD_OUT_LINES, LINES, Frame, cell_of_rows, column, limit_lines
 from ..layers import ALL, Rises, layer_curves, leaves_uniform, norm_progress, part_name, telling_settings
-from ..one_layer.cells import majority
+from ..maps.cells import majority
 from ..scores import join_flags
 
 LAYERS_FILE = "layers.parquet"

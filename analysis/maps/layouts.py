@@ -1,60 +1,287 @@
-"""The panels of a map, the cells they show, what a caption says of them, and how they are drawn."""
+"""Layouts of maps: which panels there are, the place of each cell in its panel, the rectangles that it fills.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+A map has two columns of panels and rows for what else varies.  Its axes are learning rate and init scale; one
+that does not vary, or is no setting of the experiment, gives way to the setting with most values.  matplotlib
+(`drawing`) and the page (`page.explorer`) draw what is computed here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from math import ceil
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from ..pictures import OPTIMIZERS, counted, distinct_texts, label, sentences
-from .grids import Combination, Grid, Lattice
-from .lattices import finest
+from topicjax.errors import UserError
+
+from ..frames import distinct, varying
+from ..pictures import OPTIMIZERS, WIDTH, counted, described, distinct_texts, label, sentences
+from .cells import DIVERGED, SEED, Table
+
+Array = np.ndarray
+Combination = dict[str, Any]  # values of some settings, by name
+AXES = ("learning_rate", "init_scale")  # of a map, where they vary
+MOST_VALUES = 40  # along an axis; more would be narrower than a line
+MOST_COLUMNS, MOST_ROWS = 2, 6  # of panels in a picture: more are too small for a phone
+TALLEST_PANEL, TALLEST_MAP = 2.3, 9.0  # inches
+LARGEST_PLACE = 0.45  # inches
+TOLERANCE = 0.02  # of the finest spacing: settings are written with six digits
+DEEPEST = 7  # halvings of a refined axis that are drawn: beyond, a place is smaller than a dot
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """The refined settings of a run, how often their spacing was halved, the values that the sweep lists."""
+
+    axes: tuple[str, ...]
+    levels: int
+    listed: Mapping[str, list[float]]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> "Refinement | None":
+        """Return the refinement of all runs of a folder together; None if none was refined."""
+        runs = [run for run in manifest.get("runs", []) if run.get("refine")]
+        if not runs:
+            return None
+        axes = tuple(dict.fromkeys(str(name) for run in runs for name in run["refine"]["axes"]))
+        listed = {
+            name: [float(value) for run in runs for value in run.get("axes", {}).get(name, [])]
+            for name in axes
+        }
+        return cls(axes, max(int(run["refine"]["levels"]) for run in runs), listed)
+
+    def fits(self, cells: pd.DataFrame, x: str, y: str) -> bool:
+        """Return whether both axes of a map are refined and have positive numbers, several along one."""
+        columns = [cells[name] for name in (x, y)]
+        are_numbers = all(is_numeric_dtype(c) and not is_bool_dtype(c) and (c > 0).all() for c in columns)
+        return {x, y} <= {*self.axes} and are_numbers and any(c.nunique() > 1 for c in columns)
+
+
+@dataclass(frozen=True)
+class LogAxis:
+    """An axis of a refined panel: the values of the coarse grid, and how often each interval is halved.
+
+    Places count the finest midpoints, in the logarithm.
+    """
+
+    coarse: tuple[float, ...]
+    levels: int
+
+    @classmethod
+    def of(cls, values: Iterable[float], listed: Iterable[float], levels: int) -> "LogAxis":
+        """Return the axis of a panel's values; the coarse ones are among those that the run lists.
+
+        Where the list does not tell them apart, they are taken from even spacing.
+        """
+        found = np.unique(np.asarray(list(values), float))
+        coarse = found[np.isin(found, list(listed))]
+        if not len(coarse) or len(coarse) == len(found) or {found[0], found[-1]} - {*coarse}:
+            coarse = evenly_spaced(found, levels)
+        deepest = min(levels, DEEPEST)
+        offsets = (position(found, coarse) * 2**depth for depth in range(deepest))
+        fits = (bool((np.abs(places - np.rint(places)) < TOLERANCE).all()) for places in offsets)
+        return cls(tuple(coarse), next((depth for depth, is_fine in enumerate(fits) if is_fine), deepest))
+
+    @property
+    def length(self) -> int:
+        """Number of places."""
+        return (len(self.coarse) - 1) * 2**self.levels + 1
+
+    @property
+    def ticks(self) -> list[int]:
+        """The places of the coarse values."""
+        return [place * 2**self.levels for place in range(len(self.coarse))]
+
+    def places(self, values: Any) -> Array:
+        """Return the place of each value."""
+        return np.rint(position(values, self.coarse) * 2**self.levels).astype(int)
+
+
+def position(values: Any, coarse: Sequence[float] | Array) -> Array:
+    """Return where values lie between coarse ones: 1.5 is half way, in the logarithm, from the second on."""
+    return np.interp(np.log(np.asarray(values, float)), np.log(coarse), np.arange(len(coarse)))
+
+
+def evenly_spaced(values: Array, levels: int) -> Array:
+    """Return every 2^levels-th place of an even lattice in the logarithm, or all values if they are on none.
+
+    The lattice is as fine as the nearest two values; where 2^levels does not divide its length a smaller
+    power of two is taken.
+    """
+    if len(values) < 3:
+        return values
+    logs = np.log(values)
+    steps = (logs - logs[0]) / np.diff(logs).min()
+    length = round(steps[-1])
+    if (np.abs(steps - np.rint(steps)) > TOLERANCE * np.maximum(1, steps)).any():
+        return values
+    depth = next(depth for depth in range(levels, -1, -1) if length % 2**depth == 0)
+    return np.exp(np.linspace(logs[0], logs[-1], length // 2**depth + 1))
+
+
+def nearest_points(places: Array, shape: tuple[int, int], levels: int) -> Array:
+    """Return for each place of a raster the nearest point; in a tie the coarser one, then the first."""
+    divides = [(places % 2**depth == 0).all(axis=1) for depth in range(1, levels + 1)]
+    rank = levels - np.sum(divides, axis=0, dtype=int) if divides else np.zeros(len(places), int)
+    owner = np.empty(shape, int)
+    across = (np.arange(shape[1])[:, None] - places[:, 1]) ** 2
+    for x in range(shape[0]):
+        distance = (x - places[:, 0]) ** 2 + across
+        owner[x] = np.argmin(distance * (levels + 1) + rank, axis=1)
+    return owner
+
+
+def rectangles(owner: Array) -> tuple[Array, Array]:
+    """Return the regions of a raster as rectangles (left, bottom, right, top), and whose each is."""
+    done: list[tuple[int, int, int, int, int]] = []
+    open_runs: dict[tuple[int, int, int], int] = {}  # owner, bottom, top: the column in which it begins
+    for x in range(len(owner) + 1):
+        runs = set()
+        if x < len(owner):
+            starts = np.flatnonzero(np.diff(owner[x], prepend=-1))
+            ends = [*starts[1:].tolist(), owner.shape[1]]
+            runs = {*zip(owner[x][starts].tolist(), starts.tolist(), ends, strict=True)}
+        for run in [run for run in open_runs if run not in runs]:
+            done.append((open_runs.pop(run), run[1], x, run[2], run[0]))
+        open_runs = dict.fromkeys(runs, x) | open_runs
+    found = np.array(sorted(done))
+    return found[:, :4] - 0.5, found[:, 4]
+
+
+def inner_squares(owner: Array, places: Array) -> tuple[Array, Array]:
+    """Return centre and side of the largest square around each point that lies inside its region, in places.
+
+    At the border of the raster the part inside counts: its centre, and its shorter side.
+    """
+    centres, sides = np.empty((len(places), 2)), np.empty(len(places))
+    last = np.array(owner.shape) - 1
+    for number, place in enumerate(places):
+        reach = 0
+        while reach < last.max():
+            low, high = np.maximum(0, place - reach - 1), np.minimum(last, place + reach + 1)
+            if (owner[low[0] : high[0] + 1, low[1] : high[1] + 1] != number).any():
+                break
+            reach += 1
+        low, high = np.maximum(0, place - reach), np.minimum(last, place + reach)
+        centres[number], sides[number] = (low + high) / 2, (high - low + 1).min()
+    return centres, sides
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Where the cells of a panel lie, in places; a place reaches half a unit to each side."""
+
+    centres: Array  # per cell: x and y of the largest square inside
+    sides: Array  # per cell: of that square
+    boxes: Array  # per rectangle: left, bottom, right, top
+    whose: Array  # per rectangle: its cell
+
+
+def unit_regions(centres: Array) -> Regions:
+    """Return a unit square around each centre."""
+    boxes = np.hstack([centres - 0.5, centres + 0.5])
+    return Regions(centres, np.ones(len(centres)), boxes, np.arange(len(centres)))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The places of one panel: the values along both axes; on refined axes places also lie between them."""
+
+    x: str
+    y: str
+    xs: list[Any]
+    ys: list[Any]
+    place: float = LARGEST_PLACE  # inches
+    turn: int = 0  # degrees, of the ticks along x
+    refined: tuple[LogAxis, LogAxis] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of places along both axes."""
+        if self.refined:
+            return self.refined[0].length, self.refined[1].length
+        return len(self.xs), len(self.ys)
+
+    @property
+    def ticks(self) -> tuple[list[int], list[int]]:
+        """The places of the values along both axes."""
+        if self.refined:
+            return self.refined[0].ticks, self.refined[1].ticks
+        return [*range(len(self.xs))], [*range(len(self.ys))]
+
+    @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The values along both axes as a reader writes them."""
+        return distinct_texts(self.xs), distinct_texts(self.ys)
+
+    @property
+    def every(self) -> int:
+        """How many values share a tick label."""
+        between = min((np.diff(ticks).min() for ticks in self.ticks if len(ticks) > 1), default=1)
+        return ceil(0.14 / (self.place * between))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the labels of x need more room than there is."""
+        between = self.ticks[0][1] if len(self.xs) > 1 else 1
+        return 0.06 * max(map(len, self.texts[0]), default=0) > self.every * self.place * between
+
+    @classmethod
+    def of(cls, cells: pd.DataFrame, x: str = AXES[0], y: str = AXES[1]) -> "Grid":
+        """Return the grid of all values that the cells have."""
+        return cls(x, y, ordered(cells[x]), ordered(cells[y]))
+
+    def find(self, cells: pd.DataFrame) -> Array:
+        """Return the place of each cell along x and y."""
+        if self.refined:
+            pairs = [axis.places(cells[n]) for axis, n in zip(self.refined, (self.x, self.y), strict=True)]
+        else:
+            values = ((self.x, self.xs), (self.y, self.ys))
+            pairs = [pd.Index(found).get_indexer(pd.Index(cells[name])) for name, found in values]
+        return np.stack(pairs, axis=1)
+
+    def empty(self, cells: pd.DataFrame) -> Array:
+        """Return the places along x and y that have no cell; none if cells fill the panel."""
+        is_empty = np.full(self.shape, not self.refined)
+        is_empty[tuple(self.find(cells).T)] = False
+        return np.argwhere(is_empty)
+
+    def regions(self, cells: pd.DataFrame) -> Regions:
+        """Return where cells lie: at their place or, if refined, on all places that are nearest to theirs.
+
+        Raises a UserError if two share a place.
+        """
+        places = self.find(cells)
+        if len(np.unique(places, axis=0)) < len(places):
+            raise UserError(
+                f"a panel has two cells of equal {self.x} and {self.y}; select those of one panel"
+            )
+        if not self.refined:
+            return unit_regions(places)
+        owner = nearest_points(places, self.shape, max(axis.levels for axis in self.refined))
+        return Regions(*inner_squares(owner, places), *rectangles(owner))
 
 
 @dataclass(frozen=True)
 class Layout:
     """Which panels a map has, and the cells they show."""
 
+    x: str
+    y: str
     cells: pd.DataFrame  # of the panels that are drawn
+    owner: Array  # per trial: its cell; -1 if that is not drawn
     columns: list[Combination]
     rows: list[Combination]
     grids: list[list[Grid]]  # per row and column of panels
     titles: list[str]  # per column
     labels: list[str]  # per row
     left_out: int  # rows of panels that are not drawn
-    one_part: int  # cells that are not drawn: with W^V or attention frozen their class is known
     along: list[str]  # settings that differ too, but only together with an axis
     pooled: list[str]  # a sentence per axis whose values share places
-
-    @property
-    def height(self) -> float:
-        """Inches of the figure without a legend."""
-        panels = sum(max(grid.shape[1] for grid in row) * row[0].cell + 0.14 for row in self.grids)
-        texts = (name for row in self.grids for grid in row for name in distinct_texts(grid.xs))
-        ticks = 0.06 * max(map(len, texts)) if self.grids[0][0].turn else 0.14
-        columns = range(len(self.columns))
-        below = sum(any(self.has_labels(row, column) for column in columns) for row in range(len(self.rows)))
-        lines = 1 + max(title.count("\n") for title in self.titles)
-        return panels + 0.16 * lines + below * (ticks + 0.26) + 0.2
-
-    def has_labels(self, row: int, column: int) -> bool:
-        """Return whether a panel has labels below: the next one with cells has other values, or is none."""
-        filled = [place for place, parts in enumerate(self.parts) if len(parts[column])]
-        below = next((place for place in filled if place > row), None)
-        if row not in filled:
-            return False
-        return below is None or self.grids[below][column].xs != self.grids[row][column].xs
-
-    @property
-    def empty(self) -> int:
-        """Number of places without a cell, in panels that have some."""
-        pairs = zip(chain(*self.grids), chain(*self.parts), strict=True)
-        return sum(len(grid.empty(grid.find(part))) for grid, part in pairs if len(part))
 
     @cached_property
     def parts(self) -> list[list[pd.DataFrame]]:
@@ -62,32 +289,42 @@ class Layout:
         return [[having(self.cells, row | column) for column in self.columns] for row in self.rows]
 
     @property
-    def summary(self) -> str:
-        """Sentences on the number of trials, and on what is not there."""
-        trials, diverged = self.cells["trials"].to_numpy(), self.cells["diverged"].sum()
-        span = f"{trials.min()}" if trials.min() == trials.max() else f"{trials.min()} to {trials.max()}"
-        counts = f"{counted(trials.sum(), 'trial')} in {counted(len(trials), 'cell')}, {span} per cell"
+    def empty(self) -> int:
+        """Number of places without a cell, in panels that have some."""
+        pairs = zip(chain(*self.grids), chain(*self.parts), strict=True)
+        return sum(len(grid.empty(part)) for grid, part in pairs if len(part))
+
+    @property
+    def remarks(self) -> dict[str, Any]:
+        """Sentences on how the map is to be read, and whether each holds."""
         also = ", ".join(map(label, self.along))
-        parts = {
-            f"{counts}; {diverged or 'none'} diverged.": True,
+        return {
             self.spacing: self.spacing,
             " ".join(self.pooled): self.pooled,
             f"Dots: {counted(self.empty, 'place')} not run or not finished.": self.empty,
             f"Along the axes these settings change as well: {also}.": also,
             f"Not drawn: {counted(self.left_out, 'further row')} of panels.": self.left_out,
-            f"Not drawn: {counted(self.one_part, 'cell')} that train only one part.": self.one_part,
         }
-        return sentences(parts)
+
+    @property
+    def summary(self) -> str:
+        """Sentences on the number of trials, and on what is not there."""
+        trials, diverged = self.cells["trials"].to_numpy(), self.cells[DIVERGED].sum()
+        span = f"{trials.min()}" if trials.min() == trials.max() else f"{trials.min()} to {trials.max()}"
+        counts = f"{counted(trials.sum(), 'trial')} in {counted(len(trials), 'cell')}, {span} per cell"
+        return sentences({f"{counts}; {diverged or 'none'} diverged.": True} | self.remarks)
 
     @property
     def spacing(self) -> str:
         """A sentence on the points of a refined map; empty for others."""
-        fine = [grid for grid in chain(*self.grids) if isinstance(grid, Lattice)]
-        if not fine:
+        if not self.grids[0][0].refined:
             return ""
-        spaced = [part for part in chain(*self.parts) if len(part)]
-        least = {name: min(finest(part[name]) for part in spaced) for name in (fine[0].x, fine[0].y)}
-        texts = [f"{factor:.3g} in {label(name)}" for name, factor in least.items() if factor > 1]
+        logs = [np.log(part[[self.x, self.y]].to_numpy(float)) for part in chain(*self.parts) if len(part)]
+        least = {}
+        for place, name in enumerate((self.x, self.y)):
+            gaps = np.concatenate([np.diff(np.unique(points[:, place])) for points in logs])
+            least |= {name: np.exp(gaps.min())} if len(gaps) else {}
+        texts = [f"{factor:.3g} in {label(name)}" for name, factor in least.items()]
         return (
             "Refined: points are denser near boundaries, and each fills the region that is nearest to it; "
             f"the finest spacing is a factor of {' and '.join(texts)}."
@@ -96,9 +333,200 @@ class Layout:
     @property
     def alt(self) -> str:
         """What the panels are."""
-        grid = self.grids[0][0]
         panels = counted(len(self.rows) * len(self.columns), "panel")
-        return f"Map of {label(grid.x)} against {label(grid.y)}, {panels}"
+        return f"Map of {label(self.x)} against {label(self.y)}, {panels}"
+
+
+def arrange(
+    trials: pd.DataFrame,
+    settings: Sequence[str],
+    table: Table,
+    refined: Refinement | None = None,
+    x: str | None = None,
+    y: str | None = None,
+    panel: Sequence[str] = (),
+    most_rows: int = MOST_ROWS,
+) -> Layout:
+    """Return the panels of a map: what varies at a fixed place of both axes gets rows of panels.
+
+    `panel` names the settings that tell panels apart first; `table` makes the table of cells.
+    """
+    names = [name for name in settings if name != SEED]
+    check_arguments(trials, names, x, y, panel)
+    cells = distinct(trials, names)[1]
+    by = [name for name in panel if name not in (x, y)]
+    several = varying(cells, names)
+    x, y = choose_axes(cells, several, names, by, x, y)
+    across, down = split_panels(cells, by)
+    free = varying(cells, several, by)
+    tied = [name for name in several if name not in {*by, *free, x, y}]  # they vary with those of `by` only
+    beside = [*down, *varying(cells, varying(cells, free, [*by, x]), [*by, y])]
+    columns, rows = combinations(cells, across), combinations(cells, beside)
+    most = min(most_rows * len(combinations(cells, down)), 2 * most_rows)
+    left_out, rows = max(0, len(rows) - most), rows[:most]
+    is_drawn = np.any([has(trials, row) for row in rows], axis=0)
+    kept, by_cell = trials.loc[is_drawn], names
+    if refined and not refined.fits(kept, x, y):
+        refined = None
+    kept, pooled = (kept, []) if refined else pool_axes(kept, by, x, y)
+    if pooled:
+        by_cell = list(dict.fromkeys([*by, *beside, x, y]))
+    drawn, owner = table(kept, by_cell), np.full(len(trials), -1)
+    owner[is_drawn] = distinct(kept, by_cell)[0]
+    labels = row_labels(cells, rows, columns, tied, y)
+    grids = [[one_grid(drawn, row, column, by, (x, y), refined) for column in columns] for row in rows]
+    return Layout(
+        x,
+        y,
+        drawn,
+        owner,
+        columns,
+        rows,
+        grids=sized(grids, labels),
+        titles=[
+            "\n".join(filter(None, [", ".join(described(column, column)), *only_here(cells, column, tied)]))
+            for column in columns
+        ],
+        labels=labels,
+        left_out=left_out,
+        along=[name for name in free if name not in (x, y, *beside)],
+        pooled=pooled,
+    )
+
+
+def check_arguments(
+    trials: pd.DataFrame, names: Sequence[str], x: str | None, y: str | None, panel: Sequence[str]
+) -> None:
+    """Raise a UserError that says what cannot be drawn."""
+    if trials.empty:
+        raise UserError("there is no cell to draw; a map needs at least one finished trial")
+    for name in filter(None, (x, y, *panel)):
+        if name not in names:
+            raise UserError(f"the cells have no setting {name!r}; allowed: {', '.join(names)}")
+    if x and x == y:
+        raise UserError(f"x and y are both {x!r}; allowed: two different settings")
+
+
+def choose_axes(
+    cells: pd.DataFrame,
+    several: Sequence[str],
+    names: Sequence[str],
+    by: Sequence[str],
+    x: str | None,
+    y: str | None,
+) -> tuple[str, str]:
+    """Return the axes: learning rate and init scale where they vary, else what has the most values.
+
+    `several` are those of the settings that vary; where they do not suffice any other one will do.
+    """
+    chosen, usual = dict(x=x, y=y), dict(y=AXES[1], x=AXES[0])
+    free = varying(cells, several, by)
+    for axis, name in usual.items():
+        if name in free and name not in chosen.values():
+            chosen[axis] = chosen[axis] or name
+    for axis, name in usual.items():
+        taken = [other for other in chosen.values() if other]
+        found = varying(cells, several, [*by, *taken])
+        found.sort(key=lambda other: (other not in AXES, -cells[other].nunique()))
+        spare = [other for other in (name, *AXES, *names) if other in names and other not in taken]
+        chosen[axis] = chosen[axis] or [*found, *spare][0]
+    return str(chosen["x"]), str(chosen["y"])
+
+
+def split_panels(cells: pd.DataFrame, by: list[str]) -> tuple[list[str], list[str]]:
+    """Return the settings of the columns of panels, and those that go to rows: two columns have room."""
+    if not by or len(cells[by].drop_duplicates()) <= MOST_COLUMNS:
+        return by, []
+    sizes = {name: len(cells[name].unique()) for name in by}
+    several = [name for name in by if sizes[name] > 1]
+    across = [name for name in several if sizes[name] <= MOST_COLUMNS][:1]
+    return across, [name for name in several if name not in across]
+
+
+def pool_axes(trials: pd.DataFrame, columns: Sequence[str], x: str, y: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the trials with at most MOST_VALUES values along each axis; a sentence per axis that had more.
+
+    Each column of panels has its own values along x; those along y are shared.  Values that follow each
+    other become the middle one.
+    """
+    middles = {x: middle_values(trials, x, columns), y: middle_values(trials, y, ())}
+    pooled = {name: values for name, values in middles.items() if (values != trials[name]).any()}
+    words = [
+        f"The {trials[name].nunique():,} values of {label(name)} share up to {MOST_VALUES} places per panel: "
+        "a place holds neighbours, is named by the middle one, and its cell has all their trials."
+        for name in pooled
+    ]
+    return trials.assign(**pooled), words
+
+
+def middle_values(trials: pd.DataFrame, name: str, within: Sequence[str]) -> pd.Series:
+    """Return the middle of the neighbouring values that each trial's value of a setting is pooled with.
+
+    Neighbours are among trials of equal `within`; up to MOST_VALUES values are left as they are.
+    """
+    group = distinct(trials, within)[0]
+    pooled: Any = trials[name].copy()
+    for number in np.unique(group) if pooled.nunique() > MOST_VALUES else ():
+        own = group == number
+        values, place = np.unique(trials.loc[own, name].to_numpy(), return_inverse=True)
+        if len(values) > MOST_VALUES:
+            bins = np.arange(len(values)) * MOST_VALUES // len(values)
+            edges = np.searchsorted(bins, np.arange(MOST_VALUES + 1))
+            pooled[own] = values[(edges[:-1] + edges[1:] - 1) // 2][bins[place]]
+    return pooled
+
+
+def one_grid(
+    cells: pd.DataFrame,
+    row: Combination,
+    column: Combination,
+    by: list[str],
+    axes: tuple[str, str],
+    refined: Refinement | None,
+) -> Grid:
+    """Return the places of one panel: its own values along x, those of its row along y."""
+    own = {name: value for name, value in (row | column).items() if name in by}
+    values = [ordered(having(cells, own)[axes[0]]), ordered(having(cells, row)[axes[1]])]
+    if refined is None or not all(values):
+        return Grid(*axes, values[0], values[1])
+    logs = [
+        LogAxis.of(found, refined.listed[name], refined.levels)
+        for name, found in zip(axes, values, strict=True)
+    ]
+    deepest = max(axis.levels for axis in logs)
+    both = LogAxis(logs[0].coarse, deepest), LogAxis(logs[1].coarse, deepest)
+    return Grid(*axes, list(both[0].coarse), list(both[1].coarse), refined=both)
+
+
+def sized(grids: list[list[Grid]], labels: list[str]) -> list[list[Grid]]:
+    """Return the grids with places as large as a picture has room for, and ticks turned if they need it."""
+    every = [grid for row in grids for grid in row]
+    lines = 1 + max(text.count("\n") for text in labels)
+    texts = max((len(text) for grid in every for text in grid.texts[1]), default=0)
+    slot = (WIDTH - 0.35 - 0.15 * lines - 0.06 * texts) / len(grids[0]) - 0.1
+    wide, high = (max(grid.shape[axis] for grid in every) for axis in (0, 1))
+    tall = sum(max(grid.shape[1] for grid in row) for row in grids)
+    place = min(LARGEST_PLACE, slot / wide, TALLEST_PANEL / high, TALLEST_MAP / tall)
+    turn = 90 * any(replace(grid, place=place).is_crowded for grid in every)
+    return [[replace(grid, place=place, turn=turn) for grid in row] for row in grids]
+
+
+def row_labels(
+    cells: pd.DataFrame, rows: list[Combination], columns: list[Combination], tied: list[str], y: str
+) -> list[str]:
+    """Return the settings of each row of panels, those that differ with them, and the setting along y."""
+    named = {text for column in columns for text in only_here(cells, column, tied)}
+    labels = []
+    for row in rows:
+        own = only_here(cells, row, [name for name in tied if name not in row]) if row else []
+        labels.append("\n".join([*described(row, row), *(t for t in own if t not in named), label(y)]))
+    return labels
+
+
+def only_here(cells: pd.DataFrame, here: Combination, tied: Sequence[str]) -> list[str]:
+    """Return those settings, with their values, that have one value in a row or column of panels."""
+    own = having(cells, here)
+    return described(own.iloc[0], [name for name in tied if len(own[name].unique()) == 1])
 
 
 def combinations(cells: pd.DataFrame, names: list[str]) -> list[Combination]:
@@ -116,30 +544,19 @@ def rank(value: Any) -> Any:
     return str(OPTIMIZERS.index(value)) if value in OPTIMIZERS else value
 
 
-def having(cells: pd.DataFrame, settings: Combination) -> pd.DataFrame:
-    """Return the cells that have these settings."""
+def ordered(values: Any) -> list[Any]:
+    """Return the distinct values, ascending."""
+    return sorted(values.unique().tolist())
+
+
+def has(cells: pd.DataFrame, settings: Combination) -> Array:
+    """Return which cells have these settings."""
     mask = np.ones(len(cells), bool)
     for name, value in settings.items():
         mask &= (cells[name] == value).to_numpy()
-    return cells.loc[mask]
+    return mask
 
 
-def draw(figure: Figure | SubFigure, layout: Layout, panel: Callable[..., Axes]) -> list[Axes]:
-    """Draw each panel that has cells; labels at the left, and below where the next panel has other values."""
-    axes = figure.subplots(len(layout.rows), len(layout.columns), squeeze=False)
-    for column, title in enumerate(layout.titles):
-        for row, ax in enumerate(axes[:, column]):
-            panel(layout.parts[row][column], ax, grid=layout.grids[row][column])
-            if layout.parts[row][column].empty:
-                ax.clear()  # keeps its place and the label of its row
-                ax.set(xticks=[], yticks=[])
-                ax.spines[:].set_visible(False)
-            if row == 0:
-                ax.set_title(title)
-            if not layout.has_labels(row, column):
-                ax.set(xlabel="", xticklabels=[])
-            if column > 0:
-                ax.set(ylabel="", yticklabels=[])
-    for row, text in zip(axes, layout.labels, strict=True):
-        row[0].set_ylabel(text)
-    return list(axes.flat)
+def having(cells: pd.DataFrame, settings: Combination) -> pd.DataFrame:
+    """Return the cells that have these settings."""
+    return cells.loc[has(cells, settings)]

@@ -6,6 +6,7 @@ is one more entry.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from .loss_curves import loss_curves
 from .matrices import figure1, figure2
 from .onsets import LEVEL, onset_by_init_scale
 from .phase_maps import (
+    MAP_PAGE,
     log_lag_map,
     norm_phase_map,
     phase_map,
@@ -193,7 +195,9 @@ def has_few_cells(run: Run, scores: pd.DataFrame) -> bool:
 
 AXES = ("x", "y", "panel")
 LEAD = Entry("phase_map", is_map, phase_map, axes=AXES)
-EXPLORER = Entry("explorer", any_run, explorer, axes=("x", "y"))  # above the first map, not a file of its own
+EXPLORER = Entry(
+    "explorer", any_run, partial(explorer, page=MAP_PAGE), axes=("x", "y")
+)  # above the first map, not a file of its own
 FIGURES: dict[str, list[Entry]] = {  # by the section they are in
     "Trajectories": [
         Entry("figure4", any_run, figure4),

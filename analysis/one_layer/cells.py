@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from topicjax.stages import Array
-from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, Cuts
 
 from ..frames import distinct, settings_in
-from .scores import CLASSES, HAS_STAGE2, VIEWS, classify, is_topical, score_trials
+from ..maps.cells import majority
+from .scores import CLASSES, HAS_STAGE2, VIEWS, classify, is_topical
 
 MOST_SEEDS = 32  # of a cell: the weights of further ones are not read
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
@@ -34,7 +34,7 @@ def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.Dat
     }
     for end in VIEWS.values():
         classes = scores["class" + end].to_numpy()
-        columns["class" + end], columns["agreement" + end] = majority(cell, classes)
+        columns["class" + end], columns["agreement" + end] = majority(cell, classes, CLASSES)
         medians = scores[[name + end for name in SCORES]].groupby(cell).median()
         found = {str(name): values.to_numpy() for name, values in medians.items()}
         for share, name in ((0.25, "q25"), (0.75, "q75")):
@@ -45,15 +45,6 @@ def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.Dat
             for name, values in found.items()
         }
     return cells.assign(**columns)
-
-
-def cell_labels(run: Run) -> list[tuple[dict[str, Any], str, float]]:
-    """Return the settings, the class and the Theta (NaN: none) of each cell of a run, by the loss."""
-    cells = score_cells(score_trials(run))
-    settings: Any = cells[cell_settings(cells)]
-    return list(
-        zip(settings.to_dict("records"), cells["class"].tolist(), cells["theta"].tolist(), strict=True)
-    )
 
 
 def lowest_seeds(trials: Any) -> Any:
@@ -78,13 +69,6 @@ def count_cells(scores: pd.DataFrame) -> int:
     return len(np.unique(cell_numbers(scores)[1]))
 
 
-def majority(cell: Array, classes: Array, kinds: Sequence[str] = CLASSES) -> tuple[Array, Array]:
-    """Return the most frequent class of each cell, in a tie the first of `kinds`, and its share."""
-    place, size = pd.Index(kinds).get_indexer(pd.Index(classes)), len(kinds)
-    counts = np.bincount(size * cell + place, minlength=size * (cell.max(initial=-1) + 1)).reshape(-1, size)
-    return np.array(kinds)[counts.argmax(axis=1)], counts.max(axis=1) / counts.sum(axis=1)
-
-
 def sensitivity(
     scores: pd.DataFrame,
     cuts: Sequence[float] = (0.8, 0.9, 0.95),
@@ -98,6 +82,6 @@ def sensitivity(
         before = classify(scores, view, base)
         for cut in cuts:
             after = classify(scores, view, replace(base, two_stage=cut))
-            cells_change = majority(cell, before)[0] != majority(cell, after)[0]
+            cells_change = majority(cell, before, CLASSES)[0] != majority(cell, after, CLASSES)[0]
             rows.append((view, cut, (before != after).mean(), cells_change.mean()))
     return pd.DataFrame(rows, columns=["view", "cut", "trials_changed", "cells_changed"])

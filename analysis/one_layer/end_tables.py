@@ -7,8 +7,8 @@ import pandas as pd
 from topicjax.store.reader import Run
 
 from ..frames import MAIN_SETTINGS
+from ..maps.cells import majority
 from ..pictures import counted, label
-from .cells import majority
 from .endings import (
     CONVERGED,
     SETTLED,
@@ -18,6 +18,7 @@ from .endings import (
     pair_settings,
     quartiles,
 )
+from .scores import CLASSES
 from .tables import row_settings
 
 
@@ -36,7 +37,7 @@ def final_losses(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         last_tenth=ends["falls"].groupby(cell).median().to_numpy(),
         converged=is_converged(ends).groupby(cell).sum().astype(int).to_numpy(),
-        **{"class": majority(cell, classes)[0]},
+        **{"class": majority(cell, classes, CLASSES)[0]},
     )
 
 

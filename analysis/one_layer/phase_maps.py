@@ -1,8 +1,6 @@
-"""Maps over two settings: class, Theta and log lag of every cell, and where the views disagree.
+"""Maps over two settings: class, Theta and log lag of every cell, and where the views disagree."""
 
-`map_layouts` says which panels there are, `map_panels` draws one.
-"""
-
+import functools
 from collections.abc import Sequence
 from math import ceil
 from typing import Any
@@ -10,55 +8,119 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.legend_handler import HandlerTuple
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
+from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 
-from ..maps.arrangements import arrange
-from ..maps.grids import EMPTY, Look
-from ..maps.layouts import Layout, draw
-from ..pictures import (
-    CLASS_COLOURS,
-    CLASS_HATCHES,
-    WIDTH,
-    Picture,
-    counted,
-    label,
-    sentences,
-    style,
+from ..frames import MAIN_SETTINGS, settings_in
+from ..maps.drawing import (
+    ACROSS,
+    SQUARE,
+    cell_marks,
+    class_figure,
+    draw,
+    empty_legend,
+    height,
+    prepare,
+    value_figure,
 )
-from .map_panels import (
-    AGREE,
-    OTHERS,
-    cross_panel,
-    disagreement_panel,
-    hatch_ink,
-    heat_panel,
-    is_mixed,
-    is_not_topical,
-    phase_panel,
-)
-from .scores import VIEWS, class_counts
+from ..maps.layouts import Grid, Layout, Refinement, arrange
+from ..page.contract import Chart, Look, Page, View
+from ..pictures import CLASS_COLOURS, CLASS_HATCHES, WIDTH, Picture, counted, label, sentences, style
+from .cells import score_cells
+from .scores import CLASSES, VIEWS, class_counts, trains_both
 
-ACROSS = 2  # entries of a legend
+ATTENDS = (
+    *("two-stage", "two-stage, non-topical", "V leads", "simultaneous", "attention leads", "reversed"),
+    *("compensated", "attention-only"),
+)
 VIEW_WORDS = {
     "loss": "the loss split (progress of V and gain by attention against the limit lines)",
     "order": "the order parameters (value blocks and topical attention scores)",
     "norm": "the norms of W^V and of W^K and W^Q",
 }
-TRIANGLE = np.array([(-1, 1), (1, 1), (1, -1)])  # the corner's mark in the legend
+OTHERS = {"norm": "norms", "order": "order parameters"}
+LOWER, UPPER = SQUARE[[0, 1, 3]], SQUARE[[1, 2, 3]]
+AGREE = "0.92"
 HALVES = "lower left: class by the loss; upper right: class by the norms"
-LEGEND = "class: number of cells; marks"
 MEANINGS = {
     "theta": "Θ (1: V is done before attention begins, 0: attention is done before V begins)",
     "log_lag": "Log lag (logarithm of how many times later attention rises than V; 0: together)",
 }
+
+
+def is_not_topical(cells: pd.DataFrame, view: str) -> np.ndarray:
+    """Return True where attention moved, yet in most trials that did not diverge never to the topics."""
+    moved = cells["class" + VIEWS[view]].isin(ATTENDS)
+    return (moved & (2 * cells["topical"] < cells["trials"] - cells["diverged"])).to_numpy()
+
+
+LOOKS = {name: Look(colour, CLASS_HATCHES.get(name, "")) for name, colour in CLASS_COLOURS.items()}
+MAP_VIEWS = {
+    name: View(
+        name,
+        suffix,
+        VIEW_WORDS[name],
+        score="theta",
+        hollow=functools.partial(is_not_topical, view=name),
+        hollow_words="attention not topical",
+    )
+    for name, suffix in VIEWS.items()
+}
+MAP_PAGE = Page(  # what maps, the explorer and refinement take from the slice's page
+    classes=LOOKS,
+    views=tuple(MAP_VIEWS.values()),
+    charts=(
+        Chart(
+            "Loss",
+            {"eval_loss": "held-out loss", "eval_loss_uniform": "same, attention forced uniform"},
+            references=True,
+        ),
+        Chart(
+            "Order parameters",
+            {
+                "v_block": "V: same - other topic",
+                "a_topic": "attention: same - other topic",
+                "v_diag": "V: own word - same topic",
+                "a_self": "attention: own word - same topic",
+            },
+            scale="log",
+        ),
+        Chart("Norms", {"norm_v": "‖W^V‖", "norm_k": "‖W^K‖", "norm_q": "‖W^Q‖", "norm_e": "‖W^E‖"}),
+    ),
+    panels=MAIN_SETTINGS,
+    cells=score_cells,
+    refine_by=lambda cells: zip(cells["class"], cells["theta"], strict=True),
+)
+
+
+def of_both_parts(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells or trials that train both V and attention; all if there are none."""
+    if not {"value", "embedding", "attention"} <= {*cells}:
+        return cells
+    found = cells.loc[trains_both(cells)]
+    return found if len(found) else cells
+
+
+def map_layout(
+    run: Run, scores: pd.DataFrame, view: str, x: str | None, y: str | None, panel: Sequence[str]
+) -> tuple[Layout, str]:
+    """Return the layout of a map of the trials that train both parts, and a sentence on what it shows."""
+    if view not in VIEWS:
+        raise UserError(f"unknown view {view!r}; allowed: {', '.join(VIEWS)}")
+    settings, trials = settings_in(scores), of_both_parts(scores)
+    main = [name for name in panel or MAIN_SETTINGS if panel or name in settings]
+    layout = arrange(trials, settings, score_cells, Refinement.of(run.manifest), x, y, main)
+    names = [name for name in settings if name != "seed"]
+    frozen = len(scores.drop_duplicates(names)) - len(trials.drop_duplicates(names))
+    words = f"Not drawn: {counted(frozen, 'cell')} that train only one part."
+    return layout, sentences({layout.summary: True, words: frozen})
 
 
 def phase_map(
@@ -70,28 +132,24 @@ def phase_map(
     panel: Sequence[str] = (),
 ) -> Picture:
     """Return the map of classes with Theta as shade; the caption says how many panels are not drawn."""
-    layout, end = arrange(run, scores, view, x, y, panel), VIEWS.get(view, "")
-    handles = phase_legend(layout.cells, view, layout.empty)
-    with style():
-        figure = Figure((WIDTH, layout.height + 0.35 + 0.165 * ceil(len(handles) / ACROSS)))
-        draw(figure, layout, lambda part, ax, grid: phase_panel(part, ax, view, grid))
-        legend_below(figure, handles)
-    counts = layout.cells["class" + end].value_counts()
-    hollow, mixed = is_not_topical(layout.cells, view).sum(), is_mixed(layout.cells, view)[0].sum()
+    layout, summary = map_layout(run, scores, view, x, y, panel)
+    figure = class_figure(layout, MAP_VIEWS[view], LOOKS)
+    counts = layout.cells["class" + VIEWS[view]].value_counts()
+    mixed, _, hollow = cell_marks(layout.cells, MAP_VIEWS[view]).sum(axis=0)
     parts = {
         f"Class of each cell by {VIEW_WORDS[view]}: the most frequent one among its trials, which differ "
         "in the seed. Numbers and shades: Θ, the median over the trials (1: V is done before attention "
         "begins).": True,
-        layout.summary: True,
+        summary: True,
         f"Corner: trials disagree in {counted(mixed, 'cell')}.": mixed,
         f"Hollow: in {counted(hollow, 'cell')} attention moved but in most trials not to the topics.": hollow,
         f"Unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line.": (
             "unfinished" in counts
         ),
     }
-    caption = sentences(parts)
     found = ", ".join(f"{counts[name]} {name}" for name in CLASS_COLOURS if name in counts)
-    return Picture(figure, f"Classes in the {view} view", caption, f"{layout.alt}. Cells by class: {found}.")
+    alt = f"{layout.alt}. Cells by class: {found}."
+    return Picture(figure, f"Classes in the {view} view", sentences(parts), alt)
 
 
 def norm_phase_map(
@@ -114,7 +172,7 @@ def theta_map(
     panel: Sequence[str] = (),
 ) -> Picture:
     """Return the map of Theta: 1 where V is done before attention begins."""
-    return heat_map(arrange(run, scores, view, x, y, panel), "theta", view)
+    return heat_map(*map_layout(run, scores, view, x, y, panel), "theta", view)
 
 
 def log_lag_map(
@@ -126,10 +184,10 @@ def log_lag_map(
     panel: Sequence[str] = (),
 ) -> Picture:
     """Return the map of log lag: positive where V is ahead of attention."""
-    return heat_map(arrange(run, scores, view, x, y, panel), "log_lag", view)
+    return heat_map(*map_layout(run, scores, view, x, y, panel), "log_lag", view)
 
 
-def heat_map(layout: Layout, name: str, view: str) -> Picture:
+def heat_map(layout: Layout, summary: str, name: str, view: str) -> Picture:
     """Return a map of theta or log_lag with its colour bar."""
     values = layout.cells[name + VIEWS[view]].to_numpy(float)
     finite = values[np.isfinite(values)]
@@ -137,20 +195,13 @@ def heat_map(layout: Layout, name: str, view: str) -> Picture:
     largest = max(np.abs(finite).max(initial=0), 1e-3)
     limits = (0.0, 1.0) if name == "theta" else (-largest, largest)
     scale = ScalarMappable(Normalize(*limits), colormaps["cividis" if name == "theta" else "PuOr"])
-    with style():
-        handles = heat_legend(layout, hatched)
-        figure = Figure((WIDTH, layout.height + 0.65 + 0.2 * bool(handles)))
-        axes = draw(
-            figure, layout, lambda part, ax, grid: heat_panel(part, ax, name + VIEWS[view], scale, grid)
-        )
-        figure.colorbar(scale, ax=axes, label=label(name), location="bottom", aspect=30, pad=0.02, shrink=0.8)
-        if handles:
-            figure.legend(handles=handles, loc="outside lower center", ncols=ACROSS)
+    form = ".2f" if name == "theta" else ".1f"
+    figure = value_figure(layout, name + VIEWS[view], scale, label(name), form)
     span = f"{finite.min():.2f} to {finite.max():.2f}" if len(finite) else "none"
     parts = {
         f"{MEANINGS[name]}, median over the trials of a cell that have it, by {VIEW_WORDS[view]}; values: "
         f"{span}.": True,
-        layout.summary: True,
+        summary: True,
         f"Hatched: {counted(hatched, 'cell')} without a value, where stage 2 did not happen, a part is "
         "frozen, or there is no limit line.": hatched,
     }
@@ -167,13 +218,13 @@ def view_disagreement(
     panel: Sequence[str] = (),
 ) -> Picture:
     """Return the classes of the loss view against the other two, and the cells where the norms disagree."""
-    layout = arrange(run, scores, "loss", x, y, panel)
+    layout, summary = map_layout(run, scores, "loss", x, y, panel)
     cells, same = layout.cells, {view: scores["class"] == scores["class" + VIEWS[view]] for view in VIEWS}
     differs = cells["class"] != cells["class_norm"]
     seen = {*cells["class"][differs], *cells["class_norm"][differs]}
     handles = [Patch(fc=CLASS_COLOURS[name], ec="0.6", label=name) for name in CLASS_COLOURS if name in seen]
     above = 2 * (1.45 + 0.2 * class_counts(scores).any(axis=1).sum())
-    below = layout.height + 0.35 + 0.165 * ceil((len(handles) + 2) / ACROSS)
+    below = height(layout) + 0.35 + 0.165 * ceil((len(handles) + 2) / ACROSS)
     with style():
         figure = Figure((WIDTH, above + below))
         parts: Any = figure.subfigures(2, 1, height_ratios=[above, below])
@@ -181,7 +232,7 @@ def view_disagreement(
         for ax, view in zip(tables.subplots(2, 1), ("norm", "order"), strict=True):
             cross_panel(scores, ax, view)
         draw(maps, layout, disagreement_panel)
-        handles += [Patch(fc=AGREE, label="loss and norms agree"), *heat_legend(layout, 0)]
+        handles += [Patch(fc=AGREE, label="loss and norms agree"), *empty_legend(layout, 0)]
         maps.legend(handles=handles, loc="outside lower center", ncols=ACROSS, title=HALVES)
     agree = " and ".join(f"{same[view].sum()} by the {words}" for view, words in OTHERS.items())
     caption = (
@@ -189,7 +240,7 @@ def view_disagreement(
         f"{counted(len(scores), 'trial')}, the same class have {agree} (framed). Whether a trial diverged, "
         "learned and finished is read from the loss in every view. Below: in "
         f"{differs.sum()} of {counted(len(cells), 'cell')} the most frequent class differs between loss "
-        f"(lower left) and norms (upper right). {layout.summary}"
+        f"(lower left) and norms (upper right). {summary}"
     )
     alt = (
         f"Of {counted(len(scores), 'trial')}, the same class as in the loss view have {agree}. {layout.alt}."
@@ -197,40 +248,34 @@ def view_disagreement(
     return Picture(figure, "Where the views disagree", caption, alt)
 
 
-def heat_legend(layout: Layout, hatched: int) -> list[Any]:
-    """Return a handle for cells without a value and one for places without a cell, as far as they occur."""
-    marks = [Patch(fc="white", hatch="////", ec="0.7", lw=0.4, label="no value")] if hatched else []
-    dot = Line2D([], [], ms=2.5, **EMPTY, label="not run or not finished")
-    return [*marks, *([dot] if layout.empty else [])]
+def disagreement_panel(cells: pd.DataFrame, ax: Axes, grid: Grid) -> Axes:
+    """Draw the class by loss (lower left) and by norms (upper right) where they differ."""
+    blocks, differs = prepare(grid, cells, ax), (cells["class"] != cells["class_norm"]).to_numpy()
+    blocks.fill(ax, ~differs, AGREE)
+    if blocks.is_seamless and differs.any():  # under the halves: the region outside its square
+        blocks.fill(ax, differs, [to_rgb(CLASS_COLOURS[kind]) for kind in cells["class"][differs]])
+    for name, half in (("class", LOWER), ("class_norm", UPPER)):
+        colours = [CLASS_COLOURS[kind] for kind in cells[name][differs]]
+        blocks.inset(ax, differs, half, colours, edgecolors="0.8", lw=0.4)
+    return ax
 
 
-def legend_below(figure: Figure, handles: dict[str, Any]) -> None:
-    """Explain classes and marks below the panels."""
-    together = {tuple: HandlerTuple(ndivide=None, pad=0)}
-    names, marks = list(handles), list(handles.values())
-    figure.legend(marks, names, loc="outside lower center", ncols=ACROSS, handler_map=together, title=LEGEND)
-
-
-def phase_legend(cells: pd.DataFrame, view: str, empty: int) -> dict[str, Any]:
-    """Return a handle per class that occurs, with its number of cells, and per mark that occurs.
-
-    `empty` is the number of places without a cell.
-    """
-    counts, (mixed, failed) = cells["class" + VIEWS[view]].value_counts(), is_mixed(cells, view)
-    handles: dict[str, Any] = {}
-    for name in CLASS_COLOURS:
-        patch = Patch(fc=CLASS_COLOURS[name], hatch=CLASS_HATCHES.get(name), ec=hatch_ink(name), lw=0.4)
-        handles |= {f"{name}: {counts[name]}": patch} if name in counts else {}
-    tint = [Patch(fc=1 - w * (1 - np.array(to_rgb(CLASS_COLOURS["two-stage"])))) for w in (0.5, 0.75, 1)]
-    corner: Look = dict(ls="", color="black", mew=0, ms=5)
-    marks = {
-        "shade: Θ 0, 0.5, 1": (tuple(tint), True),
-        "attention not topical": (Patch(fc="white", ec="0.3", lw=2.5), is_not_topical(cells, view).any()),
-        "trials disagree": (Line2D([], [], marker=TRIANGLE.tolist(), **corner), mixed.any()),
-        "some trials diverged": (
-            Line2D([], [], marker=(TRIANGLE * (1, -1)).tolist(), **corner),
-            failed.any(),
-        ),
-        "not run or not finished": (Line2D([], [], ms=2.5, **EMPTY), empty),
-    }
-    return handles | {name: handle for name, (handle, occurs) in marks.items() if occurs}
+def cross_panel(scores: pd.DataFrame, ax: Axes, view: str) -> Axes:
+    """Draw how many trials have each class in the loss view (rows) and in another view (columns)."""
+    other = scores["class" + VIEWS[view]]
+    found = [set(kinds.unique()) for kinds in (scores["class"], other)]
+    used = [[name for name in CLASSES if name in kinds] for kinds in found]
+    counts = pd.crosstab(scores["class"], other).reindex(index=used[0], columns=used[1]).to_numpy()
+    ax.imshow(np.log1p(counts), cmap="Greys", vmin=0, vmax=1.6 * np.log1p(counts.max()), aspect="auto")
+    for row, column in zip(*np.nonzero(counts), strict=True):
+        ax.text(column, row, str(counts[row, column]), ha="center", va="center_baseline", fontsize=7)
+    for name in (name for name in used[0] if name in used[1]):
+        corner = used[1].index(name) - 0.5, used[0].index(name) - 0.5
+        ax.add_patch(Rectangle(corner, 1, 1, fc="none", ec="#D55E00", lw=1.2, clip_on=False))
+    share = (scores["class"] == other).mean()
+    ax.set(xlabel=f"class by the {OTHERS[view]}", ylabel="class by the loss")
+    ax.set_title(f"{share:.0%} of the trials agree")
+    ax.set_xticks(range(len(used[1])), used[1], rotation=40, ha="right", rotation_mode="anchor")
+    ax.set_yticks(range(len(used[0])), used[0])
+    ax.tick_params(length=0)
+    return ax

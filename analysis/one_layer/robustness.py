@@ -9,8 +9,8 @@ from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
 from ..frames import varying
-from ..maps.arrangements import of_both_parts
-from ..maps.grids import AXES, Grid, ordered
+from ..maps.drawing import ACROSS, cell_marks, class_legend, class_panel, legend_below
+from ..maps.layouts import AXES, Grid, ordered
 from ..pictures import (
     WIDTH,
     Picture,
@@ -22,13 +22,13 @@ from ..pictures import (
     written,
 )
 from .cells import score_cells
-from .map_panels import is_mixed, is_not_topical, phase_panel
-from .phase_maps import ACROSS, legend_below, phase_legend
+from .phase_maps import LOOKS, MAP_VIEWS, of_both_parts
 from .single_axes import Axis, single_axes
 
-CELL = 0.42  # inches
+PLACE_SIZE = 0.42  # inches
 PLACE = "place"  # column of the cells of a panel: the text of the value along x
 TWO_STAGE = "two-stage"
+VIEW = MAP_VIEWS["loss"]
 
 
 def axes_of(cells: pd.DataFrame) -> tuple[str, list[Axis]]:
@@ -45,15 +45,15 @@ def robustness(run: Run, scores: pd.DataFrame) -> Picture:
         raise UserError("no setting is varied alone; allowed: sweeps around one point")
     cells = pd.concat([axis.cells for axis in axes]).drop_duplicates([*axes[0].cells])
     panels = [panel_grid(axis, y) for axis in axes]
-    empty = sum(len(grid.empty(grid.find(part))) for part, grid in panels)
-    handles = phase_legend(cells, "loss", empty)
+    empty = sum(len(grid.empty(part)) for part, grid in panels)
+    handles = class_legend(cells, VIEW, LOOKS, empty)
     rows = [panels[place : place + ACROSS] for place in range(0, len(panels), ACROSS)]
-    heights = [max(grid.shape[1] for _, grid in row) * CELL + 0.62 for row in rows]
+    heights = [max(grid.shape[1] for _, grid in row) * PLACE_SIZE + 0.62 for row in rows]
     with style():
         figure = Figure((WIDTH, sum(heights) + 0.35 + 0.165 * ceil(len(handles) / ACROSS)))
         slots = figure.subplots(len(rows), ACROSS, squeeze=False).ravel()
         for ax, axis, (part, grid) in zip(slots, axes, panels, strict=False):
-            phase_panel(part, ax, "loss", grid)
+            class_panel(part, ax, grid, VIEW, LOOKS)
             ax.set(title=", ".join(map(label, axis.settings)), xlabel="")
             ax.get_xticklabels()[axis.values.index(axis.usual)].set_fontweight("bold")
         for ax in slots[len(axes) :]:
@@ -72,7 +72,7 @@ def panel_grid(axis: Axis, y: str) -> tuple[pd.DataFrame, Grid]:
     """Return the cells of a panel and the places they have."""
     names = value_texts(axis)
     part = axis.cells.assign(**{PLACE: [names[place] for place in axis.place]})
-    return part, Grid(PLACE, y, names, ordered(part[y]), cell=CELL)
+    return part, Grid(PLACE, y, names, ordered(part[y]), place=PLACE_SIZE)
 
 
 def value_texts(axis: Axis) -> list[str]:
@@ -106,8 +106,8 @@ def survival(axes: list[Axis], y: str) -> list[str]:
 
 def caption(cells: pd.DataFrame, axes: list[Axis], y: str, empty: int) -> str:
     """Return what is drawn, where the class survives, and how firm that is."""
-    trials, mixed = cells["trials"].to_numpy(), is_mixed(cells, "loss")[0].sum()
-    hollow, span = is_not_topical(cells, "loss").sum(), sorted({trials.min(), trials.max()})
+    trials, (mixed, _, hollow) = cells["trials"].to_numpy(), cell_marks(cells, VIEW).sum(axis=0)
+    span = sorted({trials.min(), trials.max()})
     parts = {
         f"Each panel varies one setting, or those that change together, along x, {label(y)} along y; all "
         "others have their usual values, which are bold. Colour: the most frequent class over seeds by the "

@@ -45,6 +45,7 @@ from ..frames import (
     settings_in,
     varying,
 )
+from ..maps.cells import majority
 from ..pictures import (
     PART_COLOURS,
     SMALL,
@@ -55,9 +56,9 @@ from ..pictures import (
     sentences,
     style,
 )
-from .cells import cell_settings, majority
+from .cells import cell_settings
 from .example_trials import example_trials, ranked_trials
-from .scores import VIEWS, TrialStages, classes_of, scores_of, stages_of, theorem2_block
+from .scores import CLASSES, VIEWS, TrialStages, classes_of, scores_of, stages_of, theorem2_block
 
 VALUE, ATTENTION, MASK = PART_COLOURS["norm_v"], PART_COLOURS["norm_k"], "#CC79A7"
 NORMS = {"norm_v": "-", "norm_k": "-", "norm_q": (0, (3, 2)), "norm_e": "-"}  # K and Q often coincide
@@ -316,7 +317,7 @@ class Cells:
             raise UserError(f"unknown setting {unknown[0]!r} for cells; allowed: {', '.join(allowed)}")
         cell = cell_of_rows(run.trials, names)
         chosen = telling_cells(run, scores, cell)
-        kinds = majority(cell, np.array(classes_of(scores, run.trials["trial_id"].tolist())))[0]
+        kinds = majority(cell, np.array(classes_of(scores, run.trials["trial_id"].tolist())), CLASSES)[0]
         shown = [run.trials.loc[cell == number] for number in chosen]
         return cls(run, names, shown, [kinds[number] for number in chosen], int(cell.max()) + 1)
 

@@ -68,6 +68,9 @@ class View:
     name: str
     suffix: str = ""
     words: str = ""
+    score: str = ""  # a column from 0 to 1: its median is written into cells of a map and shades their colour
+    hollow: Callable[[pd.DataFrame], Any] | None = None  # of the table of cells: which have a white middle
+    hollow_words: str = ""  # what a white middle means
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,9 @@ class Page:
     views: Sequence[View] = (View("class"),)
     charts: Sequence[Chart] = ()  # none: the loss columns with their references, then every other column
     inspect: Callable[..., Any] | None = None  # (run, trial_id, step) -> Pictures of one trained model
-    refine_by: Callable[[Scores], Iterable[tuple[str, float]]] | None = None
+    panels: Sequence[str] = ()  # settings that tell panels of a map apart first
+    cells: Callable[[Scores, Sequence[str]], pd.DataFrame] | None = None  # columns of cells: see maps.cells
+    refine_by: Callable[[pd.DataFrame], Iterable[tuple[str, float]]] | None = None  # of cells: class, score
     replaces: Sequence[str] = ()  # figures of every page that this one has better ones for
     live: Sequence[str] = ()  # sections that a page has while its sweep runs
     file: str = "scores.parquet"

@@ -1,219 +1,523 @@
-"""The map to explore, inside the page: settings and scores of all trials, trajectories as far as they fit.
+"""The map to explore, inside the page: cells, rectangles and colours as `maps` has them, and trajectories.
 
-The files in web/ draw it.  A column of settings is coded as places in the list of its values, numbers as
-`packing` says.
+Everything is computed here and written as JSON; the modules in web/ draw it and listen to the reader.  A
+column of settings is coded as places in the list of its values; numbers are bytes in base 64.
 """
 
+import base64
 import html
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import LogNorm, to_hex, to_rgb
+from pandas.api.types import is_numeric_dtype
 
-from topicjax.stages import Records
 from topicjax.store.reader import Run
 
-from ..frames import LINES, MAIN_SETTINGS, aligned, column, settings_in, varying
-from ..maps.arrangements import choose_axes
-from ..maps.layouts import rank
-from ..one_layer.cells import cell_numbers, score_cells
-from ..one_layer.map_panels import ATTENDS
-from ..one_layer.scores import CLASSES, HAS_STAGE2, VIEWS, is_topical
-from ..pictures import CLASS_COLOURS, CLASS_HATCHES, counted, distinct_texts, label, written
-from .packing import code_series, in_text, kept_records
-
-HERE = Path(__file__).parent
-SCRIPTS = "data cells layouts panels controls moves charts trials page".split()  # one function, in this order
-MOST_RECORDS, FEWEST_RECORDS = 48, 16  # of a trial on the page
-ALL_RECORDS = 60_000  # of all trials together: about 1.6 MB
-MANY_VALUES = 2000  # of a setting: more numbers are packed, to seven digits
-CURVES = (
-    *("eval_loss", "eval_loss_uniform", "norm_v", "norm_k", "norm_q", "norm_e"),
-    *("v_block", "v_diag", "a_topic", "a_self"),
+from ..frames import column, distinct, varying
+from ..maps.cells import (
+    FINAL,
+    NOTES,
+    REFERENCES,
+    SEED,
+    STATUS,
+    cell_table,
+    class_column,
+    class_views,
+    first_panels,
+    score_columns,
+    scored_trials,
 )
-SCORES = ("theta", "log_lag", "onset_v", "onset_attention")
-NOTES = ("status", "diverged_step", "stopped_step", "stop_reason")  # columns of the trials, where they are
+from ..maps.drawing import brightness, cell_colours, cell_marks, colour_scale, hatch_ink
+from ..maps.layouts import AXES, MOST_VALUES, Layout, Refinement, arrange, rank
+from ..pictures import counted, distinct_texts, label, sentences, written
+from .contract import Chart, Look, Page, Scores, View
+
+Array = np.ndarray
+WEB = Path(__file__).parent / "web"
+MOST_MAPS, MOST_ROWS = 12, 12  # pairs of axes; rows of panels (twice as many if panels are chosen)
+ALL_RECTANGLES = 60_000  # of all maps together: about 1 MB
+ALL_VALUES = 120_000  # scores and final values of all trials and cells together: about 0.6 MB
+MOST_RECORDS, FEWEST_RECORDS = 48, 16  # of a trial on the page
+ALL_NUMBERS = 600_000  # of all trajectories together: about 1.6 MB
+MOST_CURVES, MOST_MARKS = 24, 6
+SEVERAL = -1  # the place of a setting that takes several values in a cell
+LEVELS = 32766  # from code 1 to code 32767
+NEGATIVE = 0x8000  # added to the code of a negative number; alone it stands for what is not finite
+SHARE_OF_MARKS = 12  # one in this many records lies at each mark
+CELL = "cell of the page"
+LINE_COLOURS = ("#0072B2", "#D55E00", "#B87700", "#007D5B", "#8A4F7D", "#56606A")
+DASHES = ("", "5 3", "2 3", "8 3 2 3")
 HATCHES = {  # a character of a hatch as lines in a square of 8 by 8
     "/": "M-2 2L2 -2M0 8L8 0M6 10L10 6",
     "\\": "M-2 6L2 10M0 0L8 8M6 -2L10 2",
     ".": "M2 2h1v1h-1zM6 6h1v1h-1z",
     "+": "M4 0V8M0 4H8",
     "x": "M0 0L8 8M0 8L8 0",
+    "-": "M0 4H8",
 }
 
 
-def explorer(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> str:
-    """Return the map to explore: a place for it, its patterns, its data and what draws it."""
-    if len(scores) < len(run.trials):
-        run = run.select(scores["trial_id"].tolist())
-    data = page_data(aligned(run), scores, x, y)
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str | None = None) -> str:
+    """Return the map to explore as HTML: a place for it, its patterns, its data and what draws it.
+
+    `x` and `y` are the axes that are shown first.
+    """
+    text = json.dumps(page_data(run, scores, page, x, y), separators=(",", ":"), allow_nan=False)
     safe = text.replace("<", "\\u003c").replace("&", "\\u0026")
     note = "The map to explore needs JavaScript; the figures below show the same run without it."
-    style = (HERE / "web" / "explorer.css").read_text(encoding="utf-8")
-    script = "\n".join((HERE / "web" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     return (
-        f"<style>{style}</style>\n"
-        f'<section id="explorer" aria-label="Map to explore">{patterns()}<noscript><p>{html.escape(note)}</p>'
-        f'</noscript></section>\n<script type="application/json" id="explorer-data">{safe}</script>\n'
-        f'<script>(() => {{\n"use strict";\n{script}}})();</script>\n'
+        f"<style>{(WEB / 'explorer.css').read_text(encoding='utf-8')}</style>\n"
+        f'<section id="explorer" aria-label="Map to explore"><noscript><p>{html.escape(note)}</p></noscript>'
+        f'</section>\n<script type="application/json" id="explorer-data">{safe}</script>\n'
+        f'<script type="module">\n{bundle("page.js")}</script>\n'
     )
 
 
-def patterns() -> str:
-    """Return the hatches of classes as patterns of SVG, named by the place of the class in CLASSES."""
-    inside = ""
-    for name, hatch in CLASS_HATCHES.items():
-        ink = "#8c8c8c" if name == "diverged" else "#5f5f5f"
-        inside += (
-            f'<pattern id="hatch-{CLASSES.index(name)}" width="8" height="8" patternUnits="userSpaceOnUse">'
-            f'<rect width="8" height="8" fill="{CLASS_COLOURS[name]}"/>'
-            f'<path d="{HATCHES[hatch[0]]}" stroke="{ink}" fill="none"/></pattern>'
-        )
-    return f'<svg width="0" height="0" aria-hidden="true"><defs>{inside}</defs></svg>'
+def bundle(entry: str) -> str:
+    """Return an ES module and all that it imports as one: a page opened as a file cannot load others."""
+    found: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        text = (WEB / name).read_text(encoding="utf-8")
+        found[name] = ""  # known, before those that import each other are followed
+        for other in re.findall(r'^import [^;]*? from "\./(.*?)";\n', text, re.M):
+            if other not in found:
+                add(other)
+        del found[name]
+        found[name] = re.sub(r"^export ", "", re.sub(r"^import [^;]*;\n", "", text, flags=re.M), flags=re.M)
+
+    add(entry)
+    return "\n".join(found.values())
 
 
-def page_data(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> dict[str, Any]:
-    """Return what the page knows of a run, as JSON takes it; x and y are the axes at first."""
-    names = varying(scores, settings_in(scores))
-    across, up = map_axes(scores, names, x, y)
-    records, sentence = packed_records(run, scores)
-    notes = run.trials[[name for name in NOTES if name in run.trials]].dropna(axis=1, how="all")
+def page_data(
+    run: Run, scores: Scores, page: Page, x: str | None = None, y: str | None = None
+) -> dict[str, Any]:
+    """Return what the page knows of a run, as JSON takes it."""
+    trials, settings = scored_trials(run, scores, page)
+    views, looks = class_views(trials, page)
+    layouts = map_layouts(run, trials, settings, page, x, y)
+    members, numbers = all_cells(layouts)
+    owner = np.repeat(np.arange(len(members)), [len(own) for own in members])
+    stacked = trials.iloc[np.concatenate(members)].assign(**{CELL: owner})
+    cells = cell_table(page, settings)(stacked, [CELL])
+    names = kept_columns(trials, settings, views, len(trials) + len(cells))
+    finals = [name for name in names if name.startswith(FINAL)]
+    first = f"view:{views[0].name}"
+    charts = drawn_charts(run, page)
+    records, sentence = packed_records(run, trials, settings, charts)
     return {
         "name": run.name,
-        "ids": scores["trial_id"].tolist(),
-        "settings": [{"name": name, "label": label(name)} | coded_values(scores[name]) for name in names],
-        "main": [name for name in MAIN_SETTINGS if name in names],
-        "x": across,
-        "y": up,
-        "classes": [class_look(name) for name in CLASSES],
-        "legend": [CLASSES.index(name) for name in CLASS_COLOURS],
-        "views": {view: view_scores(scores, end) for view, end in VIEWS.items()},
-        "topical": in_text(is_topical(scores), "u1"),
-        "suffix": coded_values(scores["suffix"]),
-        "notes": {name: coded_values(values) for name, values in notes.items()},
+        "ids": trials["trial_id"].tolist(),
+        "settings": coded_settings(trials, settings, layouts, members, numbers),
+        "classes": [class_look(name, look) for name, look in looks.items()],
+        "views": [packed_view(view, views, trials, cells, looks, names) for view in views],
+        "columns": [packed_column(name, trials, cells, views) for name in names],
+        "notes": {name: coded_values(trials[name]) for name in note_columns(trials, settings, page)},
+        "cells": {
+            "counts": in_text(np.bincount(owner), "<u4"),
+            "trials": in_text(np.concatenate(members), "<u4"),
+        },
+        "maps": [packed_map(layout, number) for layout, number in zip(layouts, numbers, strict=True)],
+        "colour": f"column:{finals[0]}" if views[0].name == STATUS and finals else first,
+        "open": int(telling_cell(cells.iloc[np.unique(numbers[0])], views[0], looks)),
+        "scales": {
+            name: in_text(colormaps[name](range(256))[:, :3] * 255, "u1") for name in ("cividis", "PuOr")
+        },
+        "charts": charts,
         "records": records,
         "sentence": sentence,
     }
 
 
-def map_axes(scores: pd.DataFrame, names: Sequence[str], x: str | None, y: str | None) -> tuple[str, str]:
-    """Return the settings along both axes, the given ones or the usual; empty where nothing else varies."""
-    cells = score_cells(scores)
-    by = [name for name in MAIN_SETTINGS if name in cells and name not in (x, y)]
-    across, up, *_ = [*(name for name in choose_axes(cells, by, x, y) if name in names), "", ""]
-    return across, up
+def map_layouts(
+    run: Run, trials: pd.DataFrame, settings: Sequence[str], page: Page, x: str | None, y: str | None
+) -> list[Layout]:
+    """Return the layout of the usual pair of axes, then of other pairs of settings that vary.
+
+    Of many pairs those with most values come first; one that would leave panels out is no use.
+    """
+    several = varying(trials, [name for name in settings if name != SEED])
+    panels = [name for name in first_panels(trials, settings, page) if name not in (x, y)]
+    if len(several) > 1:  # the others tell no cells apart
+        settings = [name for name in settings if name in {*several, *panels, x, y}]
+
+    def layout(x: str | None, y: str | None) -> Layout:
+        cells = lambda frame, by: distinct(frame, by)[1]  # noqa: E731
+        return arrange(trials, settings, cells, Refinement.of(run.manifest), x, y, panels, MOST_ROWS)
+
+    first = layout(x, y)
+    several.sort(key=lambda name: AXES.index(name) if name in AXES else len(AXES))
+    sizes = {name: min(MOST_VALUES, trials[name].nunique()) for name in several}
+    pairs = [pair for pair in combinations(several, 2) if {*pair} != {first.x, first.y}]
+    if len(pairs) >= MOST_MAPS:
+        pairs.sort(key=lambda pair: -sizes[pair[0]] * sizes[pair[1]])
+    found, rectangles = [first], 0
+    for pair in pairs[: MOST_MAPS - 1]:
+        other = layout(*pair)
+        rectangles += len(other.cells)
+        if not other.left_out and rectangles <= ALL_RECTANGLES:
+            found.append(other)
+    return found
 
 
-def class_look(name: str) -> dict[str, Any]:
-    """Return how a class is drawn, and whether Theta and topical attention mean something in it."""
-    hatched = name in CLASS_HATCHES
-    return dict(
-        name=name,
-        colour=CLASS_COLOURS[name],
-        hatched=hatched,
-        staged=name in HAS_STAGE2,
-        attends=name in ATTENDS,
-    )
+def all_cells(layouts: Sequence[Layout]) -> tuple[list[Array], list[Array]]:
+    """Return the trials of each cell of any map, and per map the number of each of its cells.
+
+    Maps whose axes are not pooled share their cells.
+    """
+    known: dict[tuple[int, bytes], int] = {}
+    members, numbers = [], []
+    for place, layout in enumerate(layouts):
+        order = np.argsort(layout.owner, kind="stable")
+        ends = np.searchsorted(layout.owner[order], np.arange(len(layout.cells) + 1))
+        own = [order[low:high] for low, high in pairwise(ends)]
+        keys = [(place if layout.pooled else -1, trials.tobytes()) for trials in own]
+        for key, trials in zip(keys, own, strict=True):
+            if key not in known:
+                known[key] = len(members)
+                members.append(trials)
+        numbers.append(np.array([known[key] for key in keys]))
+    return members, numbers
 
 
-def view_scores(scores: pd.DataFrame, end: str) -> dict[str, str]:
-    """Return the class and the scores of each trial in a view, packed."""
-    place = pd.Index(CLASSES).get_indexer(pd.Index(scores["class" + end]))
-    return {"class": in_text(place, "u1")} | {
-        name: in_text(column(scores, name + end), "<f4") for name in SCORES
+def packed_map(layout: Layout, numbers: Array) -> dict[str, Any]:
+    """Return the panels of a map, with the rectangles of each cell counted in places from the lower left."""
+    panels = []
+    for row, text in enumerate(layout.labels):
+        for place, title in enumerate(layout.titles):
+            part, grid = layout.parts[row][place], layout.grids[row][place]
+            if part.empty:
+                continue
+            regions = grid.regions(part)
+            words = [*title.split("\n"), *text.split("\n")[:-1]]
+            panel = {
+                "title": ", ".join(filter(None, words)),
+                "shape": grid.shape,
+                "ticks": grid.ticks,
+                "texts": grid.texts,
+                "cells": in_text(numbers[part.index.to_numpy()], "<u4"),
+                "boxes": in_text(regions.boxes + 0.5, "<u2"),
+                "empty": in_text(grid.empty(part), "<u2"),
+            }
+            if grid.refined:
+                squares = np.column_stack([regions.centres + 0.5, regions.sides])
+                panel |= {"whose": in_text(regions.whose, "<u4"), "squares": in_text(squares, "<f4")}
+            panels.append(panel)
+    return {
+        "x": layout.x,
+        "y": layout.y,
+        "name": f"{label(layout.x)} by {label(layout.y)}",
+        "labels": [label(layout.x), label(layout.y)],
+        "remarks": sentences(layout.remarks),
+        "panels": panels,
     }
 
 
-def coded_values(values: Any) -> dict[str, Any]:
-    """Return a column as its values in order, how a reader writes them, and their places, packed."""
+def coded_settings(
+    trials: pd.DataFrame,
+    settings: Sequence[str],
+    layouts: Sequence[Layout],
+    members: Sequence[Array],
+    numbers: Sequence[Array],
+) -> list[dict[str, Any]]:
+    """Return the settings that vary or are an axis: values, and their places for trials and for cells."""
+    axes = {name for layout in layouts for name in (layout.x, layout.y)}
+    names = [name for name in settings if name in axes or name in varying(trials, [name])]
+    starts = np.cumsum([0, *(len(own) for own in members[:-1])])
+    every = np.concatenate(members)
+    found = []
+    for name in names:
+        packed, (code, values) = coded_values(trials[name]), value_codes(trials[name])
+        low, high = (by.reduceat(code[every], starts) for by in (np.minimum, np.maximum))
+        of_cells = np.where(low == high, low, SEVERAL)
+        for layout, number in zip(layouts, numbers, strict=True):
+            if layout.pooled and name in (layout.x, layout.y):  # neighbours are named by their middle one
+                of_cells[number] = pd.Index(values).get_indexer(pd.Index(layout.cells[name]))
+        found.append(packed | dict(name=name, label=label(name), cells=in_text(of_cells, "<i4")))
+    return found
+
+
+def kept_columns(
+    trials: pd.DataFrame, settings: Sequence[str], views: Sequence[View], rows: int
+) -> list[str]:
+    """Return the scores and final values that fit on a page, those that the views use first."""
+    names = [n for n in score_columns(trials, settings) if np.isfinite(column(trials, n)).any()]
+    used = [view.score + view.suffix for view in views if view.score]
+    used += [name for name in names if name.startswith("onset_")]
+    used += [name for name in names if name.startswith(FINAL)]
+    ordered = list(dict.fromkeys([*used, *(name for name in names if name not in NOTES)]))
+    return ordered[: max(len(views), ALL_VALUES // rows)]
+
+
+def packed_column(
+    name: str, trials: pd.DataFrame, cells: pd.DataFrame, views: Sequence[View]
+) -> dict[str, Any]:
+    """Return a column of trials and of cells, what it is called, and its colours."""
+    suffix = suffix_of(name, views)
+    base = plain_label(name.removeprefix(FINAL).removesuffix(suffix))
+    beside = [f" ({view.name})" for view in views if suffix and view.suffix == suffix]
+    scale: Any = colour_scale(column(cells, name))
+    is_share = name in {view.score + view.suffix for view in views}
+    low, high = (0, 1) if is_share else (scale.norm.vmin, scale.norm.vmax)
+    return {
+        "name": name,
+        "label": "".join([base, *beside]),
+        "group": "final values" if name.startswith(FINAL) else "scores",
+        "trials": in_text(column(trials, name), "<f4"),
+        "cells": in_text(column(cells, name), "<f4"),
+        "low": float(low),
+        "high": float(high),
+        "log": isinstance(scale.norm, LogNorm) and not is_share,
+        "scale": "cividis" if is_share else scale.cmap.name,
+    }
+
+
+def suffix_of(name: str, views: Sequence[View]) -> str:
+    """Return how a column of a view ends; empty if it is of the first view, or of none."""
+    return max((view.suffix for view in views if name.endswith(view.suffix)), key=len, default="")
+
+
+def plain_label(name: str) -> str:
+    """Return a column as a reader says it, without mathematics."""
+    return name.replace("_", " ") if "$" in label(name) else label(name)
+
+
+def packed_view(
+    view: View,
+    views: Sequence[View],
+    trials: pd.DataFrame,
+    cells: pd.DataFrame,
+    looks: Mapping[str, Look],
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """Return the classes of a view, of trials and of cells, with the cells' colours and marks."""
+    kinds, own = pd.Index(list(looks)), class_column(view)
+    onsets = [n for n in names if n.startswith("onset_") and suffix_of(n, views) == view.suffix]
+    marks: Any = cell_marks(cells, view) @ (1, 2, 4)
+    words = {
+        f"In a cell: its {label(view.score)}, also as shade.": view.score,
+        f"White inside: {view.hollow_words}.": (marks & 4).any(),
+        "Corner above: its trials disagree.": (marks & 1).any(),
+        "Corner below: some diverged.": (marks & 2).any(),
+    }
+    return {
+        "name": view.name,
+        "column": own,
+        "words": view.words or view.name,
+        "score": names.index(view.score + view.suffix) if view.score else -1,
+        "onsets": [names.index(name) for name in onsets],
+        "trials": in_text(kinds.get_indexer(pd.Index(trials[own])), "u1"),
+        "cells": in_text(kinds.get_indexer(pd.Index(cells[own])), "u1"),
+        "colours": in_text((255 * cell_colours(cells, view, looks)).round(), "u1"),
+        "marks": in_text(marks, "u1"),
+        "hint": sentences(words),
+        "hollow": view.hollow_words,
+    }
+
+
+def class_look(name: str, look: Look) -> dict[str, Any]:
+    """Return how a class is drawn; lines are darkened, for a thin one needs three to one on white."""
+    colour: Any = np.array(to_rgb(look.colour))
+    line = to_hex(colour * min(1, 0.55 / max(brightness(colour), 0.01)))
+    path = HATCHES.get(look.hatch[:1], HATCHES["/"]) if look.hatch else ""
+    ink = to_hex(hatch_ink(look))
+    return dict(name=name, colour=to_hex(colour), line=line, hatch=path, ink=ink)
+
+
+def telling_cell(cells: pd.DataFrame, view: View, looks: Mapping[str, Look]) -> Any:
+    """Return the cell that is open at first: of the first class that occurs, the highest score."""
+    kinds = pd.Index(list(looks)).get_indexer(pd.Index(cells[class_column(view)]))
+    scores = column(cells, view.score + view.suffix) if view.score else column(cells, "trials")
+    return cells.index[np.lexsort((-np.nan_to_num(scores, nan=-1), kinds))[0]]
+
+
+def note_columns(trials: pd.DataFrame, settings: Sequence[str], page: Page) -> list[str]:
+    """Return columns of how trials ended, and of words that scores have beside the classes."""
+    known = {*settings, *(class_column(view) for view in page.views), *NOTES, "trial_id"}
+    words = [str(name) for name in trials if name not in known and isinstance(trials[name].iloc[0], str)]
+    return [*(name for name in NOTES if name in trials and len(trials[name].dropna())), *words]
+
+
+def value_codes(values: Any) -> tuple[Array, list[Any]]:
+    """Return the place of each value among the distinct ones, and these in order; None is what is missing."""
     code, found = pd.factorize(values, use_na_sentinel=False)
     plain = [None if pd.isna(value) or value in (np.inf, -np.inf) else value for value in found.tolist()]
     order = sorted(range(len(plain)), key=lambda place: (plain[place] is None, rank(plain[place])))
     ranks = np.empty(len(order), int)
     ranks[order] = np.arange(len(order))
-    ordered = [plain[place] for place in order]
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in ordered)
-    kind = "<u2" if len(ordered) < 2**16 else "<u4"
-    packed = dict(numeric=numeric, bytes=int(kind[2]), codes=in_text(ranks[code], kind))
-    if numeric and len(ordered) > MANY_VALUES:
-        return packed | dict(values=in_text(np.array(ordered), "<f4"))
-    return packed | dict(values=ordered, texts=texts(ordered))
+    return ranks[code], [plain[place] for place in order]
 
 
-def texts(values: Sequence[Any]) -> list[str]:
-    """Return values as a reader writes them; a missing one is empty."""
-    if None in values:
-        return [written("" if value is None else value, 4) for value in values]
-    try:
-        return distinct_texts(values)
-    except StopIteration:  # two words that differ in an underscore only
-        return [str(value) for value in values]
+def coded_values(values: Any) -> dict[str, Any]:
+    """Return a column as its values in order, how a reader writes them, and their places, packed."""
+    code, found = value_codes(values)
+    texts = ["" if v is None else written(v, 4) for v in found] if None in found else distinct_texts(found)
+    return dict(codes=in_text(code, "<i4"), values=found, texts=texts)
 
 
-def packed_records(run: Run, scores: pd.DataFrame) -> tuple[dict[str, Any] | None, str]:
+def drawn_charts(run: Run, page: Page) -> list[dict[str, Any]]:
+    """Return the charts of a trial's records, with the look of their curves.
+
+    A page that names none has its losses in one, and every other column in a small one.
+    """
+    frame = run.trajectories
+    known = {*run.setting_names, *NOTES, "trial_id", "step"}
+    numeric = [str(n) for n in frame if n not in known and is_numeric_dtype(frame[n])]
+    full = [name for name in numeric if np.isfinite(column(frame, name)).any()]
+    charts: Iterable[Chart] = page.charts
+    if not page.charts:
+        losses = [name for name in full if "loss" in name]
+        others = [name for name in full if name not in losses]
+        small = [Chart(plain_label(n), {n: plain_label(n)}, scale_of(frame[n])) for n in others]
+        charts = [Chart("Loss", {n: plain_label(n) for n in losses}, references=True), *small]
+    found, room = [], MOST_CURVES
+    for chart in charts:
+        names = [name for name in chart.columns if name in full][:room]
+        room -= len(names)
+        curves = [
+            dict(
+                name=name,
+                label=chart.columns[name],
+                colour=LINE_COLOURS[place % len(LINE_COLOURS)],
+                dash=DASHES[(place if chart.references else place // len(LINE_COLOURS)) % len(DASHES)],
+            )
+            for place, name in enumerate(names)
+        ]
+        is_small = not page.charts and not chart.references
+        look = dict(title=chart.title, log=chart.scale == "log", references=chart.references, small=is_small)
+        found += [look | dict(curves=curves)] if curves else []
+    return found
+
+
+def scale_of(values: Any) -> Any:
+    """Return the scale of a column: logarithmic if it is positive and spans two orders of magnitude."""
+    finite = values[np.isfinite(values)]
+    return "log" if finite.min() > 0 and finite.max() > 100 * finite.min() else "linear"
+
+
+def packed_records(
+    run: Run, trials: pd.DataFrame, settings: Sequence[str], charts: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any] | None, str]:
     """Return the kept records of the trials whose trajectories fit on a page, and what was left out."""
-    layout = Records.of(run.trajectories["step"].to_numpy())
-    rows, most, sentence = trials_that_fit(scores)
-    lengths = layout.end - layout.start + 1
-    if not len(rows):
+    names = list(dict.fromkeys(curve["name"] for chart in charts for curve in chart["curves"]))
+    cell = distinct(trials, [name for name in settings if name != SEED])[0]
+    rows, most, sentence = trials_that_fit(cell, len(names))
+    if not len(rows) or not names:
         return None, sentence
-    marks = np.stack([column(scores, name) for name in ("onset_v", "onset_attention", "t_end")], axis=1)
+    frame = run.trajectories
+    owner = pd.Index(trials["trial_id"]).get_indexer(pd.Index(frame["trial_id"]))
+    order = np.lexsort((frame["step"].to_numpy(), owner))
+    step = frame["step"].to_numpy()[order]
+    starts, ends = (np.searchsorted(owner[order], rows, side) for side in ("left", "right"))
+    marks = [str(name) for name in trials if str(name).startswith("onset_")][:MOST_MARKS]
+    at = trials[marks].to_numpy(float)
     kept = [
-        layout.start[row]
-        + kept_records(layout.step[layout.start[row] : layout.end[row] + 1], marks[row], most)
-        for row in rows
+        low + kept_records(step[low:high], at[row], most)
+        for row, low, high in zip(rows, starts, ends, strict=True)
     ]
-    if not sentence and lengths[rows].max() > most:
+    if not sentence and (ends - starts).max() > most:
         sentence = (
             f"Lines have at most {most} records of a trial: the first, the last, and those near onsets."
         )
     counts = np.array([len(places) for places in kept])
-    places, start = np.concatenate(kept), np.cumsum(counts) - counts
+    is_there = counts > 0
+    places, start = np.concatenate(kept), (np.cumsum(counts) - counts)[is_there]
+    rows, counts = rows[is_there], counts[is_there]
+    curves = {}
+    for name in names if len(places) else ():
+        codes, low, high = code_series(column(frame, name)[order[places]], start)
+        curves[name] = dict(codes=in_text(codes, "<u2"), low=in_text(low, "<f4"), high=in_text(high, "<f4"))
     packed = {
         "rows": in_text(rows, "<u4"),
         "counts": in_text(counts, "<u2"),
-        "steps": in_text(layout.step[places], "<u4"),
-        "curves": packed_curves(run.trajectories, places, start),
-        "lines": packed_lines(run.trials.iloc[rows]),
+        "steps": in_text(step[places], "<u4"),
+        "curves": curves,
+        "references": reference_losses(run, trials["trial_id"].iloc[rows]),
     }
     return packed, sentence
 
 
-def trials_that_fit(scores: pd.DataFrame) -> tuple[np.ndarray, int, str]:
+def trials_that_fit(cell: Array, curves: int) -> tuple[Array, int, str]:
     """Return the trials whose trajectories are on the page, records of each, and a sentence on the others.
 
     All have them if each can have FEWEST_RECORDS; else the first trial of each cell; else none.
     """
-    rows = np.arange(len(scores))
-    if len(rows) * FEWEST_RECORDS > ALL_RECORDS:
-        rows = np.unique(cell_numbers(scores)[1], return_index=True)[1]
-    most = min(MOST_RECORDS, ALL_RECORDS // max(1, len(rows)))
-    trials = counted(len(scores), "trial")
+    rows, all_records = np.arange(len(cell)), ALL_NUMBERS // max(1, curves)
+    if len(rows) * FEWEST_RECORDS > all_records:
+        rows = np.unique(cell, return_index=True)[1]
+    most = min(MOST_RECORDS, all_records // max(1, len(rows)))
+    trials = counted(len(cell), "trial")
     if most < FEWEST_RECORDS:
         return rows[:0], 0, f"No trajectories are on this page: {trials} are too many for one file."
-    if len(rows) < len(scores):
+    if len(rows) < len(cell):
         return rows, most, f"Of {trials} the first of each cell has its trajectory on this page."
     return rows, most, ""
 
 
-def packed_curves(frame: pd.DataFrame, places: np.ndarray, start: np.ndarray) -> dict[str, Mapping[str, str]]:
-    """Return each recorded column that has values, packed."""
-    packed = {}
-    for name in CURVES:
-        values = column(frame, name)[places] if name in frame else np.full(1, np.nan)
-        if np.isfinite(values).any():
-            codes, low, high = code_series(values, start)
-            packed[name] = dict(
-                codes=in_text(codes, "<u2"), low=in_text(low, "<f4"), high=in_text(high, "<f4")
-            )
-    return packed
+def reference_losses(run: Run, trial_ids: pd.Series) -> list[dict[str, str]]:
+    """Return the reference losses of these trials, each with its name, packed."""
+    found: Any = getattr(run, "references", None)
+    if found is None:  # reference losses are columns of the trials
+        names = [n for n in map(str, run.trials) if n.startswith(REFERENCES[0]) and not n.endswith("_se")]
+        found = run.trials[names].set_axis([name.removeprefix(REFERENCES[0]) for name in names], axis=1)
+    rows = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(trial_ids))
+    values = {str(name): column(found, name)[rows] for name in found if is_numeric_dtype(found[name])}
+    return [
+        dict(name=plain_label(name), values=in_text(own, "<f4"))
+        for name, own in values.items()
+        if np.isfinite(own).any()
+    ]
 
 
-def packed_lines(trials: pd.DataFrame) -> dict[str, str]:
-    """Return each limit line that some trial has, packed."""
-    lines = {name: column(trials, f"line_{name}") for name in LINES}
-    return {name: in_text(values, "<f4") for name, values in lines.items() if np.isfinite(values).any()}
+def kept_records(step: Array, marks: Array, most: int) -> Array:
+    """Return the places of at most `most` of a trial's records.
+
+    These are the first and the last, others spread evenly and evenly in the logarithm, and those around
+    each mark, a step at which something happens; NaN is none.
+    """
+    last = len(step) - 1
+    if last < most:
+        return np.arange(last + 1)
+    around = max(1, most // SHARE_OF_MARKS)
+    spread = most - around * len(marks)
+    evenly = np.linspace(0, last, spread - spread // 2)
+    places = np.concatenate([evenly, np.geomspace(1, last, spread // 2)]).round().astype(int)
+    after = np.searchsorted(step, marks[np.isfinite(marks)])
+    near = after[:, None] + np.arange(around) - around // 2
+    return np.unique(np.clip(np.concatenate([places, near.ravel()]), 0, last))
+
+
+def code_series(values: Array, start: Array) -> tuple[Array, Array, Array]:
+    """Return the codes of series that lie end to end, and the logarithms of each one's extreme sizes.
+
+    A number is coded in two bytes by its sign and the logarithm of its size, on a scale from the smallest to
+    the largest size of its series (one column of one trial), so 1e-8 and 1 keep the same relative precision:
+    half a step of ln(largest / smallest) / LEVELS, 3e-4 for eight decades, at most 3e-3 for all of float32.
+    0 is zero, 1 to 32767 a size, NEGATIVE alone is not finite.
+    """
+    size = np.abs(values.astype(float))
+    is_sized = np.isfinite(size) & (size > 0)
+    log_size = np.log(np.where(is_sized, size, 1))
+    low = np.minimum.reduceat(np.where(is_sized, log_size, np.inf), start)
+    high = np.maximum.reduceat(np.where(is_sized, log_size, -np.inf), start)
+    low, high = (np.where(np.isfinite(end), end, 0).astype("<f4") for end in (low, high))
+    counts = np.diff(np.append(start, len(values)))
+    width = np.repeat(np.where(high > low, high - low, 1).astype(float), counts)
+    level = (log_size - np.repeat(low.astype(float), counts)) / width * LEVELS
+    codes = 1 + np.clip(level.round(), 0, LEVELS).astype(np.uint16)
+    codes = np.where(is_sized, codes + np.where(values < 0, NEGATIVE, 0), 0)
+    return np.where(np.isfinite(values), codes, NEGATIVE).astype("<u2"), low, high
+
+
+def in_text(values: Array, kind: str) -> str:
+    """Return numbers as text: their bytes, in the given little-endian type, in base 64."""
+    return base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()

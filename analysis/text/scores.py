@@ -13,7 +13,7 @@ from topicjax.store.reader import Run
 
 from ..frames import Frame, cell_of_rows, check_columns, column
 from ..layers import ALL, OF_TEXT, layer_curves, leaves_uniform, norm_progress, telling_settings
-from ..one_layer.cells import majority
+from ..maps.cells import majority
 
 SCORES_FILE = "text_layers.parquet"
 LITTLE = 0.1  # of the rise of K and Q: more of it while V is at half is not V first

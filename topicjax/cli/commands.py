@@ -188,7 +188,9 @@ def refine(
     for number in itertools.count(1):
         say("scoring, to see where neighbouring cells disagree ...")
         asked = [named.settings.trial_id(trial) for trial in trials]  # with those of earlier rounds
-        cells = analysis("one_layer.cells").cell_labels(reader.load(folder).select(asked))
+        trained, page = reader.load(folder).select(asked), analysis("one_layer.phase_maps").MAP_PAGE
+        scores = analysis("one_layer.scores").score_trials(trained)
+        cells = analysis("maps.cells").cell_labels(trained, scores, page)
         found = next_trials(panels, [(settings, Label(*label)) for settings, *label in cells], len(trials))
         if not found or not outcome.is_whole:
             return outcome

@@ -1,129 +1,72 @@
-// Trajectories of the chosen cell: losses with limit lines, order parameters, norms.
+// Trajectories of the chosen cell: a chart per entry of the page, reference losses with their names.
 
-const CURVES = {
-  norm_v: ["‖W^V‖", "#0072B2", ""],
-  norm_k: ["‖W^K‖", "#D55E00", ""],
-  norm_q: ["‖W^Q‖", "#B87700", "5 3"],
-  norm_e: ["‖W^E‖", "#007D5B", ""],
-  v_block: ["V: same - other topic", "#0072B2", ""],
-  a_topic: ["attention: same - other topic", "#D55E00", ""],
-  v_diag: ["V: own word - same topic", "#0072B2", "2 3"],
-  a_self: ["attention: own word - same topic", "#D55E00", "2 3"],
-};
-const NORMS = ["norm_v", "norm_k", "norm_q", "norm_e"];
-const ORDER = ["v_block", "a_topic", "v_diag", "a_self"];
-const LINES = { uniform: "uniform", stage1: "stage 1", stage2: "stage 2", bayes: "Bayes" };
+import { curve, data, draw, make, parts, records, shown, shownView, state, steps } from "./data.js";
 
-function charts(cell) {
-  const trials = cell.trials.filter((trial) => records?.place.has(trial)).slice(0, MOST_TRIALS);
-  if (!trials.length) return [make("p", { class: "hint" }, data.sentence || "These trials have no records.")];
-  const drawAgain = (name) => (checked) => {
-    state[name] = checked;
-    drawDetail();
-  };
-  const options = make(
-    "div",
-    { class: "tools" },
-    chip("steps on a log axis", state.logSteps, drawAgain("logSteps")),
-    records.lines.stage2 ? chip("enlarge the stage lines", state.zoom, drawAgain("zoom")) : "",
+export function chart({ title, curves, log, references, small }, trials, onsets) {
+  const colourOf = (trial, own) => (references ? data.classes[shownView().trials[trial]].line : own.colour);
+  const series = curves.flatMap((own) =>
+    trials.map((trial) => ({ ...own, trial, colour: colourOf(trial, own), values: curve(trial, own.name) })),
   );
-  const order = curveChart("Order parameters (log axis, only above zero)", trials, ORDER, true);
-  return [options, lossChart(trials), order, curveChart("Norms", trials, NORMS, false)].filter(Boolean);
-}
-
-function limitLines(trials) {
-  const found = {};
-  for (const [name, values] of Object.entries(records.lines)) {
-    const own = trials.map((trial) => values[records.place.get(trial)]).filter(Number.isFinite);
-    if (own.length) found[name] = own.reduce((sum, value) => sum + value, 0) / own.length;
-  }
-  return found;
-}
-
-function lossChart(trials) {
-  if (!records.curves.eval_loss) return null;
-  const lines = limitLines(trials);
-  const series = [];
-  for (const trial of trials) {
-    const colour = lineColour(data.classes[views[state.view].class[trial]].colour);
-    for (const [name, dash] of [["eval_loss_uniform", "3 3"], ["eval_loss", ""]]) {
-      if (records.curves[name]) series.push({ trial, name, colour, dash });
-    }
-  }
-  const legend = [
-    ["held-out loss", "#1b1f24", ""],
-    ["same, attention forced uniform", "#1b1f24", "3 3"],
-  ];
-  return chart("Loss", series, legend, { ...lossRange(trials, series, lines), isLog: false }, lines);
-}
-
-// From the lowest loss or line up to where trials began; enlarged, around stages 1 and 2.
-function lossRange(trials, series, lines) {
-  const values = series.flatMap(({ trial, name }) => curve(trial, name).filter(Number.isFinite));
-  const starts = trials.map((trial) => curve(trial, "eval_loss")[0]).filter(Number.isFinite);
-  starts.sort((a, b) => a - b);
-  const least = Math.min(...values);
-  const known = [...Object.values(lines), quantile(starts, 0.5), least].filter(Number.isFinite);
-  const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
-  const gap = lines.stage1 - lines.stage2;
-  if (state.zoom && gap > 0) {
-    const bottom = Math.max(Math.min(lines.stage2, least), lines.stage1 - 4 * gap);
-    const span = lines.stage1 - bottom;
-    return { low: bottom - 0.2 * span, high: lines.stage1 + 0.8 * span };
-  }
-  const margin = 0.05 * (high - low) || 0.5;
-  return { low: low - margin, high: high + margin };
-}
-
-// Pale colours of classes are darkened: a thin line needs three to one on white.
-function lineColour(colour) {
-  const [red, green, blue] = rgb(colour);
-  const light = 0.3 * red + 0.59 * green + 0.11 * blue;
-  const weight = Math.min(1, 140 / light);
-  return `rgb(${[red, green, blue].map((part) => Math.round(part * weight)).join(",")})`;
-}
-
-function curveChart(title, trials, names, isLog) {
-  const drawn = names.filter((name) => records.curves[name]);
-  const series = drawn.flatMap((name) =>
-    trials.map((trial) => ({ trial, name, colour: CURVES[name][1], dash: CURVES[name][2] })),
-  );
-  const values = series.flatMap(({ trial, name }) => curve(trial, name)).filter(Number.isFinite);
-  const sized = isLog ? values.filter((value) => value > 0) : values;
-  if (!sized.length) return null;
-  let high = Math.max(...sized);
-  let low = isLog ? Math.max(Math.min(...sized), high * 1e-10) : Math.min(0, ...sized);
-  if (isLog && low >= high) [low, high] = [low / 3, high * 3];
-  if (low >= high) high = low + 1;
-  const legend = drawn.map((name) => CURVES[name]);
-  return chart(title, series, legend, { low, high: isLog ? high * 1.3 : high * 1.04, isLog }, {});
-}
-
-function chart(title, series, legend, axis, lines) {
-  const room = Math.max(220, contentWidth(parts.detail));
-  const right = Object.keys(lines).length ? 54 : 22;
-  const box = { x: 46, y: 6, width: room - 46 - right, height: 140 };
-  const scales = chartScales(series, axis, box);
-  const { x, y, yTicks } = scales;
-  const across = (value, name) => draw("path", { d: `M0 ${y(value)}H${box.width}`, class: name });
+  const lines = references ? referenceLosses(trials) : [];
+  const axis = log ? logRange(series) : range(series, lines, references);
+  if (!axis) return null;
+  const room = Math.max(220, contentWidth(parts.detail)) / (small ? 1.02 : 1);
+  const right = lines.length ? 64 : 22;
+  const box = { x: 46, y: 6, width: room - 46 - right, height: small ? 90 : 140 };
+  const scale = axisScales(series, axis, box);
+  const across = (value, name) => draw("path", { d: `M0 ${scale.y(value)}H${box.width}`, class: name });
   const plot = draw("svg", { ...box, overflow: "hidden" });
-  plot.append(...yTicks.map((value) => across(value, "grid")));
-  plot.append(...Object.values(lines).map((value) => across(value, "limit")));
-  for (const { trial, name, colour, dash } of series) {
-    const line = draw("path", { d: path(steps(trial), curve(trial, name), x, y, axis), class: "line" });
+  plot.append(...scale.yTicks.map((value) => across(value, "grid")));
+  plot.append(...onsets.map((step) => draw("path", { d: `M${scale.x(step)} 0V${box.height}`, class: "onset" })));
+  plot.append(...lines.map(([, value]) => across(value, "limit")));
+  for (const { trial, name, colour, dash, values } of series) {
     const look = { stroke: colour, "stroke-dasharray": dash, "data-line": trial, "data-curve": name };
-    plot.append(fill(line, look, []));
+    plot.append(draw("path", { d: path(steps(trial), values, scale, axis), class: "line", ...look }));
   }
-  const size = { width: room, height: box.height + 38 };
   const said = { role: "img", "aria-label": `${title} against the step` };
+  const size = { width: room, height: box.height + 38 };
   const svg = draw("svg", { ...size, ...said }, plot, draw("rect", { ...box, class: "frame" }));
-  svg.append(...chartLabels(box, scales), ...lineLabels(box, y, lines));
-  const keys = legend.map(([text, colour, dash]) => key(text, colour, dash));
-  return make("figure", { class: "chart" }, make("figcaption", {}, make("b", {}, title), ...keys), svg);
+  svg.append(...tickTexts(box, scale), ...lineNames(box, scale.y, lines));
+  const unit = log ? " (log axis, only above zero)" : "";
+  const keys = curves.length < 2 && curves[0].label === title ? [] : curves.map((own) => key(own, references));
+  return make("figure", { class: "chart" }, make("figcaption", {}, make("b", {}, title + unit), ...keys), svg);
+}
+
+// The mean of each reference loss over the trials.
+function referenceLosses(trials) {
+  const means = records.references.map(([name, values]) => {
+    const own = trials.map((trial) => values[records.place.get(trial)]).filter(Number.isFinite);
+    return [name, own.reduce((sum, value) => sum + value, 0) / own.length];
+  });
+  return means.filter(([, value]) => Number.isFinite(value));
+}
+
+function finite(series) {
+  return series.flatMap(({ values }) => values.filter(Number.isFinite)).sort((a, b) => a - b);
+}
+
+function logRange(series) {
+  const sized = finite(series).filter((value) => value > 0);
+  if (!sized.length) return null;
+  const [low, high] = [Math.max(sized[0], sized.at(-1) * 1e-10), sized.at(-1)];
+  return low < high ? { low, high: high * 1.3, isLog: true } : { low: low / 3, high: high * 3, isLog: true };
+}
+
+// All values; of losses those from the start, or enlarged where most records lie, and the reference losses.
+function range(series, lines, isLoss) {
+  const values = finite(series);
+  if (!values.length) return null;
+  const starts = series.map((own) => own.values[0]).filter(Number.isFinite).sort((a, b) => a - b);
+  const known = lines.map(([, value]) => value);
+  let [low, high] = [Math.min(values[0], ...known), values.at(-1)];
+  if (isLoss) high = Math.max(starts[starts.length >> 1] ?? high, values[0], ...known);
+  if (state.zoom && isLoss) [low, high] = [values[0], values[Math.floor(0.6 * (values.length - 1))]];
+  const margin = (state.zoom && isLoss ? 0.3 : 0.05) * (high - low) || 0.5 * Math.abs(high) || 0.5;
+  return { low: low - margin, high: high + margin, isLog: false };
 }
 
 // From steps and values to places in the box; the logarithm of steps begins at the first after 0.
-function chartScales(series, axis, box) {
+function axisScales(series, axis, box) {
   const all = series.flatMap(({ trial }) => [...steps(trial)]);
   const last = Math.max(1, ...all);
   const first = Math.min(last, ...all.filter((step) => step > 0));
@@ -135,8 +78,27 @@ function chartScales(series, axis, box) {
     x: (step) => (box.width * turnX(step)) / turnX(last),
     y: (value) => (box.height * (top - turnY(value))) / (top - bottom),
     xTicks: state.logSteps ? [0, ...decades(first, last)] : niceTicks(0, last, 4),
-    yTicks: axis.isLog ? decades(axis.low, axis.high) : niceTicks(axis.low, axis.high, 4),
+    yTicks: axis.isLog && axis.high > 20 * axis.low ? decades(axis.low, axis.high) : niceTicks(axis.low, axis.high, 4),
   };
+}
+
+function niceTicks(low, high, count) {
+  const rough = (high - low) / count || 1;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= rough);
+  const ticks = [];
+  for (let number = Math.ceil(low / step - 1e-9); number * step <= high + step * 1e-6; number += 1) {
+    ticks.push(Number((number * step).toPrecision(12)));
+  }
+  return ticks;
+}
+
+function decades(low, high) {
+  const ends = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+  const every = Math.max(1, Math.ceil((ends[1] - ends[0] + 1) / 5));
+  const ticks = [];
+  for (let power = ends[0]; power <= ends[1]; power += every) ticks.push(Number(`1e${power}`));
+  return ticks;
 }
 
 function contentWidth(element) {
@@ -144,31 +106,30 @@ function contentWidth(element) {
   return Math.floor(element.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
 }
 
-function key(text, colour, dash) {
-  const line = draw("path", { d: "M0 6H22", stroke: colour, "stroke-dasharray": dash, "stroke-width": 2 });
+function key({ label, colour, dash }, isLoss) {
+  const stroke = isLoss ? "#1b1f24" : colour;
+  const line = draw("path", { d: "M0 6H22", stroke, "stroke-dasharray": dash, "stroke-width": 2 });
   const drawn = draw("svg", { width: 22, height: 12, "aria-hidden": "true" }, line);
-  return make("span", { class: "key" }, drawn, text);
+  return make("span", { class: "key" }, drawn, label);
 }
 
 // A gap where a value is missing; a value between two gaps is a dot.
-function path(at, values, x, y, { isLog, low, high }) {
+function path(at, values, { x, y }, { isLog, low, high }) {
   const far = high + 4 * (high - low);
-  let text = "";
-  let isOpen = false;
+  let [text, isOpen] = ["", false];
   values.forEach((value, number) => {
-    if (!Number.isFinite(value) || (isLog && value <= 0)) {
-      isOpen = false;
-      return;
+    const isThere = Number.isFinite(value) && (!isLog || value > 0);
+    if (isThere) {
+      const inside = isLog ? Math.max(value, low / 100) : Math.max(Math.min(value, far), low - 4 * (high - low));
+      const point = `${x(at[number]).toFixed(1)} ${y(inside).toFixed(1)}`;
+      text += isOpen ? `L${point}` : `M${point}h.1`;
     }
-    const inside = isLog ? Math.max(value, low / 100) : Math.min(value, far);
-    const point = `${x(at[number]).toFixed(1)} ${y(inside).toFixed(1)}`;
-    text += isOpen ? `L${point}` : `M${point}h.1`;
-    isOpen = true;
+    isOpen = isThere;
   });
   return text;
 }
 
-function chartLabels(box, { x, y, xTicks, yTicks, last }) {
+function tickTexts(box, { x, y, xTicks, yTicks, last }) {
   const middle = (place, below, text) =>
     draw("text", { x: box.x + place, y: box.y + box.height + below, class: "tick middle" }, text);
   const found = yTicks.map((value) =>
@@ -183,13 +144,14 @@ function chartLabels(box, { x, y, xTicks, yTicks, last }) {
   return [...found, middle(x(last), 15, String(last)), middle(box.width / 2, 28, "step")];
 }
 
-// Names of limit lines at their right ends, moved apart where lines are near to each other.
-function lineLabels(box, y, lines) {
+// Names of reference losses at the right ends of their lines, moved apart where these are near to each other.
+function lineNames(box, y, lines) {
   let lowest = -Infinity;
-  const inside = Object.entries(lines).filter(([, value]) => y(value) >= -1 && y(value) <= box.height + 1);
-  inside.sort((a, b) => b[1] - a[1]);
-  return inside.map(([name, value]) => {
+  const inside = lines.filter(([, value]) => y(value) >= -1 && y(value) <= box.height + 1);
+  return inside.sort((a, b) => b[1] - a[1]).map(([name, value]) => {
     lowest = Math.max(lowest + 12, box.y + y(value) + 4);
-    return draw("text", { x: box.x + box.width + 4, y: lowest, class: "tick" }, LINES[name]);
+    const text = name.length > 11 ? `${name.slice(0, 10)}…` : name;
+    const title = draw("title", {}, `${name}: ${shown(value, 4)}`);
+    return draw("text", { x: box.x + box.width + 4, y: lowest, class: "tick" }, text, title);
   });
 }

@@ -1,113 +1,155 @@
-// What is beside the map: view, axes, filters, counts.
+// What is beside the map: colours, axes, filters, counts, the selection as a file.
 
-function describe() {
-  const cells = shownCells();
-  const trials = cells.reduce((sum, cell) => sum + cell.trials.length, 0);
-  const all = data.ids.length.toLocaleString("en");
-  parts.count.textContent = `${counted(cells.length, "cell")} with ${counted(trials, "trial")} of ${all}`;
-  const pooled = map.pooled.map((setting) => setting.label).join(", ");
-  const remarks = [
-    pooled && `A cell holds all values of ${pooled}.`,
-    map.shared && `Neighbouring values share one of ${MOST_PLACES} places, named by the middle one.`,
-    map.regional && "The map was refined: the part of a cell is what lies nearest to its point.",
-    data.sentence,
-  ];
-  parts.remarks.textContent = remarks.filter(Boolean).join(" ");
-  parts.download.textContent = `Download ${counted(trials, "trial")} as CSV`;
-  parts.download.disabled = !trials;
-  parts.reset.disabled = !state.hiddenClasses.size && ![...state.hidden.values()].some((codes) => codes.size);
-  const counts = new Map();
-  for (const cell of map.cells.values()) counts.set(cell.score.kind, (counts.get(cell.score.kind) ?? 0) + 1);
-  for (const [kind, chip] of parts.chips) {
-    chip.hidden = !counts.has(kind) && !state.hiddenClasses.has(kind);
-    chip.querySelector(".number").textContent = String(counts.get(kind) ?? 0);
-  }
-}
+import { cellTrials, columns, counted, data, draw, isHidden, make, notes, numbers, parts } from "./data.js";
+import { plain, scales, settings, shown, shownColumn, shownView, state, views } from "./data.js";
+import { allCells, shownCells } from "./map.js";
 
-function chip(text, checked, change, ...before) {
+const MOST_CHIPS = 12; // values of a setting that can be filtered
+
+export function chip(text, checked, change, ...before) {
   const box = make("input", { type: "checkbox", checked, onchange: () => change(box.checked) });
   return make("label", { class: "chip" }, box, ...before, make("span", {}, text));
 }
 
-function classChips() {
-  parts.chips = new Map();
-  for (const kind of data.legend) {
-    const look = data.classes[kind];
-    const colour = look.hatched ? `url(#hatch-${kind})` : look.colour;
-    const square = draw("rect", { width: 16, height: 16, fill: colour });
-    const swatch = draw("svg", { width: 16, height: 16, class: "swatch", "aria-hidden": "true" }, square);
-    const change = (checked) => {
-      if (checked) state.hiddenClasses.delete(kind);
-      else state.hiddenClasses.add(kind);
-      drawMap();
-    };
-    const found = chip(look.name, !state.hiddenClasses.has(kind), change, swatch);
-    found.append(make("span", { class: "number" }));
-    parts.chips.set(kind, found);
-  }
-  const legend = make("legend", {}, "Class: number of cells (untick to hide)");
-  parts.classes.replaceChildren(legend, ...parts.chips.values());
+// A choice among options in groups: [[group, [[value, text], ...]], ...].
+function select(name, label, groups, value, change) {
+  const made = groups.filter(([, options]) => options.length).map(([group, options]) => {
+    const own = options.map(([key, text]) => make("option", { value: key, selected: key === value }, text));
+    return group ? make("optgroup", { label: group }, ...own) : own;
+  });
+  const box = make("select", { "data-choice": name, onchange: () => change(box.value) }, ...made.flat());
+  return make("label", { class: "axis" }, label, box);
 }
 
-function settingChips() {
-  const { chosen } = panelSettings();
-  const kept = settings.filter((setting) => state.hidden.get(setting.name)?.size);
-  const wanted = settings.filter((setting) => chosen.includes(setting) || kept.includes(setting));
-  const sets = wanted.map((setting) => {
-    if (!state.hidden.has(setting.name)) state.hidden.set(setting.name, new Set());
-    const hidden = state.hidden.get(setting.name);
-    const chips = setting.texts.map((text, code) =>
+export function choices(redraw) {
+  const inGroup = (wanted) =>
+    columns.filter(({ group }) => group === wanted).map(({ name, label }) => [`column:${name}`, label]);
+  const classes = views.map(({ name }) => [`view:${name}`, name]);
+  const groups = [["class by", classes], ["score", inGroup("scores")], ["at the end", inGroup("final values")]];
+  const colour = select("colour", "colour ", groups, state.colour, (value) => {
+    state.colour = value;
+    state.hiddenClasses.clear();
+    redraw();
+  });
+  const pairs = [["", data.maps.map(({ name }, place) => [String(place), name])]];
+  const axes = select("axes", "axes ", pairs, "0", (value) => {
+    state.map = Number(value);
+    redraw();
+  });
+  axes.hidden = data.maps.length < 2;
+  return make("fieldset", {}, make("legend", {}, "Map"), colour, axes);
+}
+
+function toggle(set, member, isIn) {
+  if (isIn) set.add(member);
+  else set.delete(member);
+}
+
+export function settingFilters(redraw) {
+  const several = settings.filter(({ name, texts, cells }) => {
+    const found = new Set(allCells().map((cell) => cells[cell]));
+    return name !== "seed" && texts.length <= MOST_CHIPS && found.size > 1;
+  });
+  const sets = several.map(({ name, label, texts }) => {
+    if (!state.hidden.has(name)) state.hidden.set(name, new Set());
+    const hidden = state.hidden.get(name);
+    const chips = texts.map((text, code) =>
       chip(text, !hidden.has(code), (checked) => {
-        if (checked) hidden.delete(code);
-        else hidden.add(code);
-        drawMap();
+        toggle(hidden, code, !checked);
+        redraw();
       }),
     );
-    return make("fieldset", { "data-setting": setting.name }, make("legend", {}, setting.label), ...chips);
+    return make("fieldset", { "data-setting": name }, make("legend", {}, label), ...chips);
   });
-  parts.filters.replaceChildren(...sets);
+  parts.filters.hidden = !sets.length;
+  const summary = make("summary", {}, "Filter by setting (untick to hide)");
+  parts.filters.replaceChildren(summary, make("div", { class: "controls" }, ...sets));
 }
 
-function viewChoice() {
-  const choices = Object.entries(VIEWS).map(([view, text]) => {
-    const change = () => {
-      state.view = view;
-      drawMap();
-      drawDetail();
+// What colours mean: a chip per class that occurs, which hides it; a bar for the values of a column.
+export function legend(redraw) {
+  const counts = new Map();
+  for (const cell of allCells()) {
+    const kind = shownView().cells[cell];
+    counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  }
+  const found = data.classes.map((look, kind) => [look, kind]).filter(([, kind]) => counts.has(kind));
+  const chips = found.map(([look, kind]) => {
+    const fill = look.hatch ? `url(#hatch-${kind})` : look.colour;
+    const square = draw("rect", { width: 16, height: 16, fill });
+    const swatch = draw("svg", { width: 16, height: 16, class: "swatch", "aria-hidden": "true" }, square);
+    const change = (checked) => {
+      toggle(state.hiddenClasses, kind, !checked);
+      redraw();
     };
-    const attributes = { type: "radio", name: "explorer-view", value: view, checked: view === state.view };
-    return make("label", { class: "chip" }, make("input", { ...attributes, onchange: change }), text);
+    const made = chip(look.name, !state.hiddenClasses.has(kind), change, swatch);
+    made.append(make("span", { class: "number" }, String(counts.get(kind))));
+    return made;
   });
-  return make("fieldset", {}, make("legend", {}, "Classes by the"), ...choices);
+  const text = `Class by ${shownView().words}: number of cells (untick to hide)`;
+  const classes = make("fieldset", { class: "classes" }, make("legend", {}, text), ...chips);
+  parts.legend.replaceChildren(...(shownColumn() ? [colourBar(shownColumn())] : []), classes);
 }
 
-function axisChoice(axis, text) {
-  const options = settings.map((setting) =>
-    make("option", { value: setting.name, selected: setting.name === state[axis] }, setting.label),
-  );
-  if (!state[axis]) options.unshift(make("option", { value: "", selected: true }, "-"));
-  const change = () => {
-    const other = axis === "x" ? "y" : "x";
-    const before = state[axis];
-    state[axis] = select.value;
-    if (state[other] === select.value) {
-      state[other] = before;
-      parts[other].value = before;
-    }
-    settingChips();
-    drawMap();
-    drawDetail();
+function colourBar({ label, low, high, log, scale }) {
+  const stops = Array.from({ length: 9 }, (_, number) => {
+    const place = 3 * Math.round((255 * number) / 8);
+    return `rgb(${[...scales[scale].subarray(place, place + 3)].join(",")})`;
+  });
+  const bar = make("span", { class: "bar", style: `background:linear-gradient(90deg,${stops.join(",")})` });
+  const name = make("legend", {}, `Colour: ${label}${log ? ", logarithmic" : ""}; hatched: no value`);
+  return make("fieldset", { class: "classes" }, name, shown(low), bar, shown(high));
+}
+
+export function describe() {
+  const cells = shownCells();
+  const trials = cells.reduce((sum, cell) => sum + cellTrials(cell).length, 0);
+  const all = data.ids.length.toLocaleString("en");
+  const { remarks } = data.maps[state.map];
+  parts.count.textContent = `${counted(cells.length, "cell")} with ${counted(trials, "trial")} of ${all}`;
+  parts.remarks.textContent = [shownColumn() ? "" : shownView().hint, remarks, data.sentence].join(" ");
+  parts.download.textContent = `Download ${counted(trials, "trial")} as CSV`;
+  parts.download.disabled = !trials;
+  parts.reset.disabled = !allCells().some(isHidden);
+}
+
+// The patterns of hatched classes, and of cells without a value.
+export function patterns() {
+  const pattern = (id, colour, d, stroke) =>
+    draw(
+      "pattern",
+      { id, width: 8, height: 8, patternUnits: "userSpaceOnUse" },
+      draw("rect", { width: 8, height: 8, fill: colour }),
+      draw("path", { d, stroke, fill: "none" }),
+    );
+  const hatched = data.classes.map((look, kind) => [look, kind]).filter(([look]) => look.hatch);
+  const made = hatched.map(([{ colour, hatch, ink }, kind]) => pattern(`hatch-${kind}`, colour, hatch, ink));
+  made.push(pattern("no-value", "#fff", "M-2 2L2 -2M0 8L8 0M6 10L10 6", "#b3b3b3"));
+  return draw("svg", { width: 0, height: 0, "aria-hidden": "true" }, draw("defs", {}, ...made));
+}
+
+function csv(trials) {
+  const quoted = (value) => {
+    const text = value === null || Number.isNaN(value) ? "" : String(value);
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  const select = make("select", { onchange: change, "data-axis": axis }, ...options);
-  parts[axis] = select;
-  return make("label", { class: "axis" }, text, select);
+  const found = [["trial_id", (trial) => data.ids[trial]]];
+  const codedColumns = [...settings.map((setting) => [setting.name, setting]), ...notes];
+  for (const [name, { values, code }] of codedColumns) found.push([name, (trial) => values[code[trial]]]);
+  for (const view of views) {
+    if (!found.some(([name]) => name === view.column)) {
+      found.push([view.column, (trial) => data.classes[view.trials[trial]].name]);
+    }
+  }
+  for (const { name, trials: values } of columns) found.push([name, (trial) => plain(values[trial])]);
+  const rows = trials.map((trial) => found.map(([, value]) => quoted(value(trial))).join(","));
+  return `${[found.map(([name]) => quoted(name)).join(","), ...rows].join("\r\n")}\r\n`;
 }
 
-function reset() {
-  state.hidden.clear();
-  state.hiddenClasses.clear();
-  settingChips();
-  classChips();
-  drawMap();
-  parts.map.querySelector(".cell[tabindex='0']")?.focus();
+export function download() {
+  const trials = shownCells().flatMap(cellTrials).sort((a, b) => a - b);
+  const file = new Blob([csv(trials)], { type: "text/csv" });
+  const link = make("a", { href: URL.createObjectURL(file), download: `${data.name}-selection.csv` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

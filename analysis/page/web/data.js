@@ -1,73 +1,95 @@
-// What the page knows of a run: the columns that explorer.py packed; numbers as text; how elements are made.
+// What explorer.py wrote, unpacked; the reader's choices; numbers as text; how elements are made.
 // All text of a run enters the page as text nodes.
 
-const root = document.getElementById("explorer");
-const data = JSON.parse(document.getElementById("explorer-data").textContent);
-const SVG = root.querySelector("svg").namespaceURI;
-const VIEWS = { loss: "loss", order: "order parameters", norm: "norms" };
-const SCORES = ["theta", "log_lag", "onset_v", "onset_attention"];
+export const root = document.getElementById("explorer");
+export const data = JSON.parse(document.getElementById("explorer-data").textContent);
+export const parts = {}; // elements that are filled again and again
+export const settings = data.settings.map(coded);
+export const notes = Object.entries(data.notes).map(([name, column]) => [name, coded(column)]);
+export const views = data.views.map((view) => ({
+  ...view,
+  ...unpackedAll(view, { trials: Uint8Array, cells: Uint8Array, colours: Uint8Array, marks: Uint8Array }),
+}));
+export const columns = data.columns.map((column) => ({
+  ...column,
+  ...unpackedAll(column, { trials: Float32Array, cells: Float32Array }),
+}));
+export const scales = unpackedAll(data.scales, { cividis: Uint8Array, PuOr: Uint8Array });
+export const records = data.records && unpackedRecords(data.records);
+export const state = {
+  map: 0, // place among data.maps
+  colour: data.colour, // view:NAME or column:NAME
+  hidden: new Map(), // setting: codes that are filtered out
+  hiddenClasses: new Set(),
+  open: -1, // the cell whose trials are shown
+  logSteps: true,
+  zoom: false,
+};
+const counts = numbers(data.cells.counts, Uint32Array);
+const members = numbers(data.cells.trials, Uint32Array);
+const firsts = starts(counts);
 
-function numbers(text, Kind) {
-  const raw = atob(text);
-  const bytes = new Uint8Array(raw.length);
-  for (let place = 0; place < raw.length; place += 1) bytes[place] = raw.charCodeAt(place);
-  return new Kind(bytes.buffer);
+export function numbers(text, Kind) {
+  return new Kind(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 }
 
-function plain(value) {
+function unpackedAll(packed, kinds) {
+  return Object.fromEntries(Object.entries(kinds).map(([name, Kind]) => [name, numbers(packed[name], Kind)]));
+}
+
+function starts(sizes) {
+  let total = 0;
+  return Array.from(sizes, (size) => (total += size) - size);
+}
+
+export function plain(value) {
   return Number(value.toPrecision(7));
 }
 
 function coded(column) {
-  const code = numbers(column.codes, column.bytes === 2 ? Uint16Array : Uint32Array);
-  const isPacked = typeof column.values === "string";
-  const values = isPacked ? Array.from(numbers(column.values, Float32Array), plain) : column.values;
-  const texts = column.texts ?? values.map((value) => shown(value, 4));
-  return { ...column, code, values, texts, text: (trial) => texts[code[trial]] };
+  const code = numbers(column.codes, Int32Array);
+  const cells = column.cells && numbers(column.cells, Int32Array);
+  return { ...column, code, cells, text: (trial) => column.texts[code[trial]] };
 }
-
-const settings = data.settings.map(coded);
-const byName = new Map(settings.map((setting) => [setting.name, setting]));
-const suffix = coded(data.suffix);
-const notes = Object.entries(data.notes).map(([name, column]) => [name, coded(column)]);
-const topical = numbers(data.topical, Uint8Array);
-const views = {};
-for (const [view, packed] of Object.entries(data.views)) {
-  views[view] = { class: numbers(packed.class, Uint8Array) };
-  for (const name of SCORES) views[view][name] = numbers(packed[name], Float32Array);
-}
-const records = data.records && unpackedRecords(data.records);
 
 function unpackedRecords(packed) {
-  const counts = numbers(packed.counts, Uint16Array);
-  const place = new Map(); // trial: its place among those with records
-  const start = [];
-  let total = 0;
-  numbers(packed.rows, Uint32Array).forEach((trial, number) => {
-    place.set(trial, number);
-    start.push(total);
-    total += counts[number];
-  });
-  const curves = {};
-  for (const [name, { codes, low, high }] of Object.entries(packed.curves)) {
-    curves[name] = {
-      codes: numbers(codes, Uint16Array),
-      low: numbers(low, Float32Array),
-      high: numbers(high, Float32Array),
-    };
-  }
-  const lines = {};
-  for (const [name, text] of Object.entries(packed.lines)) lines[name] = numbers(text, Float32Array);
-  return { counts, place, start, curves, lines, steps: numbers(packed.steps, Uint32Array) };
+  const sizes = numbers(packed.counts, Uint16Array);
+  const rows = [...numbers(packed.rows, Uint32Array)];
+  const kinds = { codes: Uint16Array, low: Float32Array, high: Float32Array };
+  const curves = Object.entries(packed.curves).map(([name, each]) => [name, unpackedAll(each, kinds)]);
+  const references = packed.references.map(({ name, values }) => [name, numbers(values, Float32Array)]);
+  const place = new Map(rows.map((trial, number) => [trial, number])); // among those with records
+  const steps = numbers(packed.steps, Uint32Array);
+  return { sizes, place, start: starts(sizes), steps, curves: Object.fromEntries(curves), references };
+}
+
+export function cellTrials(cell) {
+  return [...members.subarray(firsts[cell], firsts[cell] + counts[cell])];
+}
+
+// The view that classes are taken from, and the column that colours are, if they are.
+export function shownView() {
+  return views.find(({ name }) => state.colour === `view:${name}`) ?? views[0];
+}
+
+export function shownColumn() {
+  return columns.find(({ name }) => state.colour === `column:${name}`);
+}
+
+export function isHidden(cell) {
+  return (
+    state.hiddenClasses.has(shownView().cells[cell]) ||
+    settings.some(({ name, cells }) => state.hidden.get(name)?.has(cells[cell]))
+  );
 }
 
 // The values of one column of one trial: a sign and a logarithm between the ends of the series.
-function curve(trial, name) {
+export function curve(trial, name) {
   const number = records.place.get(trial);
   const { codes, low, high } = records.curves[name];
   const from = records.start[number];
   const scale = (high[number] - low[number]) / 32766;
-  return Array.from(codes.subarray(from, from + records.counts[number]), (code) => {
+  return Array.from(codes.subarray(from, from + records.sizes[number]), (code) => {
     if (code === 0x8000) return NaN;
     const level = code & 0x7fff;
     if (level === 0) return 0;
@@ -75,12 +97,12 @@ function curve(trial, name) {
   });
 }
 
-function steps(trial) {
+export function steps(trial) {
   const number = records.place.get(trial);
-  return records.steps.subarray(records.start[number], records.start[number] + records.counts[number]);
+  return records.steps.subarray(records.start[number], records.start[number] + records.sizes[number]);
 }
 
-function shown(value, digits = 3) {
+export function shown(value, digits = 3) {
   if (!Number.isFinite(value)) return "-";
   if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5)) {
     return value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e");
@@ -88,17 +110,8 @@ function shown(value, digits = 3) {
   return String(Number(value.toPrecision(digits)));
 }
 
-function counted(count, thing) {
+export function counted(count, thing) {
   return `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
-}
-
-function settingText(setting, code) {
-  const text = setting.texts[code];
-  return data.main.includes(setting.name) ? text : `${setting.label} ${text}`;
-}
-
-function theta(value) {
-  return Number.isFinite(value) ? value.toFixed(2) : "-";
 }
 
 function fill(element, attributes, children) {
@@ -111,10 +124,10 @@ function fill(element, attributes, children) {
   return element;
 }
 
-function make(tag, attributes = {}, ...children) {
+export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-function draw(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+export function draw(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }

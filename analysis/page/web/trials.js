@@ -1,10 +1,15 @@
-// The trials of the chosen cell: their classes, what to copy, the selection as a file.
+// The trials of the chosen cell: their classes, their charts, what to copy.
 
-const ENDS = { loss: "", order: "_order", norm: "_norm" };
+import { chart } from "./charts.js";
+import { chip } from "./controls.js";
+import { cellTrials, columns, counted, curve, data, make, notes, parts, records } from "./data.js";
+import { settings, shown, shownView, state, steps, views } from "./data.js";
+import { classText, focusCell, hideTip, markOpen, placeTexts, scoreTexts, shownCells } from "./map.js";
+
 const MOST_TRIALS = 24; // of a cell, as lines and in its list
 
-function openCell(cell, byKeyboard) {
-  state.open = cell.key;
+export function openCell(cell, byKeyboard) {
+  state.open = cell;
   markOpen();
   drawDetail();
   hideTip();
@@ -14,72 +19,64 @@ function openCell(cell, byKeyboard) {
   if (!isBeside) title.scrollIntoView({ block: "start" });
 }
 
-function markOpen() {
-  const cell = map.cells.get(state.open);
-  for (const element of parts.map.querySelectorAll("[aria-pressed='true']")) {
-    element.setAttribute("aria-pressed", "false");
-  }
-  cell?.element?.setAttribute("aria-pressed", "true");
-  ring(cell, "opened");
-}
-
-function drawDetail() {
-  const cell = map.cells.get(state.open);
-  if (!cell) {
+export function drawDetail() {
+  const cell = state.open;
+  if (!shownCells().includes(cell)) {
     parts.detail.replaceChildren(make("p", { class: "hint" }, "Choose a cell to see its trials."));
     return;
   }
-  const heading = [cell.place, ...axisText(cell)].filter(Boolean).join(" · ") || "all trials";
-  const verdict = `By the ${VIEWS[state.view]}: ${classText(cell)}`;
+  const verdict = `Class by ${shownView().name}: ${classText(cell)}`;
   parts.detail.replaceChildren(
-    make("h3", { tabindex: "-1" }, heading),
-    make("p", {}, `${verdict}. ${scoreTexts(cell).join("; ")}.${suffixText(cell.trials)}`),
+    make("h3", { tabindex: "-1" }, placeTexts(cell).join(" · ")),
+    make("p", {}, `${[verdict, ...scoreTexts(cell)].join("; ")}.`),
     ...charts(cell),
-    trialList(cell),
+    trialList(cellTrials(cell)),
     make("p", { class: "tools" }, make("button", { type: "button", onclick: backToMap }, "Back to the map")),
   );
 }
 
-function backToMap() {
-  const element = map.cells.get(state.open)?.element;
-  if (element) focusCell(element);
+export function backToMap() {
+  focusCell(state.open);
 }
 
-function suffixText(trials) {
-  const counts = new Map();
-  for (const trial of trials) {
-    const text = suffix.text(trial);
-    if (text) counts.set(text, (counts.get(text) ?? 0) + 1);
-  }
-  const found = [...counts].map(([text, count]) => `${text} (${counted(count, "trial")})`);
-  return found.length ? ` Afterwards: ${found.join(", ")}.` : "";
+function charts(cell) {
+  const trials = cellTrials(cell).filter((trial) => records?.place.has(trial)).slice(0, MOST_TRIALS);
+  if (!trials.length) return [make("p", { class: "hint" }, data.sentence || "These trials have no records.")];
+  const option = (text, name) =>
+    chip(text, state[name], (checked) => {
+      state[name] = checked;
+      drawDetail();
+    });
+  const options = [option("steps on a log axis", "logSteps"), option("enlarge the plateau", "zoom")];
+  const onsets = shownView().onsets.map((place) => columns[place].cells[cell]).filter(Number.isFinite);
+  const made = data.charts.map((each) => chart(each, trials, onsets)).filter(Boolean);
+  return [make("div", { class: "tools" }, ...options), make("div", { class: "charts" }, ...made)];
 }
 
-function trialList(cell) {
-  const varies = ({ code }) => cell.trials.some((trial) => code[trial] !== code[cell.trials[0]]);
-  const others = settings.filter((setting) => setting.name !== "seed" && varies(setting));
-  const named = [...settings.filter((setting) => setting.name === "seed"), ...others];
-  const items = cell.trials.slice(0, MOST_TRIALS).map((trial) => trialItem(trial, named));
-  const rest = cell.trials.length - items.length;
+function trialList(trials) {
+  const varies = ({ code }) => trials.some((trial) => code[trial] !== code[trials[0]]);
+  const named = settings.filter((setting) => setting.name === "seed" || varies(setting));
+  const items = trials.slice(0, MOST_TRIALS).map((trial) => trialItem(trial, named));
+  const rest = trials.length - items.length;
   if (rest > 0) items.push(make("li", {}, `and ${counted(rest, "more trial")}, in the CSV file`));
   return make("ol", { class: "trials", "aria-label": "Trials of the cell" }, ...items);
 }
 
 function trialItem(trial, named) {
   const id = data.ids[trial];
-  const look = data.classes[views[state.view].class[trial]];
-  const classes = Object.keys(VIEWS).map((view) => {
-    const kind = data.classes[views[view].class[trial]].name;
-    return `${VIEWS[view]}: ${kind}, Θ ${theta(views[view].theta[trial])}`;
+  const classes = views.map((view) => {
+    const score = columns[view.score];
+    const value = score ? `, ${score.label.split(" (")[0]} ${shown(score.trials[trial])}` : "";
+    return `${view.name}: ${data.classes[view.trials[trial]].name}${value}`;
   });
   const told = notes
-    .filter(([name, column]) => !["ok", ""].includes(column.text(trial)) || name === "stopped_step")
-    .filter(([, column]) => column.values[column.code[trial]] !== null)
+    .filter(([, column]) => !["ok", ""].includes(column.text(trial)))
     .map(([name, column]) => `${name.replaceAll("_", " ")} ${column.text(trial)}`);
   const ends = records?.place.has(trial) ? [`at the end: ${endText(trial)}`] : [];
-  const lines = [classes.join(" · "), [suffix.text(trial), ...told, ...ends].filter(Boolean).join(" · ")];
-  const square = make("span", { class: "swatch", style: `background:${look.colour}` });
-  const title = make("b", {}, [id, ...named.map((s) => `${s.label} ${s.text(trial)}`)].join(" · "));
+  const lines = [classes.join(" · "), [...told, ...ends].join(" · ")];
+  const { colour } = data.classes[shownView().trials[trial]];
+  const square = make("span", { class: "swatch", style: `background:${colour}` });
+  const title = make("b", {}, [id, ...named.map(({ label, text }) => `${label} ${text(trial)}`)].join(" · "));
   const bold = (on) => () => mark(trial, on);
   return make(
     "li",
@@ -92,18 +89,14 @@ function trialItem(trial, named) {
 }
 
 function endText(trial) {
-  const names = { eval_loss: "loss", norm_v: "‖W^V‖", norm_k: "‖W^K‖", a_topic: "a_topic" };
-  const at = steps(trial);
-  const found = Object.entries(names).filter(([name]) => records.curves[name]);
-  const texts = found.map(([name, text]) => `${text} ${shown(curve(trial, name).at(-1))}`);
-  return `${texts.join(", ")} (step ${at[at.length - 1]})`;
+  const first = data.charts.slice(0, 4).map(({ curves }) => curves[0]);
+  const texts = first.map(({ name, label }) => `${label} ${shown(curve(trial, name).at(-1))}`);
+  return `${texts.join(", ")} (step ${steps(trial).at(-1)})`;
 }
 
 function mark(trial, on) {
   parts.detail.classList.toggle("picked", on);
-  for (const line of parts.detail.querySelectorAll(`[data-line="${trial}"]`)) {
-    line.classList.toggle("bold", on);
-  }
+  for (const line of parts.detail.querySelectorAll(`[data-line="${trial}"]`)) line.classList.toggle("bold", on);
 }
 
 function folder() {
@@ -142,31 +135,4 @@ async function copied(content) {
     area.remove();
     return done;
   }
-}
-
-function csv(trials) {
-  const cells = (value) => {
-    const text = value === null || Number.isNaN(value) ? "" : String(value);
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  const columns = [["trial_id", (trial) => data.ids[trial]]];
-  for (const { name, values, code } of settings) columns.push([name, (trial) => values[code[trial]]]);
-  for (const [view, end] of Object.entries(ENDS)) {
-    columns.push([`class${end}`, (trial) => data.classes[views[view].class[trial]].name]);
-    for (const name of SCORES) {
-      columns.push([name + end, (trial) => plain(views[view][name][trial])]);
-    }
-  }
-  columns.push(["suffix", (trial) => suffix.values[suffix.code[trial]]]);
-  for (const [name, column] of notes) columns.push([name, (trial) => column.values[column.code[trial]]]);
-  const rows = trials.map((trial) => columns.map(([, value]) => cells(value(trial))).join(","));
-  return `${[columns.map(([name]) => cells(name)).join(","), ...rows].join("\r\n")}\r\n`;
-}
-
-function download() {
-  const trials = shownCells().flatMap((cell) => cell.trials).sort((a, b) => a - b);
-  const file = new Blob([csv(trials)], { type: "text/csv" });
-  const link = make("a", { href: URL.createObjectURL(file), download: `${data.name}-selection.csv` });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

@@ -13,10 +13,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from support.map_readings import colour_of, panels, scores_of, ticks, trial, words
 
-from topicjax.analysis.maps.bins import MOST_VALUES, middle_values
+from topicjax.analysis.maps.drawing import class_panel
+from topicjax.analysis.maps.layouts import MOST_VALUES, Grid, middle_values
 from topicjax.analysis.one_layer.cells import score_cells
-from topicjax.analysis.one_layer.map_panels import AGREE, phase_panel
 from topicjax.analysis.one_layer.phase_maps import (
+    AGREE,
+    LOOKS,
+    MAP_VIEWS,
     log_lag_map,
     norm_phase_map,
     phase_map,
@@ -303,7 +306,7 @@ def test_a_panel_without_cells_is_left_empty_and_the_lowest_other_one_has_the_ti
 def test_a_panel_refuses_two_cells_at_one_place():
     cells = score_cells(scores_of(trial(l2=0.0), trial(l2=1.0)))
     with pytest.raises(UserError, match="two cells of equal learning_rate and init_scale"):
-        phase_panel(cells, Figure().subplots())
+        class_panel(cells, Figure().subplots(), Grid.of(cells), MAP_VIEWS["loss"], LOOKS)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.map_readings import colour_of, panels, scores_of, ticks, trial, words
 
-from topicjax.analysis.maps.lattices import LogAxis, Refinement, inner_squares, nearest_points, rectangles
+from topicjax.analysis.maps.layouts import LogAxis, Refinement, inner_squares, nearest_points, rectangles
 from topicjax.analysis.one_layer.phase_maps import log_lag_map, phase_map, theta_map, view_disagreement
 from topicjax.store.reader import Run
 
