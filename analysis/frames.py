@@ -39,6 +39,8 @@ NEEDED_TRIALS = (
     *("trial_id", "status", "seed", "objective", "attention", "value", "embedding"),
     *DATA_SETTINGS,
 )
+Array = np.ndarray
+Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
 NEEDED_TRAJECTORIES = (
     *("trial_id", "step", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v"),
     *("v_block", "v_diag", "a_topic", "a_self"),
@@ -106,6 +108,19 @@ def distinct(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, pd.
         number = np.zeros(len(frame), int)
     first = np.unique(number, return_index=True)[1]
     return number, frame[list(names)].iloc[first].reset_index(drop=True)
+
+
+def cell_of_rows(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """Number the cell of each row: the rows of equal values in these columns, in the order of the values."""
+    if not names:
+        return np.zeros(len(frame), int)
+    return frame.groupby(list(names), dropna=False).ngroup().to_numpy()
+
+
+def reference_losses(run: Run) -> pd.DataFrame:
+    """Return the reference losses of each trial, a column per name; no columns if there are none."""
+    found = getattr(run, "references", None)
+    return pd.DataFrame(index=run.trials.index) if found is None else found.set_axis(run.trials.index)
 
 
 def column(frame: pd.DataFrame, name: str) -> np.ndarray:

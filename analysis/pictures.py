@@ -2,18 +2,20 @@
 
 import contextlib
 import io
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from .frames import MAIN_SETTINGS
 from .outputs import write_file
+
+if TYPE_CHECKING:  # words and colours are used without drawing
+    from matplotlib.figure import Figure
 
 MOST_VALUES = 12  # of a setting, of plans in a sentence, of runs that share a version
 WIDTH = 5.0  # inches: at this width text is legible on a phone, 390 pixels across
@@ -92,12 +94,20 @@ OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished figure with what a reader needs beside it."""
+    """A finished figure of matplotlib, or its axes, with what a reader needs beside it."""
 
-    figure: Figure
+    figure: "Figure"
     title: str
     caption: str  # what is drawn, over how many trials, and what was left out
-    alt: str  # for readers who cannot see it: what it shows, in a sentence
+    alt: str = ""  # for readers who cannot see it: what it shows, in a sentence; by default the caption
+
+    def __post_init__(self) -> None:
+        """Take the figure of axes, or of the first of several."""
+        drawn: Any = self.figure
+        while not hasattr(drawn, "savefig"):
+            drawn = drawn.figure if hasattr(drawn, "figure") else np.ravel(drawn)[0]
+        object.__setattr__(self, "figure", drawn)
+        object.__setattr__(self, "alt", self.alt or self.caption)
 
     def save(self, path: str | Path) -> list[Path]:
         """Write path.png and path.svg; return both paths, or raise a StoreError if they cannot be written."""
@@ -115,10 +125,18 @@ class Picture:
                 self.figure.set_layout_engine("none")  # laid out once: it takes as long as drawing
         return files
 
+    def close(self) -> None:
+        """Let go of what was drawn."""
+        self.figure.clear()
+        if "matplotlib.pyplot" in sys.modules:  # a figure that pyplot made stays there until it is told
+            sys.modules["matplotlib.pyplot"].close(self.figure)
+
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Draw in the project's style; figures made inside need no display and no pyplot."""
+    import matplotlib
+
     with matplotlib.rc_context(STYLE):
         yield
 

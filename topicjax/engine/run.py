@@ -206,6 +206,7 @@ def describe_run(named: NamedSweep, plan: str, planned: int, left: int, options:
     return {
         "sweep": named.name,
         "experiment": named.settings.experiment,
+        **({"file": named.file} if named.file else {}),
         "description": named.description,
         "base": named.base,
         "axes": axes_of(named.settings, named.base, named.sweep),

@@ -32,6 +32,7 @@ NUMBER = (int, float)
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "sweep": str,
     "experiment": str,  # one_layer, where it is not said
+    "file": str,  # the sweep file, if it is the user's own
     "description": str,
     "base": dict,
     "axes": dict,

@@ -28,6 +28,7 @@ class NamedSweep:
     base: Settings
     sweep: Sweep
     refinement: Refinement | None = None  # of the boundaries that its cells show
+    file: str = ""  # the path of a user's own file
 
     @property
     def settings(self) -> TrialSettings:
@@ -66,7 +67,8 @@ def load_sweep(name: str) -> NamedSweep:
         raise UserError(f"sweep file {path} fails: {error}") from error
     except UnicodeEncodeError:
         raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
-    return NamedSweep(path.stem, inspect.cleandoc(description), experiment, base, sweep, refinement)
+    file = str(path.resolve()) if name.endswith(".py") else ""
+    return NamedSweep(path.stem, inspect.cleandoc(description), experiment, base, sweep, refinement, file)
 
 
 def read_refinement(given: Any) -> Refinement | None:

@@ -18,10 +18,10 @@ from topicjax.analysis.one_layer.attention_weights import (
     measured_weights,
     with_exact_loss,
 )
-from topicjax.analysis.one_layer.catalogue import has_attention_theory, has_both_cases, has_embeddings_alone
 from topicjax.analysis.one_layer.embedding_family import embedding_rows
 from topicjax.analysis.one_layer.embedding_theory import embedding_cases, theorem1_equations
 from topicjax.analysis.one_layer.landscape import stand_in
+from topicjax.analysis.one_layer.page import has_attention_theory, has_both_cases, has_embeddings_alone
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run

@@ -15,7 +15,6 @@ from support.synthetic_runs import STAGE2, STEP, TWO_STAGE, case, ramp, random_s
 
 from topicjax.analysis.frames import aligned
 from topicjax.analysis.one_layer.cells import score_cells
-from topicjax.analysis.one_layer.definitions import definitions
 from topicjax.analysis.one_layer.stages import VIEWS, score_trials
 from topicjax.analysis.page import explorer
 from topicjax.analysis.page import html as page
@@ -184,22 +183,6 @@ def test_scripts_and_style_are_installed_and_all_in_the_page(small):
     assert installed == found and len(found) == 1 + len(explorer.SCRIPTS)
     text = explorer.explorer(*small)
     assert all(path.read_text(encoding="utf-8") in text for path in found)
-
-
-def test_words_are_explained_in_the_order_in_which_they_are_met():
-    answer = ["3 of 9 trials are two-stage in the loss view (median Θ 0.95).", "2 V-only with keys all."]
-    words = re.findall(r"<dfn>(.*?)</dfn>", definitions(answer))
-    assert words == ["trial", "two-stage", "loss view", "Θ (Theta)", "V-only", "keys", "cell"]
-    assert "<dfn>V</dfn>" in definitions(["V first, then attention."])
-
-
-def test_a_table_of_more_than_a_dozen_rows_is_folded():
-    tables = [
-        page.table(pd.DataFrame(dict(x=np.arange(rows))), "Numbers.", "<a>csv</a>") for rows in (12, 13)
-    ]
-    assert "<details>" not in tables[0] and "<caption>Numbers. <a>csv</a></caption>" in tables[0]
-    assert "<summary>Numbers. <a>csv</a> <b>13 rows</b></summary>" in tables[1]
-    assert tables[1].count("<tr>") == 14 and "<caption>" not in tables[1]
 
 
 def test_hostile_words_cannot_leave_the_data():

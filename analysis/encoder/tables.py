@@ -5,10 +5,9 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import HELD_OUT_LINES, limit_lines
-from ..one_layer.tables import ERROR
-from ..one_layer.trained_models import Frame
+from ..frames import HELD_OUT_LINES, Frame, limit_lines
 from ..pictures import setting_text
+from ..tables import ERROR
 from .layer_cells import (
     EVERY,
     NONE,
