@@ -1,89 +1,21 @@
-"""What analysis adds to a run: limit lines, the order of records, settings at every record.
+"""Tables of runs: records in the order of their trials, settings that vary, cells, quantiles over trials."""
 
-`aligned(run)` takes what `topicjax.load` returns and is all that scores and figures need; they call it
-themselves, so a run may be handed to them as it was loaded.  `prepared(run)` joins the settings onto every
-record as well: convenient to group records by, but several times the memory.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from topicjax.experiments.one_layer import settings as trial
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 
-FIRST = (  # settings that titles and tables name before all others
-    *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
-    *("attention", "value", *trial.MEMBER_SETTINGS),
-    *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
-    *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
-    *("batch_size", "steps", "until", "record_every", "eval_documents"),
-)
-SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))
-MAIN_SETTINGS = ("objective", "optimizer")  # figures and tables always tell these apart
-LINES = ("uniform", "stage1", "stage2", "bayes")
-LINE_COLUMNS = tuple(f"line_{name}" for name in LINES)
-HELD_OUT_LINES = (
-    "held_out_stage1",
-    "held_out_stage2",
-)  # of both optimal models on these documents
-STAGE_LINES = {  # a limit line in manifest.json: its column among the trials
-    **{name: f"line_{name}" for name in ("stage1", "stage2", "stage1_se", "stage2_se")},
-    **{name: name for name in HELD_OUT_LINES},
-}
-NEEDED_TRIALS = (
-    *("trial_id", "status", "seed", "objective", "attention", "value", "embedding"),
-    *DATA_SETTINGS,
-)
 Array = np.ndarray
 Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
-NEEDED_TRAJECTORIES = (
-    *("trial_id", "step", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v"),
-    *("v_block", "v_diag", "a_topic", "a_self"),
-)
-
-
-def aligned(run: Run) -> Run:
-    """Return the run with limit lines in its trials, and its records sorted by trial and step.
-
-    A run that is aligned already is returned as it is.
-    """
-    if set(LINE_COLUMNS) <= set(run.trials):
-        return run
-    check_columns(run.trials, NEEDED_TRIALS, f"{run.folder}/trials")
-    check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
-    trials = run.trials.assign(**limit_lines(run.trials, run.manifest))
-    without = int(np.isnan(column(trials, "line_stage1")).sum())
-    missing = run.missing
-    if run.manifest and without:
-        missing = (*missing, f"{without} of {len(trials)} trials have no limit lines")
-    records, _ = sort_records(run.trajectories, trials)
-    return run.replace(trials=trials, trajectories=records, missing=missing)
-
-
-def prepared(run: Run) -> Run:
-    """Return the aligned run with settings, status and limit lines at each of its records.
-
-    A run that is prepared already is returned as it is.
-    """
-    if set(LINE_COLUMNS) <= set(run.trials) & set(run.trajectories):
-        return run
-    run = aligned(run)
-    return run.replace(trajectories=join_settings(run.trajectories, run.trials))
 
 
 def owners(run: Run) -> np.ndarray:
     """Return for each record of an aligned run the row of its trial."""
     return np.cumsum(run.trajectories["step"].to_numpy() == 0) - 1
-
-
-def settings_in(frame: pd.DataFrame) -> list[str]:
-    """Return the names of the settings that a table has as columns, in the order of SETTINGS."""
-    return [name for name in SETTINGS if name in frame]
 
 
 def varying(frame: pd.DataFrame, names: Iterable[str], within: Sequence[str] = ()) -> list[str]:
@@ -162,13 +94,6 @@ def check_columns(frame: pd.DataFrame, needed: Sequence[str], place: str) -> Non
         raise StoreError(f"{place} has no column {', '.join(absent)}")
 
 
-def join_settings(records: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the trials, sorted by trial and step, with settings, status and limit lines."""
-    own, owner = sort_records(records, trials)
-    joined = trials[[*settings_in(trials), "status", *LINE_COLUMNS]].take(owner)
-    return pd.concat([own, joined.reset_index(drop=True)], axis=1)
-
-
 def sort_records(records: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
     """Return the records of the trials, sorted by trial and step, and the row of each one's trial."""
     code, names = pd.factorize(records["trial_id"])
@@ -194,39 +119,3 @@ def check_records(trial_ids: np.ndarray, owner: np.ndarray, step: np.ndarray) ->
     started[owner[is_first & (step == 0)]] = True
     if not started.all():
         raise StoreError(f"trial {trial_ids[~started][0]} has no record at step 0")
-
-
-def limit_lines(trials: pd.DataFrame, manifest: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the limit lines of each trial, NaN where there are none, and their standard errors, *_se.
-
-    line_* are those over all documents, held_out_* those on the trial's held-out documents.  Settings are
-    compared exactly: both JSON and parquet keep every digit.
-    """
-    names = [f"{name}{end}" for end in ("", "_se") for name in (*LINES, *HELD_OUT_LINES)]
-    columns = line_values(trials, manifest, names)
-    return {name if name.startswith("held_out") else f"line_{name}": columns[name] for name in names}
-
-
-def line_values(
-    trials: pd.DataFrame, manifest: Mapping[str, Any], names: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Return what the manifest's limit lines of these names are for each trial, NaN where there are none."""
-    columns = {name: np.full(len(trials), np.nan) for name in names}
-    tables: dict[tuple[str, ...], dict[tuple, dict]] = {}
-    for entry in manifest.get("limit_lines", []):
-        known = entry["settings"] | {"objective": entry["objective"]}
-        absent = [name for name in known if name not in trials]
-        if absent:
-            raise StoreError(f"limit_lines in manifest.json name {absent[0]!r}, no setting of the trials")
-        fields = tuple(sorted(known))
-        tables.setdefault(fields, {})[tuple(known[name] for name in fields)] = entry
-    for fields in sorted(tables, key=len):  # lines for more settings are closer to the trial
-        table = tables[fields]
-        kind, kinds = distinct(trials, fields)
-        keys = list(zip(*(kinds[name].tolist() for name in fields), strict=True))
-        is_known = np.array([key in table for key in keys], bool)
-        for name in names:
-            found = [table[key].get(name) if key in table else None for key in keys]
-            values = np.array([np.nan if value is None else value for value in found], float)
-            columns[name] = np.where(is_known[kind], values[kind], columns[name])
-    return columns

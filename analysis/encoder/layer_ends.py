@@ -14,7 +14,8 @@ from topicjax.store.reader import Run
 
 from ..figures.step_panels import ACROSS, panel_grid, shared_legend
 from ..one_layer.trained_models import Frame
-from ..pictures import PART_COLOURS, SMALL, Picture, counted, sentences, style, written
+from ..pictures import SMALL, Picture, counted, sentences, style, written
+from ..topic_model import PART_COLOURS
 from .layer_cells import layer_cells, models, telling_settings
 from .layer_curves import ALL
 from .layer_panels import example_cells, example_titles

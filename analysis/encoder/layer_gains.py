@@ -7,10 +7,11 @@ import numpy as np
 from topicjax.store.reader import Run
 from topicjax.theory.progress import units
 
-from ..frames import HELD_OUT_LINES, LINES, column, limit_lines
+from ..frames import column
 from ..one_layer.curves import Array, Records, lowest_record, steady_maximum, sure_maximum
 from ..one_layer.cuts import Cuts
 from ..one_layer.trained_models import Frame
+from ..topic_model import HELD_OUT_LINES, LINES, limit_lines
 
 
 class Scales(NamedTuple):

@@ -15,18 +15,8 @@ from ..figures.step_panels import title_lines
 from ..maps.blocks import SQUARE, Blocks
 from ..one_layer.map_panels import CORNER, hatch_ink
 from ..one_layer.trained_models import Frame
-from ..pictures import (
-    CLASS_COLOURS,
-    CLASS_HATCHES,
-    SMALL,
-    WIDTH,
-    Picture,
-    counted,
-    described,
-    evenly,
-    sentences,
-    style,
-)
+from ..pictures import SMALL, WIDTH, Picture, counted, described, evenly, sentences, style
+from ..topic_model import CLASS_COLOURS, CLASS_HATCHES
 from .layer_cells import layer_cells, telling_settings
 from .layer_curves import ALL
 from .layers import CUTS, LAYER_CLASSES

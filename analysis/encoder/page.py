@@ -1,7 +1,7 @@
 """The page of runs of the encoder: do all layers of a deeper model behave like the one?"""
 
 from ..page.contract import Chart, Entry, Page
-from ..pictures import CLASS_COLOURS
+from ..topic_model import CLASS_COLOURS
 from .findings import WORDS, findings
 from .layer_curves import ALL
 from .layer_ends import layer_onsets, layer_topics

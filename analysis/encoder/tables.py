@@ -5,9 +5,10 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import HELD_OUT_LINES, Frame, limit_lines
+from ..frames import Frame
 from ..pictures import setting_text
 from ..tables import ERROR
+from ..topic_model import HELD_OUT_LINES, limit_lines
 from .layer_cells import (
     EVERY,
     NONE,

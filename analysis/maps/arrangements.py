@@ -12,11 +12,12 @@ import pandas as pd
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, SETTINGS, settings_in, varying
+from ..frames import varying
 from ..one_layer.cells import score_cells
 from ..one_layer.stages import VIEWS
 from ..one_layer.trained_parts import trains_both
 from ..pictures import WIDTH, described, distinct_texts, label
+from ..topic_model import MAIN_SETTINGS, SETTINGS, settings_in
 from .bins import pool_axes
 from .grids import AXES, LARGEST_CELL, Combination, Grid, Lattice, ordered
 from .lattices import LogAxis, Refinement

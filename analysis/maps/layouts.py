@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from ..pictures import OPTIMIZERS, counted, distinct_texts, label, sentences
+from ..pictures import VALUE_ORDER, counted, distinct_texts, label, sentences
 from .grids import Combination, Grid, Lattice
 from .lattices import finest
 
@@ -113,7 +113,7 @@ def combinations(cells: pd.DataFrame, names: list[str]) -> list[Combination]:
 
 def rank(value: Any) -> Any:
     """Return what sorts the values of a setting: optimizers have an order of their own."""
-    return str(OPTIMIZERS.index(value)) if value in OPTIMIZERS else value
+    return str(VALUE_ORDER.index(value)) if value in VALUE_ORDER else value
 
 
 def having(cells: pd.DataFrame, settings: Combination) -> pd.DataFrame:

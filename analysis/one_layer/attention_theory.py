@@ -12,7 +12,10 @@ from matplotlib.lines import Line2D
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
 
-from ..figures.seed_rows import (
+from ..pictures import WIDTH, Picture, counted, sentences, style
+from ..topic_model import VALUES
+from .attention_weights import attention_rows, member
+from .seed_rows import (
     MOST_ROWS,
     dots,
     draw_seeds,
@@ -22,8 +25,6 @@ from ..figures.seed_rows import (
     rows_of,
     telling_apart,
 )
-from ..pictures import VALUES, WIDTH, Picture, counted, sentences, style
-from .attention_weights import attention_rows, member
 from .trained_models import Array, Frame
 
 PANELS = {  # a measured column, what its axis says, and what of theory is in it

@@ -9,7 +9,8 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import distinct, settings_in
+from ..frames import distinct
+from ..topic_model import settings_in
 from .curves import Array, Cuts
 from .stages import (
     CLASSES,

@@ -13,7 +13,8 @@ from scipy.optimize import isotonic_regression
 
 from topicjax.theory.progress import progress, units
 
-from ..frames import STAGE_LINES, column
+from ..frames import column
+from ..topic_model import STAGE_LINES
 from .cuts import Cuts
 from .trained_parts import trains_value
 

@@ -8,7 +8,8 @@ import pandas as pd
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import relative_residual
 
-from ..frames import aligned, column
+from ..frames import column
+from ..topic_model import aligned
 from .cells import lowest_seeds
 from .trained_models import Array, data_model, effective_model, with_weights
 

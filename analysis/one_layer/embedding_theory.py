@@ -13,7 +13,15 @@ from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 
-from ..figures.seed_rows import (
+from ..frames import varying
+from ..pictures import WIDTH, Picture, counted, label, sentences, style
+from .embedding_family import (
+    embedding_rows,
+    embeddings_alone,
+    trains_all,
+    with_gains,
+)
+from .seed_rows import (
     MEASURED,
     MOST_ROWS,
     dots,
@@ -22,14 +30,6 @@ from ..figures.seed_rows import (
     row_text,
     rows_of,
     telling_apart,
-)
-from ..frames import varying
-from ..pictures import WIDTH, Picture, counted, label, sentences, style
-from .embedding_family import (
-    embedding_rows,
-    embeddings_alone,
-    trains_all,
-    with_gains,
 )
 from .trained_models import Array, Frame
 

@@ -9,15 +9,8 @@ import pandas as pd
 from topicjax.store.reader import Run
 from topicjax.theory.progress import units
 
-from ..frames import (
-    MAIN_SETTINGS,
-    SETTINGS,
-    STAGE_LINES,
-    aligned,
-    column,
-    settings_in,
-    varying,
-)
+from ..frames import column, varying
+from ..topic_model import MAIN_SETTINGS, SETTINGS, STAGE_LINES, aligned, settings_in
 from .curves import Records
 from .stages import CUTS
 from .trained_parts import trains_both

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from ..frames import SETTINGS, distinct, varying
+from ..frames import distinct, varying
 from ..pictures import counted, described
+from ..topic_model import SETTINGS
 from .cells import sensitivity
 from .robustness import axes_of, survival
 from .stages import CUTS, is_topical

@@ -11,8 +11,9 @@ from matplotlib.lines import Line2D
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, varying
+from ..frames import varying
 from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..topic_model import MAIN_SETTINGS
 from .endings import joint_gains, lines_in, pair_settings, quartiles
 from .loss_curves import DOCUMENTS
 

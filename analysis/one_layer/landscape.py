@@ -24,17 +24,8 @@ from topicjax.theory.theorems import lemma1_entries
 from topicjax.theory.uniform_attention import uniform_attention_optimum
 
 from ..frames import varying
-from ..pictures import (
-    CLASS_COLOURS,
-    WIDTH,
-    Picture,
-    counted,
-    described,
-    evenly,
-    label,
-    sentences,
-    style,
-)
+from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..topic_model import CLASS_COLOURS
 from .attention_weights import has_uniform_blocks, member, theorem3
 from .stages import classes_of
 from .trained_models import Array, Frame, data_model, has_data_model

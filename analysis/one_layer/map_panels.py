@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from ..maps.blocks import SQUARE
 from ..maps.grids import LEAST_TO_WRITE, Grid, Look
-from ..pictures import CLASS_COLOURS, CLASS_HATCHES
+from ..topic_model import CLASS_COLOURS, CLASS_HATCHES
 from .stages import CLASSES, VIEWS
 
 ATTENDS = (

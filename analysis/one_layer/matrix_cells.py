@@ -10,7 +10,8 @@ from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 
 from ..maps.layouts import having
-from ..pictures import OPTIMIZERS, counted, label
+from ..pictures import counted, label
+from ..topic_model import OPTIMIZERS
 from .cells import MOST_SEEDS, cell_numbers
 from .trained_models import (
     Array,

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from topicjax.store.reader import Run
 
 from ..figures.step_panels import TITLE_SIZE, thinned
-from ..frames import aligned, column, owners
-from ..pictures import PART_COLOURS, label
+from ..frames import column, owners
+from ..pictures import label
+from ..topic_model import PART_COLOURS, aligned
 from .curves import theorem2_block
 
 VALUE, ATTENTION, MASK = PART_COLOURS["norm_v"], PART_COLOURS["norm_k"], "#CC79A7"

@@ -11,19 +11,9 @@ from matplotlib.lines import Line2D
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, column
-from ..pictures import (
-    CLASS_COLOURS,
-    OPTIMIZERS,
-    WIDTH,
-    Picture,
-    counted,
-    described,
-    evenly,
-    label,
-    sentences,
-    style,
-)
+from ..frames import column
+from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..topic_model import CLASS_COLOURS, MAIN_SETTINGS, OPTIMIZERS
 from .onset_times import (
     LEVEL,
     OUTCOMES,

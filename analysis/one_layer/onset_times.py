@@ -17,7 +17,8 @@ from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.onset import onset_rate
 
-from ..frames import MAIN_SETTINGS, SETTINGS, aligned, column, settings_in, varying
+from ..frames import column, varying
+from ..topic_model import MAIN_SETTINGS, SETTINGS, aligned, settings_in
 from .curves import Array, Records, onset
 
 LEVEL = 0.1  # of a_topic, in units of attention scores

@@ -12,9 +12,8 @@ import pandas as pd
 from topicjax.store.reader import Run
 from topicjax.store.status import Status
 
-from ..frames import aligned
 from ..page.contract import Chart, Entry, Look, Page, View
-from ..pictures import CLASS_COLOURS, CLASS_HATCHES
+from ..topic_model import CLASS_COLOURS, CLASS_HATCHES, MAIN_SETTINGS, aligned
 from . import tables
 from .attention_theory import attention_theory
 from .attention_weights import has_uniform_blocks, with_exact_loss
@@ -319,6 +318,8 @@ PAGE = Page(
     headers=tables.HEADERS,
     words=WORDS,
     inspect=inspect,
+    panels=MAIN_SETTINGS,
+    refine_by=lambda cells: zip(cells["class"], cells["theta"], strict=True),
     replaces=("findings", "losses", "records", "finals", "cells"),
     live=("Maps",),
     file=STAGES_FILE,

@@ -22,16 +22,8 @@ from topicjax.store.reader import Run
 from ..maps.arrangements import arrange
 from ..maps.grids import EMPTY, Look
 from ..maps.layouts import Layout, draw
-from ..pictures import (
-    CLASS_COLOURS,
-    CLASS_HATCHES,
-    WIDTH,
-    Picture,
-    counted,
-    label,
-    sentences,
-    style,
-)
+from ..pictures import WIDTH, Picture, counted, label, sentences, style
+from ..topic_model import CLASS_COLOURS, CLASS_HATCHES
 from .map_panels import (
     AGREE,
     OTHERS,

@@ -24,17 +24,9 @@ from ..figures.step_panels import (
     step_axis,
     title_lines,
 )
-from ..frames import MAIN_SETTINGS, SETTINGS, aligned, bands, column, settings_in, varying
-from ..pictures import (
-    PART_COLOURS,
-    SMALL,
-    Picture,
-    counted,
-    described,
-    label,
-    sentences,
-    style,
-)
+from ..frames import bands, column, varying
+from ..pictures import SMALL, Picture, counted, described, label, sentences, style
+from ..topic_model import MAIN_SETTINGS, PART_COLOURS, SETTINGS, aligned, settings_in
 from .cells import cell_settings, majority
 from .example_trials import ranked_trials
 from .norm_panels import (

@@ -7,7 +7,7 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import aligned
+from ..topic_model import aligned
 from .curves import Array, Cuts, Records
 from .stages import CUTS, VIEWS, score_trials
 

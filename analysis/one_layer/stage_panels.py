@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import aligned
-from ..pictures import PART_COLOURS
+from ..topic_model import PART_COLOURS, aligned
 from .curves import Array, Cuts, Records, loss_split, monotone
 from .stages import CUTS
 from .trained_parts import trains_attention, trains_value

@@ -19,7 +19,8 @@ from topicjax.errors import UserError
 from topicjax.store.files import write_whole
 from topicjax.store.reader import Run
 
-from ..frames import aligned, column, settings_in
+from ..frames import column
+from ..topic_model import aligned, settings_in
 from .curves import (
     Array,
     Cuts,

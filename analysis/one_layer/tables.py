@@ -12,9 +12,10 @@ import pandas as pd
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, SETTINGS, distinct, varying
+from ..frames import distinct, varying
 from ..pictures import counted, label
 from ..tables import ERROR
+from ..topic_model import MAIN_SETTINGS, SETTINGS
 from . import cells
 from .attention_weights import attention_rows
 from .embedding_family import embedding_rows

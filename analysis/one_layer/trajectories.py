@@ -25,8 +25,9 @@ from ..figures.step_panels import (
     step_axis,
     title_lines,
 )
-from ..frames import MAIN_SETTINGS, SETTINGS, aligned, varying
+from ..frames import varying
 from ..pictures import Picture, counted, described, label, sentences, style
+from ..topic_model import MAIN_SETTINGS, SETTINGS, aligned
 from .curves import Cuts
 from .example_trials import example_trials
 from .norm_panels import NORMS, ORDER, drawable, is_cut, norm_panel, order_panel

@@ -18,8 +18,8 @@ from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 from topicjax.theory.queries import sample_queries
 
-from ..frames import SETTINGS, prepared
 from ..pictures import Picture, described, style, written
+from ..topic_model import SETTINGS, prepared
 from .matrix_panels import attention_matrix, heat_map
 from .optima import optimum_error
 from .stages import VIEWS, score_trials

@@ -70,6 +70,9 @@ class View:
     name: str
     suffix: str = ""
     words: str = ""
+    score: str = ""  # a column from 0 to 1: its median is written into cells of a map and shades their colour
+    hollow: Callable[[pd.DataFrame], Any] | None = None  # of the table of cells: which have a white middle
+    hollow_words: str = ""  # what a white middle means
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,10 @@ class Page:
     charts: Sequence[Chart] = ()  # none: the loss columns with their references, then every other column
     inspect: Callable[..., Any] | None = None  # (run, trial_id, step) -> Pictures of one trained model
     prepare: Callable[[Run], Run] | None = None  # the run as `score` and all other functions take it
-    cells: Callable[[Scores], pd.DataFrame] | None = None  # one row per cell, kept in cells.parquet
     of_trials: Callable[[Scores], Scores] | None = None  # one row per trial, where `score` returns more
-    refine_by: Callable[[Scores], Iterable[tuple[str, float]]] | None = None
+    panels: Sequence[str] = ()  # settings that tell panels of a map apart first
+    cells: Callable[[Scores, Sequence[str]], pd.DataFrame] | None = None  # columns of cells: see maps.cells
+    refine_by: Callable[[pd.DataFrame], Iterable[tuple[str, float]]] | None = None  # of cells: class, score
     replaces: Sequence[str] = ()  # figures and tables of every page, or "findings", that this one has better
     live: Sequence[str] = ()  # sections of figures that a page has while its sweep runs
     file: str = "scores.parquet"  # of the run folder: what `score` returned

@@ -15,14 +15,15 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import LINES, MAIN_SETTINGS, aligned, column, settings_in, varying
+from ..frames import column, varying
 from ..maps.arrangements import choose_axes
 from ..maps.layouts import rank
 from ..one_layer.cells import cell_numbers, score_cells
 from ..one_layer.curves import Records
 from ..one_layer.map_panels import ATTENDS
 from ..one_layer.stages import CLASSES, HAS_STAGE2, VIEWS, is_topical
-from ..pictures import CLASS_COLOURS, CLASS_HATCHES, counted, distinct_texts, label, written
+from ..pictures import counted, distinct_texts, label, written
+from ..topic_model import CLASS_COLOURS, CLASS_HATCHES, LINES, MAIN_SETTINGS, aligned, settings_in
 from .packing import code_series, in_text, kept_records
 
 HERE = Path(__file__).parent

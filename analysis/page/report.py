@@ -135,8 +135,8 @@ class Report:
             if page.score:
                 self.say(f"scoring {counted(len(run.trials), 'trial')} ...")
             scores = checked_scores(prepared, page.score(prepared), page) if page.score else run.trials
-            cells = page.cells(scores) if page.cells else cell_table(run)
-            self.run, self.scores, self.cells = prepared, scores, cells
+            self.run, self.scores = prepared, scores
+            self.cells = self._cells()
         except (Exception, SystemExit) as error:
             self.failed = self.absent("Not scored", getattr(page.score, "__name__", "score"), error, page)
             self.run, self.scores, self.cells = run, run.trials, cell_table(run)
@@ -160,7 +160,12 @@ class Report:
             self.run, self.plain = run.select(shown), self.plain.select(shown)
             is_shown = self.scores["trial_id"].isin(self.run.trials["trial_id"])
             self.scores = self.scores.loc[is_shown].reset_index(drop=True)
-            self.cells = page.cells(self.scores) if page.cells else cell_table(self.plain)
+            self.cells = self._cells()
+
+    def _cells(self) -> pd.DataFrame:
+        """Return the table of cells: the page's own, or that of any run."""
+        names = [str(name) for name in self.scores if name in self.plain.setting_names and name != "seed"]
+        return self.page.cells(self.scores, names) if self.page.cells else cell_table(self.plain)
 
     @property
     def trial_scores(self) -> Scores:

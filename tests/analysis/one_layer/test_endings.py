@@ -14,8 +14,8 @@ from topicjax.analysis.one_layer.page import has_pairs, varies_alone
 from topicjax.analysis.one_layer.robustness import robustness
 from topicjax.analysis.one_layer.single_axes import single_axes
 from topicjax.analysis.one_layer.tables import HEADERS, convergence, final_losses, joint_against_uniform
-from topicjax.analysis.pictures import CLASS_COLOURS
 from topicjax.analysis.tables import to_text
+from topicjax.analysis.topic_model import CLASS_COLOURS
 from topicjax.errors import UserError
 
 UNIT = STAGE1 - STAGE2

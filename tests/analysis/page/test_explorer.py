@@ -13,12 +13,12 @@ import pytest
 from support.browsers import start_browser
 from support.synthetic_runs import STAGE2, STEP, TWO_STAGE, case, ramp, random_search, run_of
 
-from topicjax.analysis.frames import aligned
 from topicjax.analysis.one_layer.cells import score_cells
 from topicjax.analysis.one_layer.stages import VIEWS, score_trials
 from topicjax.analysis.page import explorer
 from topicjax.analysis.page import html as page
 from topicjax.analysis.page.packing import LEVELS, code_series, kept_records
+from topicjax.analysis.topic_model import aligned
 
 ROOT = Path(__file__).resolve().parents[3]
 PHONE, DESK = 390, 1280  # pixels

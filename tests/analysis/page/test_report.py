@@ -16,7 +16,6 @@ from support.synthetic_runs import TWO_STAGE, case, make_run, random_search, sco
 
 import topicjax
 from topicjax import cli
-from topicjax.analysis.frames import prepared
 from topicjax.analysis.one_layer import page, trial_page
 from topicjax.analysis.one_layer.cells import score_cells
 from topicjax.analysis.one_layer.findings import findings
@@ -25,6 +24,7 @@ from topicjax.analysis.one_layer.stages import score_trials
 from topicjax.analysis.page import provenance, report
 from topicjax.analysis.page.contract import Entry, Page
 from topicjax.analysis.page.lookup import Found
+from topicjax.analysis.topic_model import prepared
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.files import StoreError

@@ -11,9 +11,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 
-from ..frames import SETTINGS, distinct, varying
-from ..one_layer.trained_models import Array, Frame
+from ..frames import distinct, varying
 from ..pictures import SMALL, counted, setting_text
+from ..topic_model import SETTINGS
+from .trained_models import Array, Frame
 
 MEASURED = "#0072B2"
 LABEL_WIDTH = 25  # letters of a line of a row's label
