@@ -1,9 +1,4 @@
-"""What analysis adds to a run: limit lines, the order of records, settings at every record.
-
-`aligned(run)` takes what `topicjax.load` returns and is all that scores and figures need; they call it
-themselves, so a run may be handed to them as it was loaded.  `prepared(run)` joins the settings onto every
-record as well: convenient to group records by, but several times the memory.
-"""
+"""Tables of runs: records in the order of their trials, settings that vary, cells, quantiles over trials."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,79 +6,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topicjax.experiments.one_layer import settings as trial
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 
 Array = np.ndarray
 Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
-FIRST = (  # settings that titles and tables name before all others
-    *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
-    *("attention", "value", *trial.MEMBER_SETTINGS),
-    *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
-    *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
-    *("batch_size", "steps", "until", "record_every", "eval_documents"),
-)
-SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))
-MAIN_SETTINGS = ("objective", "optimizer")  # figures and tables always tell these apart
-LINES = ("uniform", "stage1", "stage2", "bayes")
-LINE_COLUMNS = tuple(f"line_{name}" for name in LINES)
-HELD_OUT_LINES = (
-    "held_out_stage1",
-    "held_out_stage2",
-)  # of both optimal models on these documents
-STAGE_LINES = {  # a limit line in manifest.json: its column among the trials
-    **{name: f"line_{name}" for name in ("stage1", "stage2", "stage1_se", "stage2_se")},
-    **{name: name for name in HELD_OUT_LINES},
-}
-NEEDED_TRIALS = (
-    *("trial_id", "status", "seed", "objective", "attention", "value", "embedding"),
-    *DATA_SETTINGS,
-)
-NEEDED_TRAJECTORIES = (
-    *("trial_id", "step", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v"),
-    *("v_block", "v_diag", "a_topic", "a_self"),
-)
-
-
-def aligned(run: Run) -> Run:
-    """Return the run with limit lines in its trials, and its records sorted by trial and step.
-
-    A run that is aligned already is returned as it is.
-    """
-    if set(LINE_COLUMNS) <= set(run.trials):
-        return run
-    check_columns(run.trials, NEEDED_TRIALS, f"{run.folder}/trials")
-    check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
-    trials = run.trials.assign(**limit_lines(run))
-    without = int(np.isnan(column(trials, "line_stage1")).sum())
-    missing = run.missing
-    if run.manifest and without:
-        missing = (*missing, f"{without} of {len(trials)} trials have no limit lines")
-    records, _ = sort_records(run.trajectories, trials)
-    return run.replace(trials=trials, trajectories=records, missing=missing)
-
-
-def prepared(run: Run) -> Run:
-    """Return the aligned run with settings, status and limit lines at each of its records.
-
-    A run that is prepared already is returned as it is.
-    """
-    if set(LINE_COLUMNS) <= set(run.trials) & set(run.trajectories):
-        return run
-    run = aligned(run)
-    return run.replace(trajectories=join_settings(run.trajectories, run.trials))
 
 
 def owners(run: Run) -> np.ndarray:
     """Return for each record of an aligned run the row of its trial."""
     return np.cumsum(run.trajectories["step"].to_numpy() == 0) - 1
-
-
-def settings_in(frame: pd.DataFrame) -> list[str]:
-    """Return the names of the settings that a table has as columns, in the order of SETTINGS."""
-    return [name for name in SETTINGS if name in frame]
 
 
 def varying(frame: pd.DataFrame, names: Iterable[str], within: Sequence[str] = ()) -> list[str]:
@@ -115,6 +47,12 @@ def cell_of_rows(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     if not names:
         return np.zeros(len(frame), int)
     return frame.groupby(list(names), dropna=False).ngroup().to_numpy()
+
+
+def reference_losses(run: Run) -> pd.DataFrame:
+    """Return the reference losses of each trial, a column per name; no columns if there are none."""
+    found = getattr(run, "references", None)
+    return pd.DataFrame(index=run.trials.index) if found is None else found.set_axis(run.trials.index)
 
 
 def column(frame: pd.DataFrame, name: str) -> np.ndarray:
@@ -156,13 +94,6 @@ def check_columns(frame: pd.DataFrame, needed: Sequence[str], place: str) -> Non
         raise StoreError(f"{place} has no column {', '.join(absent)}")
 
 
-def join_settings(records: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the trials, sorted by trial and step, with settings, status and limit lines."""
-    own, owner = sort_records(records, trials)
-    joined = trials[[*settings_in(trials), "status", *LINE_COLUMNS]].take(owner)
-    return pd.concat([own, joined.reset_index(drop=True)], axis=1)
-
-
 def sort_records(records: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
     """Return the records of the trials, sorted by trial and step, and the row of each one's trial."""
     code, names = pd.factorize(records["trial_id"])
@@ -188,13 +119,3 @@ def check_records(trial_ids: np.ndarray, owner: np.ndarray, step: np.ndarray) ->
     started[owner[is_first & (step == 0)]] = True
     if not started.all():
         raise StoreError(f"trial {trial_ids[~started][0]} has no record at step 0")
-
-
-def limit_lines(run: Run) -> dict[str, np.ndarray]:
-    """Return the limit lines of each trial, NaN where there are none, and their standard errors, *_se.
-
-    line_* are those over all documents, held_out_* those on the trial's held-out documents.
-    """
-    names = [f"{name}{end}" for end in ("", "_se") for name in (*LINES, *HELD_OUT_LINES)]
-    found = run.references.reindex(columns=names)
-    return {name if name.startswith("held_out") else f"line_{name}": column(found, name) for name in names}

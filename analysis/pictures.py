@@ -1,19 +1,22 @@
-"""One look for every figure: style, colours of the classes, settings in words, PNG and SVG files."""
+"""One look for every figure: style, settings and values in words, PNG and SVG files."""
 
 import contextlib
 import io
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from .frames import MAIN_SETTINGS
+from topicjax.errors import UserError
+
 from .outputs import write_file
+
+if TYPE_CHECKING:  # words and colours are used without drawing
+    from matplotlib.figure import Figure
 
 MOST_VALUES = 12  # of a setting, of plans in a sentence, of runs that share a version
 WIDTH = 5.0  # inches: at this width text is legible on a phone, 390 pixels across
@@ -38,69 +41,30 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",  # looks the same where the font is not installed
     "svg.hashsalt": "topicjax",  # equal figures give equal files
 }
-CLASS_COLOURS = {  # Okabe and Ito's palette: colour-blind readers can tell them apart
-    "two-stage": "#0072B2",
-    "two-stage, non-topical": "#7A6FC4",
-    "V leads": "#56B4E9",
-    "simultaneous": "#E69F00",
-    "attention leads": "#F2A488",
-    "reversed": "#D55E00",
-    "stage 2 begun": "#7FD1B9",
-    "V-only": "#009E73",
-    "compensated": "#CC79A7",
-    "attention-only": "#F0E442",
-    "unfinished": "#D9D9D9",
-    "no-learning": "#A6A6A6",
-    "unscored": "#FFFFFF",
-    "collapsed": "#777777",
-    "diverged": "#333333",
-}
-CLASS_HATCHES = {
-    **{"unfinished": "////", "no-learning": "....", "unscored": "\\\\\\\\"},
-    **{"collapsed": "++++", "diverged": "xxxx"},
-}
-PART_COLOURS = {"norm_v": "#0072B2", "norm_k": "#D55E00", "norm_q": "#E69F00", "norm_e": "#009E73"}
-LABELS = {  # a column as a reader says it
-    "norm_k": r"$\|W^K\|_F$",
-    "norm_q": r"$\|W^Q\|_F$",
-    "norm_v": r"$\|W^V\|_F$",
-    "norm_e": r"$\|W^E\|_F$",
-    "a_topic": "attention score: same topic - other topic",
-    "v_block": "value: same topic - other topic",
-    "learning_rate": "learning rate",
-    "init_scale": "init scale",
-    "key_visibility": "keys",
-    "l2": "L2",
-    "cross_entropy": "cross-entropy",
-    "sgd": "SGD",
-    "adam": "Adam",
-    "rotation_v": "rotation of $W^V$ in ten steps",
-    "theta": "Θ",
-    "log_lag": "log lag",
-    "stage1": "stage 1",
-    "stage2": "stage 2",
-    "bayes": "Bayes",
-}
-VALUES = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
-PHRASES = {  # settings that are said in a word or two: by value, or for any other value with it
-    "residual": {False: "no residual", True: "residual"},
-    "layer_norm": {"none": "no LN", "pre": "pre-LN", "post": "post-LN"},
-    "mlp": {0: "no MLP", ...: "MLP {}"},
-    "output_projection": {False: "no W^O", True: "W^O"},
-    "layers": {1: "1 layer", ...: "{} layers"},
-    "heads": {1: "1 head", ...: "{} heads"},
-}
-OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
+# What slices add when they are imported, for all that is drawn of their runs:
+LABELS: dict[str, str] = {}  # a column, setting or value as a reader says it
+PHRASES: dict[str, dict[Any, str]] = {}  # settings said in a word or two: by value, or for any other (...)
+VALUE_ORDER: list[str] = []  # values of settings in the order of panels, where it is not that of the alphabet
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished figure with what a reader needs beside it."""
+    """A finished figure of matplotlib, or its axes, with what a reader needs beside it."""
 
-    figure: Figure
+    figure: "Figure"
     title: str
     caption: str  # what is drawn, over how many trials, and what was left out
-    alt: str  # for readers who cannot see it: what it shows, in a sentence
+    alt: str = ""  # for readers who cannot see it: what it shows, in a sentence; by default the caption
+
+    def __post_init__(self) -> None:
+        """Take the figure of axes, or of the first of several."""
+        drawn: Any = np.ravel(np.array(self.figure, object))[0]
+        while not hasattr(drawn, "savefig"):
+            if not hasattr(drawn, "figure"):
+                raise UserError(f"a Figure is made of {type(drawn).__name__}; allowed: matplotlib's, or axes")
+            drawn = drawn.figure
+        object.__setattr__(self, "figure", drawn)
+        object.__setattr__(self, "alt", self.alt or self.caption)
 
     def save(self, path: str | Path) -> list[Path]:
         """Write path.png and path.svg; return both paths, or raise a StoreError if they cannot be written."""
@@ -118,10 +82,18 @@ class Picture:
                 self.figure.set_layout_engine("none")  # laid out once: it takes as long as drawing
         return files
 
+    def close(self) -> None:
+        """Let go of what was drawn."""
+        self.figure.clear()
+        if "matplotlib.pyplot" in sys.modules:  # a figure that pyplot made stays there until it is told
+            sys.modules["matplotlib.pyplot"].close(self.figure)
+
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Draw in the project's style; figures made inside need no display and no pyplot."""
+    import matplotlib
+
     with matplotlib.rc_context(STYLE):
         yield
 
@@ -153,13 +125,9 @@ def distinct_texts(values: Sequence[Any]) -> list[str]:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting with its value, short for titles: the value of a main setting needs no name."""
-    if name == "value" and value in VALUES:
-        return VALUES[value]
-    if name in PHRASES:
-        return PHRASES[name].get(value, PHRASES[name].get(..., f"{label(name)} {{}}")).format(written(value))
-    short = "η" if name == "learning_rate" else label(name)
-    return written(value) if name in MAIN_SETTINGS else f"{short} {written(value)}"
+    """Return a setting with its value, short for titles."""
+    phrases = PHRASES.get(name, {})
+    return phrases.get(value, phrases.get(..., f"{label(name)} {{}}")).format(written(value))
 
 
 def described(values: Mapping[Any, Any] | pd.Series, names: Iterable[str]) -> list[str]:

@@ -55,9 +55,11 @@ def programs_compiled_once():
 @pytest.fixture
 def one_figure(monkeypatch):
     """Draw the first map of a report only."""
-    from topicjax.analysis.page import report
+    from dataclasses import replace
 
-    monkeypatch.setattr(report, "FIGURES", {})
+    from topicjax.analysis.one_layer import page
+
+    monkeypatch.setattr(page, "PAGE", replace(page.PAGE, figures={}))
 
 
 @pytest.fixture

@@ -1,0 +1,3 @@
+"""Deeper encoders of topic documents: scores of layers, figures, tables and their page."""
+
+from .. import topic_model as topic_model  # its words and colours are those of every figure here

@@ -25,7 +25,8 @@ from ..figures.step_panels import (
 )
 from ..frames import Frame, cell_of_rows, varying
 from ..layers import ALL, LEAVES_UNIFORM, telling_settings
-from ..pictures import PART_COLOURS, SMALL, Picture, counted, described, sentences, style, written
+from ..pictures import SMALL, Picture, counted, described, sentences, style, written
+from ..topic_model import PART_COLOURS
 from .scores import layer_cells, models
 
 KIND = ("residual", "layer_norm", "mlp", "output_projection")  # what tells kinds of layers apart

@@ -18,18 +18,8 @@ from ..layers import ALL, telling_settings
 from ..maps.drawing import CORNER, GAP, Blocks, hatch_ink
 from ..maps.layouts import unit_regions
 from ..page.contract import Look
-from ..pictures import (
-    CLASS_COLOURS,
-    CLASS_HATCHES,
-    SMALL,
-    WIDTH,
-    Picture,
-    counted,
-    described,
-    evenly,
-    sentences,
-    style,
-)
+from ..pictures import SMALL, WIDTH, Picture, counted, described, evenly, sentences, style
+from ..topic_model import CLASS_COLOURS, CLASS_HATCHES
 from .scores import LAYER_CLASSES, layer_cells
 
 LOOKS = {name: Look(colour, CLASS_HATCHES.get(name, "")) for name, colour in CLASS_COLOURS.items()}

@@ -26,10 +26,11 @@ from topicjax.stages import (
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, Cuts, units
 
-from ..frames import HELD_OUT_LINES, LINES, Frame, cell_of_rows, column, limit_lines
+from ..frames import Frame, cell_of_rows, column
 from ..layers import ALL, Rises, layer_curves, leaves_uniform, norm_progress, part_name, telling_settings
 from ..maps.cells import majority
 from ..scores import join_flags
+from ..topic_model import HELD_OUT_LINES, LINES, limit_lines
 
 LAYERS_FILE = "layers.parquet"
 LAYER_CLASSES = (  # in the order in which they are tried; a tie between seeds goes to the earlier

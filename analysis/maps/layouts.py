@@ -19,7 +19,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from topicjax.errors import UserError
 
 from ..frames import distinct, varying
-from ..pictures import OPTIMIZERS, WIDTH, counted, described, distinct_texts, label, sentences
+from ..pictures import VALUE_ORDER, WIDTH, counted, described, distinct_texts, label, sentences
 from .cells import DIVERGED, SEED, Table
 
 Array = np.ndarray
@@ -541,7 +541,7 @@ def combinations(cells: pd.DataFrame, names: list[str]) -> list[Combination]:
 
 def rank(value: Any) -> Any:
     """Return what sorts the values of a setting: optimizers have an order of their own."""
-    return str(OPTIMIZERS.index(value)) if value in OPTIMIZERS else value
+    return str(VALUE_ORDER.index(value)) if value in VALUE_ORDER else value
 
 
 def ordered(values: Any) -> list[Any]:

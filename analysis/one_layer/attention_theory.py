@@ -22,7 +22,8 @@ from topicjax.theory.stage2 import attention_loss, best_symmetric_attention, opt
 from topicjax.theory.theorems import lemma1_entries, lemma1_member, theorem3_interval
 
 from ..frames import Array, Frame
-from ..pictures import VALUES, WIDTH, Picture, counted, sentences, style
+from ..pictures import WIDTH, Picture, counted, sentences, style
+from ..topic_model import VALUES
 from .cells import lowest_seeds
 from .seed_rows import MOST_ROWS, dots, draw_seeds, label_rows, log_axis, row_text, rows_of, telling_apart
 from .trained_models import effective_model, has_data_model, pair_kinds, with_weights

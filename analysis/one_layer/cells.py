@@ -10,8 +10,9 @@ import pandas as pd
 from topicjax.stages import Array
 from topicjax.theory.progress import CUTS, Cuts
 
-from ..frames import distinct, settings_in
+from ..frames import distinct
 from ..maps.cells import majority
+from ..topic_model import settings_in
 from .scores import CLASSES, HAS_STAGE2, VIEWS, classify, is_topical
 
 MOST_SEEDS = 32  # of a cell: the weights of further ones are not read

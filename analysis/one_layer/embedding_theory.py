@@ -14,8 +14,9 @@ from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
 from topicjax.theory.theorems import relative_residual
 
-from ..frames import Array, Frame, aligned, column, varying
+from ..frames import Array, Frame, column, varying
 from ..pictures import WIDTH, Picture, counted, label, sentences, style
+from ..topic_model import aligned
 from .cells import lowest_seeds
 from .seed_rows import MEASURED, MOST_ROWS, dots, draw_seeds, label_rows, row_text, rows_of, telling_apart
 from .trained_models import data_model, effective_model, with_weights

@@ -14,16 +14,9 @@ from topicjax.stages import Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, units
 
-from ..frames import (
-    MAIN_SETTINGS,
-    SETTINGS,
-    STAGE_LINES,
-    aligned,
-    column,
-    settings_in,
-    varying,
-)
+from ..frames import column, varying
 from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..topic_model import MAIN_SETTINGS, SETTINGS, STAGE_LINES, aligned, settings_in
 from .loss_curves import DOCUMENTS
 from .scores import trains_both
 

@@ -24,17 +24,8 @@ from topicjax.theory.stage2 import attention_landscape, optimal_attention
 from topicjax.theory.theorems import lemma1_entries
 
 from ..frames import Array, Frame, varying
-from ..pictures import (
-    CLASS_COLOURS,
-    WIDTH,
-    Picture,
-    counted,
-    described,
-    evenly,
-    label,
-    sentences,
-    style,
-)
+from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..topic_model import CLASS_COLOURS
 from .attention_theory import has_uniform_blocks, member, theorem3
 from .scores import classes_of
 from .trained_models import data_model, has_data_model

@@ -27,18 +27,10 @@ from ..figures.step_panels import (
     thinned,
     title_lines,
 )
-from ..frames import LINES, MAIN_SETTINGS, aligned, bands, column, owners, varying
+from ..frames import bands, column, owners, varying
 from ..maps.layouts import combinations, having
-from ..pictures import (
-    CLASS_COLOURS,
-    Picture,
-    counted,
-    described,
-    evenly,
-    label,
-    sentences,
-    style,
-)
+from ..pictures import Picture, counted, described, evenly, label, sentences, style
+from ..topic_model import CLASS_COLOURS, LINES, MAIN_SETTINGS, aligned
 from .scores import classes_of
 
 LIMITS: dict[str, tuple[str, Any]] = {  # name: label and line

@@ -21,7 +21,8 @@ from topicjax.theory.theorems import theorem2_matrix
 
 from ..frames import Array, Frame
 from ..maps.layouts import having
-from ..pictures import OPTIMIZERS, SMALL, WIDTH, Picture, counted, described, label, setting_text, style
+from ..pictures import SMALL, WIDTH, Picture, counted, described, label, setting_text, style
+from ..topic_model import OPTIMIZERS
 from .cells import MOST_SEEDS, cell_numbers
 from .trained_models import (
     EffectiveModel,

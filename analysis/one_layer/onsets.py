@@ -21,19 +21,9 @@ from topicjax.stages import Array, Records, onset
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import onset_rate
 
-from ..frames import MAIN_SETTINGS, SETTINGS, aligned, column, settings_in, varying
-from ..pictures import (
-    CLASS_COLOURS,
-    OPTIMIZERS,
-    WIDTH,
-    Picture,
-    counted,
-    described,
-    evenly,
-    label,
-    sentences,
-    style,
-)
+from ..frames import column, varying
+from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..topic_model import CLASS_COLOURS, MAIN_SETTINGS, OPTIMIZERS, SETTINGS, aligned, settings_in
 
 LEVEL = 0.1  # of a_topic, in units of attention scores
 FLOOR = 1e-3  # of the level: a smaller a_topic counts as this much when interpolating

@@ -18,7 +18,6 @@ from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 
-from ..frames import MAIN_SETTINGS, settings_in
 from ..maps.drawing import (
     ACROSS,
     SQUARE,
@@ -31,8 +30,9 @@ from ..maps.drawing import (
     value_figure,
 )
 from ..maps.layouts import Grid, Layout, Refinement, arrange
-from ..page.contract import Chart, Look, Page, View
-from ..pictures import CLASS_COLOURS, CLASS_HATCHES, WIDTH, Picture, counted, label, sentences, style
+from ..page.contract import Chart, Look, View
+from ..pictures import WIDTH, Picture, counted, label, sentences, style
+from ..topic_model import CLASS_COLOURS, CLASS_HATCHES, MAIN_SETTINGS, settings_in
 from .cells import score_cells
 from .scores import CLASSES, VIEWS, class_counts, trains_both
 
@@ -73,30 +73,23 @@ MAP_VIEWS = {
     )
     for name, suffix in VIEWS.items()
 }
-MAP_PAGE = Page(  # what maps, the explorer and refinement take from the slice's page
-    classes=LOOKS,
-    views=tuple(MAP_VIEWS.values()),
-    charts=(
-        Chart(
-            "Loss",
-            {"eval_loss": "held-out loss", "eval_loss_uniform": "same, attention forced uniform"},
-            references=True,
-        ),
-        Chart(
-            "Order parameters",
-            {
-                "v_block": "V: same - other topic",
-                "a_topic": "attention: same - other topic",
-                "v_diag": "V: own word - same topic",
-                "a_self": "attention: own word - same topic",
-            },
-            scale="log",
-        ),
-        Chart("Norms", {"norm_v": "‖W^V‖", "norm_k": "‖W^K‖", "norm_q": "‖W^Q‖", "norm_e": "‖W^E‖"}),
+CHARTS = (
+    Chart(
+        "Loss",
+        {"eval_loss": "held-out loss", "eval_loss_uniform": "same, attention forced uniform"},
+        references=True,
     ),
-    panels=MAIN_SETTINGS,
-    cells=score_cells,
-    refine_by=lambda cells: zip(cells["class"], cells["theta"], strict=True),
+    Chart(
+        "Order parameters",
+        {
+            "v_block": "V: same - other topic",
+            "a_topic": "attention: same - other topic",
+            "v_diag": "V: own word - same topic",
+            "a_self": "attention: own word - same topic",
+        },
+        scale="log",
+    ),
+    Chart("Norms", {"norm_v": "‖W^V‖", "norm_k": "‖W^K‖", "norm_q": "‖W^Q‖", "norm_e": "‖W^E‖"}),
 )
 
 

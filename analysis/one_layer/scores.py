@@ -24,8 +24,9 @@ from topicjax.store.files import write_whole
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, Cuts, progress, units
 
-from ..frames import STAGE_LINES, Array, aligned, column, settings_in
+from ..frames import Array, column
 from ..scores import join_flags
+from ..topic_model import STAGE_LINES, aligned, settings_in
 
 CLASSES = (  # in the order in which they are tried; a tie between seeds goes to the earlier
     *("diverged", "collapsed", "no-learning", "unfinished", "V-only", "compensated"),

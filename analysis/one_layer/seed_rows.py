@@ -11,8 +11,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 
-from ..frames import SETTINGS, Array, Frame, distinct, varying
+from ..frames import Array, Frame, distinct, varying
 from ..pictures import SMALL, counted, setting_text
+from ..topic_model import SETTINGS
 
 MEASURED = "#0072B2"
 LABEL_WIDTH = 25  # letters of a line of a row's label

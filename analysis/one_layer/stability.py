@@ -9,7 +9,7 @@ from topicjax.stages import Array, Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, Cuts
 
-from ..frames import aligned
+from ..topic_model import aligned
 from .scores import VIEWS, score_trials
 
 LEAST_RECORDS = 20  # of a trial that can be cut: a quarter of them must tell stages apart

@@ -1,26 +1,29 @@
-"""The tables of a report: classes, Table 3 of the paper, distances to theory, onsets, sensitivity, stability.
+"""The tables of a report: classes, Table 3 of the paper, losses at the end, theory, onsets, sensitivity.
 
 Each is a function of (run, scores).  Means and standard errors are over seeds, at the end of training.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from topicjax.errors import UserError
+from topicjax.stages import Array
 from topicjax.store.reader import Run
 
-from ..frames import MAIN_SETTINGS, SETTINGS, Array, Frame, distinct, varying
-from ..outputs import write_file
-from ..pictures import label, written
+from ..frames import Frame, distinct, varying
+from ..maps.cells import majority
+from ..pictures import counted, label
+from ..tables import ERROR
+from ..topic_model import MAIN_SETTINGS, SETTINGS
 from . import cells
 from .attention_theory import attention_rows
 from .embedding_theory import embedding_rows
+from .endings import CONVERGED, SETTLED, endings, joint_gains, lines_in, pair_settings, quartiles
 from .onsets import onset_fit, onset_times
-from .scores import class_counts, is_topical
+from .scores import CLASSES, class_counts, is_topical
 from .stability import longest_steps
 from .stability import stability as still_two_stage
 from .trained_models import effective_model, optimum, optimum_error, with_weights
@@ -66,8 +69,6 @@ HEADERS = {  # a column as a reader says it
     "held_out_stage2": "stage 2, these documents",
 }
 WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
-ERROR = "_se"  # the standard error of column x is in column x_se
-SPREAD = ("_q25", "_q75")  # the quartiles of column x are in columns x_q25 and x_q75
 UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # it depends on
 
 
@@ -120,6 +121,49 @@ def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     if len(read) < len(stored):
         table["weights_read"] = over_seeds(trials, {"optimum_distance": distance})["n"]
     return table
+
+
+def final_losses(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per setting: its loss at the end, its line, how far it came, if it converged, its class.
+
+    way is the share of the way from the uniform prediction to the stage-1 line that was gone.
+    """
+    ends: Any = endings(run)
+    keys = row_settings(ends)
+    lines = [name for name in lines_in(ends) if name.endswith("stage1")]
+    table = quartiles(ends, keys, ["loss", "way"], lines)
+    cell = ends.groupby(keys, dropna=False, sort=True).ngroup().to_numpy()
+    known = dict(zip(scores["trial_id"], scores["class"], strict=True))
+    classes = ends["trial_id"].map(known).to_numpy()
+    return table.assign(
+        last_tenth=ends["falls"].groupby(cell).median().to_numpy(),
+        converged=is_converged(ends).groupby(cell).sum().astype(int).to_numpy(),
+        **{"class": majority(cell, classes, CLASSES)[0]},
+    )
+
+
+def convergence(run: Run) -> list[str]:
+    """Return a sentence on how many trials of each objective and optimizer ended at the stage-1 line."""
+    ends: Any = endings(run)
+    ends = ends.assign(is_there=is_converged(ends)).loc[ends["way"].notna()]
+    parts = [
+        f"{', '.join(map(label, kind))}: {own['is_there'].sum()} of {counted(len(own), 'trial')} "
+        f"(median way {100 * own['way'].median():.0f} %)"
+        for kind, own in ends.groupby(list(MAIN_SETTINGS), sort=True)
+    ]
+    start = f"Converged ({CONVERGED:.0%} or more of the way from the uniform prediction to the stage-1 line, "
+    return [f"{start}settled) are {'; '.join(parts)}."] if parts else []
+
+
+def is_converged(ends: Any) -> Any:
+    """Return which trials went CONVERGED of the way, and less than SETTLED of it in the last tenth."""
+    return (ends["way"] >= CONVERGED) & (ends["falls"].abs() < SETTLED)
+
+
+def joint_against_uniform(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per setting: losses of joint training and of uniform attention, and the limit lines."""
+    pairs = joint_gains(run)
+    return quartiles(pairs, pair_settings(pairs), ["joint", "uniform", "saved", "share"], lines_in(pairs))
 
 
 def theorem1(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
@@ -200,18 +244,6 @@ def row_settings(trials: Frame) -> list[str]:
     ]
 
 
-def settings_to_pool(trials: Frame, rows: int) -> list[str]:
-    """Return the settings to pool, those of most values first, so that at most so many rows remain."""
-    keys, pooled = row_settings(trials), []
-    others = sorted(keys[len(MAIN_SETTINGS) :], key=lambda name: -trials[name].nunique())
-    for name in others:
-        if len(trials[keys].drop_duplicates()) <= rows:
-            break
-        keys.remove(name)
-        pooled.append(name)
-    return pooled
-
-
 def over_seeds(trials: Frame, columns: Mapping[str, Array], pooled: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row per setting, except those pooled: mean and error of each column, n and diverged."""
     keys = [name for name in row_settings(trials) if name not in pooled]
@@ -225,56 +257,3 @@ def over_seeds(trials: Frame, columns: Mapping[str, Array], pooled: Sequence[str
         table[name] = groups.mean().to_numpy()
         table[name + ERROR] = groups.sem().to_numpy()  # NaN for a single seed
     return table
-
-
-def spread_text(values: Sequence[float]) -> str:
-    """Return a median with its quartiles, to the decimals that losses need."""
-    if not np.isfinite(values).all():
-        return "-"
-    middle, low, high = (f"{value:.4f}" for value in values)
-    return f"{middle} ({low} to {high})"
-
-
-def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
-    """Write the table with all its digits; return the path."""
-    return write_file(Path(path), table.to_csv(index=False))
-
-
-def to_text(table: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
-    """Return the table as it is read: "mean ± standard error", "median (quartile to quartile)".
-
-    Means have so many significant digits.
-    """
-    beside = {name for name in table if str(name).endswith((ERROR, *SPREAD))}
-    names = [str(name) for name in table if name not in beside]
-    rows = [
-        [
-            spread_text([row[name], *(row[name + end] for end in SPREAD)])
-            if name + SPREAD[0] in row
-            else entry_text(row[name], row.get(name + ERROR), digits)
-            for name in names
-        ]
-        for row in table.to_dict("records")
-    ]
-    return pd.DataFrame(rows, columns=[HEADERS.get(name, label(name)) for name in names], dtype=object)
-
-
-def to_markdown(table: pd.DataFrame, digits: int = 3) -> str:
-    """Return the table of `to_text` in Markdown."""
-    read = to_text(table, digits)
-    lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def entry_text(value: Any, error: float | None, digits: int) -> str:
-    """Return a mean with its error, both to the decimals of the mean, or a setting or count as it is."""
-    if error is None:
-        return written(value, 4)
-    if not np.isfinite(value):
-        return "-"
-    decimals = 0 if value == 0 else max(0, digits - 1 - int(np.floor(np.log10(abs(value)))))
-    text = f"{value:.{decimals}f}"
-    if not np.isfinite(error):
-        return text
-    is_tiny = error > 0 and round(error, decimals) == 0
-    return f"{text} ± <{10**-decimals:.{decimals}f}" if is_tiny else f"{text} ± {error:.{decimals}f}"

@@ -34,28 +34,10 @@ from ..figures.step_panels import (
     thinned,
     title_lines,
 )
-from ..frames import (
-    MAIN_SETTINGS,
-    SETTINGS,
-    aligned,
-    bands,
-    cell_of_rows,
-    column,
-    owners,
-    settings_in,
-    varying,
-)
+from ..frames import bands, cell_of_rows, column, owners, varying
 from ..maps.cells import majority
-from ..pictures import (
-    PART_COLOURS,
-    SMALL,
-    Picture,
-    counted,
-    described,
-    label,
-    sentences,
-    style,
-)
+from ..pictures import SMALL, Picture, counted, described, label, sentences, style
+from ..topic_model import MAIN_SETTINGS, PART_COLOURS, SETTINGS, aligned, settings_in
 from .cells import cell_settings
 from .example_trials import example_trials, ranked_trials
 from .scores import CLASSES, VIEWS, TrialStages, classes_of, scores_of, stages_of, theorem2_block

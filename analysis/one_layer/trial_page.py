@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer.settings import DEFAULTS
+from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial
+from topicjax.stages import Array
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel, sample_queries
 
-from ..frames import SETTINGS, Array, prepared
-from ..outputs import subfolder
 from ..pictures import Picture, described, style, written
+from ..topic_model import SETTINGS, prepared
 from .matrices import attention_matrix, heat_map
 from .scores import VIEWS, score_trials
 from .tables import HEADERS
@@ -43,21 +43,18 @@ SCORES = r"attention scores $S = (W^K)^\top W^Q / \sqrt{d_a}$"
 NamedValue = tuple[str, str]
 
 
-def inspect(
-    run: Run,
-    trial_id: str,
-    step: int | None = None,
-    out: str | Path | None = None,
-    topic_word: Array | None = None,
-) -> list[Path]:
-    """Write the page of the trial that begins so as PNG and SVG into FOLDER/inspect; return both paths.
+def inspect(run: Run, trial_id: str, step: int) -> Picture:
+    """Return everything about one trial on one page, with its weights of this step."""
+    return trial_page(run, trial_id, run.restore(trial_id, step), step, topic_words(run, trial_id))
 
-    `topic_word` (T x Tv) is needed to draw documents whose words are not uniform in their topic.
-    """
-    trial_id = run.find(trial_id)
-    step = run.snapshot_step(trial_id, step)
-    picture = trial_page(run, trial_id, run.restore(trial_id, step), step, topic_word)
-    return picture.save(Path(out or subfolder(run.folder, "inspect")) / f"{trial_id}-step{step}")
+
+def topic_words(run: Run, trial_id: str) -> Array | None:
+    """Return the words of each topic (T x Tv) where they are not uniform: documents are drawn from them."""
+    row = run.trials.set_index("trial_id").loc[trial_id, list(DEFAULTS)]
+    if row["word_distribution"] == "uniform" and row["overlap"] == 0:
+        return None
+    lines = import_module("topicjax.experiments.one_layer.lines")  # jax draws them, as for the training
+    return lines.data_model(make_trial(row.to_dict())).topic_word
 
 
 def trial_page(

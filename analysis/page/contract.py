@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from topicjax.store.reader import Run
+from topicjax.store.reader import Run, Status
 
 Scores = pd.DataFrame  # one row per trial: trial_id, its settings, what the experiment scores, its class
 CLASS = "class"  # the column of a trial's class
@@ -28,7 +28,8 @@ class Look:
 class Entry:
     """A figure (or several) or a table: the name of its files, what makes it, and when it fits a run.
 
-    `make(run, scores)` returns a Picture, a list of Pictures, or a DataFrame for a table.
+    `make(run, scores)` returns a Picture, a list of Pictures, or a DataFrame for a table.  A plain function
+    of (run, scores) stands for the Entry of its name.
     """
 
     name: str
@@ -90,17 +91,39 @@ class Page:
     score: Callable[[Run], Scores] | None = None
     classes: Mapping[str, str | Look] = field(default_factory=dict)  # in the order of legends and of ties
     claims: Sequence[Claim] = ()
-    findings: Callable[..., Iterable[str]] | None = None  # (run, scores, cells, status) -> opening sentences
+    findings: Callable[[Run, Scores, pd.DataFrame, Status], Iterable[str]] | None = None
+    # (run, scores, cells, status) -> opening sentences
+    terms: Callable[[Sequence[str]], Mapping[str, str]] | None = None  # words of these sentences: meanings
     lead: Sequence[Entry] = ()  # figures above the list of contents
     figures: Any = ()  # Entries or functions of (run, scores), in a list, or in lists by section
     tables: Any = ()  # the same
+    headers: Mapping[str, str] = field(default_factory=dict)  # columns of tables as a reader says them
     words: Any = ()  # sentences, or {word: meaning}
     views: Sequence[View] = (View("class"),)
     charts: Sequence[Chart] = ()  # none: the loss columns with their references, then every other column
     inspect: Callable[..., Any] | None = None  # (run, trial_id, step) -> Pictures of one trained model
+    prepare: Callable[[Run], Run] | None = None  # the run as `score` and all other functions take it
+    of_trials: Callable[[Scores], Scores] | None = None  # one row per trial, where `score` returns more
     panels: Sequence[str] = ()  # settings that tell panels of a map apart first
     cells: Callable[[Scores, Sequence[str]], pd.DataFrame] | None = None  # columns of cells: see maps.cells
     refine_by: Callable[[pd.DataFrame], Iterable[tuple[str, float]]] | None = None  # of cells: class, score
-    replaces: Sequence[str] = ()  # figures of every page that this one has better ones for
-    live: Sequence[str] = ()  # sections that a page has while its sweep runs
-    file: str = "scores.parquet"
+    replaces: Sequence[str] = ()  # figures and tables of every page, or "findings", that this one has better
+    live: Sequence[str] = ()  # sections of figures that a page has while its sweep runs
+    file: str = "scores.parquet"  # of the run folder: what `score` returned
+    file_holds: str = "one row per trial: scores and classes"
+
+
+def entries_of(listed: Any, head: str) -> dict[str, list[Entry]]:
+    """Return the figures or tables of a Page by section; a plain list is the section `head`."""
+    by_section = listed if isinstance(listed, Mapping) else {head: listed} if listed else {}
+    return {
+        str(section): [each if isinstance(each, Entry) else entry_of(each) for each in entries]
+        for section, entries in by_section.items()
+    }
+
+
+def entry_of(make: Callable[..., Any]) -> Entry:
+    """Return the Entry of a function: its name, titled by the first line of its docstring."""
+    name = getattr(make, "__name__", type(make).__name__).strip("<>")
+    title = (getattr(make, "__doc__", None) or name.replace("_", " ")).strip().splitlines()[0]
+    return Entry(name, make, title=title.rstrip("."))

@@ -1,31 +1,66 @@
-"""A page that is watched: made again while a sweep runs, and loaded again by the browser that shows it."""
+"""A report while it is made: what is being done now, and pages of a sweep that still runs.
 
-import html
+A live page is made again whenever there are new trials; the browser that shows it loads it again.
+"""
+
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from topicjax.store.manifest import last_run, read_manifest
 from topicjax.store.reader import Run, Status, status
 
 from ..pictures import counted
 
-LOADER = """<script>
-(function () {
-  var place = "topicjax " + location.pathname;
-  try {
-    addEventListener("load", function () { scrollTo(0, +sessionStorage.getItem(place) || 0); });
-    addEventListener("pagehide", function () { sessionStorage.setItem(place, scrollY); });
-  } catch (error) {}
-  setTimeout(function () {
-    try { sessionStorage.setItem(place, scrollY); } catch (error) {}
-    location.reload();
-  }, SECONDS * 1000);
-})();
-</script>
-<noscript><meta http-equiv="refresh" content="SECONDS"></noscript>
-"""
+AGAIN = 4.0  # seconds of silence after which the last line is said again
+PIECES = ("figure ", "table ")
+
+
+class Announcer:
+    """Passes on lines, numbers those of figures and tables, and repeats the last one while it takes long."""
+
+    def __init__(self, say: Callable[[str], object], total: int = 0, again: float = AGAIN) -> None:
+        self.say, self.total, self.again = say, total, again
+        self.done, self.line = 0, ""
+        self.began = self.heard = time.monotonic()
+        self.ended = threading.Event()
+        self.lock = threading.Lock()
+        self.thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def __call__(self, message: str) -> None:
+        """Say what is done next."""
+        with self.lock:
+            if self.total and message.startswith(PIECES):
+                self.done += 1
+                message = f"{message.removesuffix(' ...')} ({self.done} of {self.total}) ..."
+            self.line, self.began = message, time.monotonic()
+            self._tell(message)
+
+    def _tell(self, line: str) -> None:
+        self.heard = time.monotonic()
+        self.say(line)
+
+    def _repeat(self) -> None:
+        """Say the last line again, with the time that it has taken, after each silence."""
+        while not self.ended.wait(self.again / 8):
+            with self.lock:
+                now = time.monotonic()
+                if self.line and now - self.heard >= self.again:
+                    self._tell(f"{self.line} {now - self.began:.0f} s")
 
 
 @dataclass(frozen=True)
@@ -37,15 +72,14 @@ class Live:
     clock: str
 
     @property
-    def head(self) -> str:
-        """What makes a browser load the page again, at the place where the reader is."""
-        return LOADER.replace("SECONDS", f"{max(1, round(self.seconds))}")
+    def reload_seconds(self) -> int:
+        """After how long a browser loads the page again."""
+        return max(1, round(self.seconds))
 
     def sentence(self, run: Run) -> str:
         """Return how far the run was when the page was made."""
         of = "" if self.planned is None else f" of {self.planned:,}"
-        text = f"Running: {len(run.trials):,}{of} trials, updated {self.clock}. This page loads itself again."
-        return f'<p class="live">{html.escape(text)}</p>\n'
+        return f"Running: {len(run.trials):,}{of} trials, updated {self.clock}. This page loads itself again."
 
 
 def is_finished(state: Status) -> bool:

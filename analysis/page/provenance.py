@@ -1,19 +1,15 @@
 """Where the numbers of a report come from: plans, settings, runs, versions, files."""
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
-from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.manifest import last_run, plan_in_words
 from topicjax.store.reader import Run, Status
 
-from ..encoder.scores import LAYERS_FILE
-from ..frames import settings_in
-from ..one_layer.scores import STAGES_FILE
 from ..pictures import MOST_VALUES, counted, first_of
 from . import html as page
 
@@ -23,8 +19,6 @@ CONTENTS = {  # of a run folder that has its report
     "trials": "one row per trial: settings, status, final values (parquet parts)",
     "trajectories": "one row per record (parquet parts)",
     "details": "one row per record and place of an index, as the layer (parquet parts)",
-    STAGES_FILE: "one row per trial: scores, classes, flags in three views",
-    LAYERS_FILE: "one row per trial and layer: scores and classes by the loss and by the norms, onsets",
     CELLS: "one row per cell: medians and quartiles over seeds, majority class, agreement",
     FIGURES_FOLDER: "every figure as PNG and SVG",
     TABLES_FOLDER: "every table as CSV and Markdown",
@@ -47,32 +41,36 @@ def plans_sentence(status: Status) -> str:
     return f"{sentence}."
 
 
-def settings_tables(run: Run) -> str:
+def settings_tables(run: Run, defaults: Mapping[str, Any]) -> Markup:
     """Return the settings that vary with their values, and the others with whether they are the default."""
-    varied, fixed = [], []
-    for name in settings_in(run.trials):
-        values = sorted(run.trials[name].unique())
-        if len(values) > 1:
-            listed = first_of([page.shown(value) for value in values[: MOST_VALUES + 1]])
-            varied.append((name, len(values), listed))
-        else:
-            mark = "" if values[0] == DEFAULTS[name] else "changed"
-            fixed.append((name, page.shown(values[0]), mark))
-    first = pd.DataFrame(varied, columns=["setting", "values", "which"])
-    second = pd.DataFrame(fixed, columns=["setting", "value", "default?"])
-    return page.table(first, "Settings that vary.") + page.table(second, "Settings that all trials share.")
+    values = {
+        name: pd.factorize(run.trials[name], sort=True, use_na_sentinel=False)[1]
+        for name in run.setting_names
+    }
+    shown = {n: first_of([page.shown(value) for value in v[: MOST_VALUES + 1]]) for n, v in values.items()}
+    varied = [(n, len(v), shown[n]) for n, v in values.items() if len(v) > 1]
+    fixed = [
+        (n, shown[n], "changed" if n in defaults and v[0] != defaults[n] else "")
+        for n, v in values.items()
+        if len(v) <= 1
+    ]
+    first = page.table(pd.DataFrame(varied, columns=["setting", "values", "which"]), "Settings that vary.")
+    rest = pd.DataFrame(fixed, columns=["setting", "value", "default?"])
+    rest = rest if defaults else rest.drop(columns="default?")
+    second = page.table(rest, "Settings that all trials share.")
+    return first * bool(varied) + second * bool(fixed)
 
 
-def provenance(run: Run) -> str:
+def provenance(run: Run) -> Markup:
     """Return every run that added to the folder: what it was asked for, when and with what it ran."""
     entries = run.manifest.get("runs", [])
     if not entries:
-        return ""
+        return Markup()
     last = f" (the last {MOST_RUNS} of {len(entries):,})" if len(entries) > MOST_RUNS else ""
     caption = f"The runs that made these trials{last}, as they wrote it down."
     table = page.table(runs_table(run, entries).tail(MOST_RUNS), caption)
     table += page.table(circumstances(entries), "What they ran with.")
-    return table + f"<pre>{html.escape(str(last_run(run.manifest).get('description', '')))}</pre>\n"
+    return table + page.preformatted(str(last_run(run.manifest).get("description", "")))
 
 
 def runs_table(run: Run, entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -125,8 +123,9 @@ def by_run(values: Sequence[Any]) -> str:
     )
 
 
-def files(folder: Path) -> str:
-    """Return links to what is in the folder."""
-    found = [(folder / name, text) for name, text in CONTENTS.items() if (folder / name).exists()]
-    lines = "\n".join(f"<li>{page.link(path, folder, path.name)}: {text}</li>" for path, text in found)
-    return f"<ul>\n{lines}\n</ul>\n"
+def files(folder: Path, scores: Mapping[str, str]) -> Markup:
+    """Return links to what is in the folder; `scores` is the file of scores and what it holds."""
+    names = list(CONTENTS)
+    place = names.index("details") + 1
+    known = {name: {**CONTENTS, **scores}[name] for name in (*names[:place], *scores, *names[place:])}
+    return page.file_list({folder / n: holds for n, holds in known.items() if (folder / n).exists()}, folder)

@@ -1,36 +1,36 @@
-"""report.html of a run: the answer first, then figures, tables, settings and where it came from.
+"""report.html of a run: what was claimed and found, the map, figures, tables, settings, where it came from.
 
-`catalogue` says which figures and tables there are.  All files go into the run folder, report.html last.
+One pipeline for every experiment: its own Page (`lookup`) comes first, then what any run can show
+(`figures.any_run`), without what the Page replaces.  All files go into the run folder, report.html last.
 """
 
 import functools
-import html
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
-from topicjax.store.files import write_whole
+from topicjax.errors import UserError
+from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, load, status
-from topicjax.theory.progress import CUTS
 
-from ..encoder import page as encoder
-from ..frames import aligned
-from ..one_layer import tables
-from ..one_layer.catalogue import EXPLORER, FIGURES, LEAD, TABLES, Entry, has_few_cells
-from ..one_layer.cells import score_cells
-from ..one_layer.definitions import definitions
-from ..one_layer.end_tables import convergence
-from ..one_layer.findings import findings
-from ..one_layer.scores import score_trials, write_stages
+from ..figures import any_trial
+from ..figures.any_run import any_page, cell_table
+from ..frames import varying
 from ..outputs import subfolder, write_file
 from ..pictures import Picture, counted, label
-from ..text import page as text
-from . import any_experiment
-from . import html as page
-from .live import Live
-from .progress import Progress
+from ..tables import to_csv, to_markdown, to_text
+from . import html
+from .contract import CLASS, Claim, Entry, Page, Scores, Verdict, entries_of
+from .explorer import explorer
+from .live import Announcer, Live
+from .lookup import Found, find_page
 from .provenance import (
     CELLS,
     FIGURES_FOLDER,
@@ -41,37 +41,17 @@ from .provenance import (
     provenance,
     settings_tables,
 )
-from .safely import absent, part
-from .selection import FIRST_EXPERIMENT, Selection, only
+from .selection import Selection
 
 MOST_ROWS = 40  # of a table on the page; its CSV file has all
 MOST_LINES = 1000  # of a Markdown file; a longer table is pooled for the page and for it, if it can be
 KEPT_WEIGHTS = 256  # trials whose weights stay in memory while a report is made
-CLASS_WORDS = (
-    f"two-stage: Θ at least {CUTS.two_stage:g} (V is learned before attention helps), and stage 2 happened: "
-    f"attention gained at least {CUTS.stage2:.0%} of what topics can give and became topical, its score of "
-    f"same-topic pairs {CUTS.topical:g} or more above that of other pairs",
-    "two-stage, non-topical: the same without the topics; stage 2 begun: Θ as high, but attention gained "
-    "less than that in the steps given",
-    "reversed: attention helps before V is learned",
-    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: all between",
-    "V-only: V is learned, attention has not moved in the steps given",
-    "compensated: the loss gets there, but not with uniform attention",
-    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
-    f"less than {CUTS.no_learning:.0%}",
-    "diverged: not finite; collapsed: finite, never finished, and the loss ended above where it began",
-    "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
-    f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
-)
-CATALOGUES = {
-    "encoder": (encoder.CATALOGUE,),
-    "text": (text.CATALOGUE,),
-}  # of experiments that have more than any has
-LIVE_FIGURES = ("Maps",)  # sections of a page that is made again and again
+INSPECT_FOLDER = "inspect"
 EVERYTHING = Selection()
+FIGURES, TABLES, WORDS = "Figures", "Tables", "Words"  # sections of what a Page lists without a section
 ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No map to explore"}
 Say = Callable[[str], object]
-Show = Callable[[Entry, Run, pd.DataFrame], str]
+logger = logging.getLogger(__name__)
 
 
 def nothing(message: str) -> None:
@@ -86,153 +66,300 @@ def write(
     `say` is called with a line of text before each piece of work, and again while it takes long.  A `live`
     page has the answer, maps and tables only, and loads itself again.
     """
-    with Progress(say) as progress:
+    with Announcer(say) as announcer:
         run = load(folder)
-        progress("reading the run ...")
-        chosen.check(run)
-        make = any_page if run.experiment != FIRST_EXPERIMENT else first_page
-        return write_file(run.folder / REPORT, make(run, progress, chosen, live))
+        announcer("reading the run ...")
+        found = find_page(run)
+        report = Report(run, found, any_page(found.page), announcer, chosen, live)
+        chosen.check(run, found, [entry for entry, _ in report.entries])
+        report.score()
+        return write_file(run.folder / REPORT, report.render())
 
 
-def any_page(run: Run, progress: Progress, chosen: Selection, live: Live | None) -> str:
-    """Return the page of a run of another experiment; figures and tables are written on the way.
+def inspect(run: Run, trial_id: str, step: int | None = None, out: str | Path | None = None) -> list[Path]:
+    """Draw the trial that begins so, at its last snapshot or this one, into FOLDER/inspect; return the files.
 
-    What is known of an experiment comes first, what holds for any after it.
+    Its experiment's page draws it, or the arrays of its weights are drawn as they are.
     """
-    kept = chosen.kept(run)
-    filtered = chosen.sentence(kept.sum(), len(kept))
-    run, _ = only(run, kept)
-    known = [*CATALOGUES.get(run.experiment, ()), any_experiment.CATALOGUE]
-    return any_experiment.render(run, known, draw, tabulate, progress, chosen, filtered, live)
-
-
-def first_page(run: Run, progress: Progress, chosen: Selection, live: Live | None) -> str:
-    """Return the page of a run of the topic model; scores, figures and tables are written on the way."""
-    run = aligned(run)
-    run = run.replace(restore=functools.lru_cache(KEPT_WEIGHTS)(run.restore))
-    progress(f"scoring {counted(len(run.trials), 'trial')} ...")
-    scores = score_trials(run)
-    kept = chosen.kept(run, scores["class"])
-    cells = score_cells(scores)
-    write_stages(scores, run.folder)
-    write_whole(run.folder / CELLS, lambda file: cells.to_parquet(file, index=False))
-    filtered = chosen.sentence(kept.sum(), len(kept))
-    run, tables = only(run, kept, scores=scores)
-    scores = tables["scores"]
-    return render(run, scores, cells if kept.all() else score_cells(scores), progress, chosen, filtered, live)
-
-
-def render(
-    run: Run,
-    scores: pd.DataFrame,
-    cells: pd.DataFrame,
-    progress: Progress,
-    chosen: Selection = EVERYTHING,
-    filtered: str = "",
-    live: Live | None = None,
-) -> str:
-    """Return the page; figures and tables are written on the way."""
-    first, explorer, *others = (chosen.applied(entry, filtered) for entry in (LEAD, EXPLORER, *TABLES))
-    groups = {head: FIGURES[head] for head in (LIVE_FIGURES if live else FIGURES) if head in FIGURES}
-    groups = {head: [chosen.applied(entry, filtered) for entry in own] for head, own in groups.items()}
-    every = [first, *(entry for own in groups.values() for entry in own), *others]
-    progress.total = sum(any_experiment.fits(entry, run, scores) for entry in every)
-    lead = live.sentence(run) if live else ""
-    lead += part("plans", plans_paragraph, run)
-    lead += f"<p>{html.escape(filtered)}</p>\n" if filtered else ""
-    lead += part("answer", answer, scores, cells, run)
-    static = draw(first, run, scores, progress)
-    lead += attempt("page", explorer, explore, run, scores, progress) + static
-    sections = [
-        (head, "".join(draw(entry, run, scores, progress) for entry in own)) for head, own in groups.items()
-    ]
-    sections.append(("Tables", "".join(tabulate(entry, run, scores, progress) for entry in others)))
-    sections.append(("Words", words()))
-    sections.append(("Settings", part("settings", settings_tables, run)))
-    sections.append(("Provenance", part("provenance", provenance, run)))
-    sections.append(("Files", part("files", files, run.folder)))
-    question = str(last_run(run.manifest).get("description", "")).split("\n")[0]
-    counts = f"{counted(len(run.trials), 'trial')} in {counted(len(cells), 'cell')}."
-    subtitle, head = f"{question} {counts}".strip(), live.head if live else ""
-    return page.page(f"topicjax: {run.name}", subtitle, lead, [each for each in sections if each[1]], head)
-
-
-def answer(scores: pd.DataFrame, cells: pd.DataFrame, run: Run) -> str:
-    """Return the answer, and what its words mean."""
-    sentences = findings(scores, cells, run.missing)
-    sentences += convergence(run) if has_few_cells(run, scores) else []
-    return page.items(sentences, "answer") + definitions(sentences)
-
-
-def plans_paragraph(run: Run) -> str:
-    """Return which plans the folder holds trials of; empty if it is one."""
-    plans = plans_sentence(status(run.folder))
-    return f"<p>{html.escape(plans)}</p>\n" if plans else ""
-
-
-def draw(entry: Entry, run: Run, scores: pd.DataFrame, say: Say = nothing) -> str:
-    """Return the figures of an entry, or why there are none; nothing if they do not fit the run."""
-    return attempt("figure", entry, figures, run, scores, say)
-
-
-def tabulate(entry: Entry, run: Run, scores: pd.DataFrame, say: Say = nothing) -> str:
-    """Return the table of an entry, or why there is none; nothing if it does not fit the run."""
-    return attempt("table", entry, table, run, scores, say)
-
-
-def attempt(kind: str, entry: Entry, show: Show, run: Run, scores: pd.DataFrame, say: Say) -> str:
-    """Return what an entry makes, as `show` writes it, or a paragraph with the reason why it cannot."""
+    trial_id = run.find(trial_id)
+    step, found = run.snapshot_step(trial_id, step), find_page(run)
     try:
-        if not entry.fits(run, scores):
-            return ""
-        say(f"{kind} {entry.name} ...")
-        return show(entry, run, scores)
+        own = found.page.inspect
+        made = own(run, trial_id, step) if own else any_trial.inspect(run, trial_id, step, found.page)
+    except (UserError, StoreError):
+        raise
     except Exception as error:
-        return absent(ABSENT[kind], entry.name, error)
+        if not found.file or found.page.inspect is None:
+            raise
+        where = f"inspect of {Path(found.file).name}"
+        raise UserError(f"{where} raises {type(error).__name__}: {error}") from error
+    pictures = list(made) if isinstance(made, list | tuple) else [made]
+    folder, name = Path(out or subfolder(run.folder, INSPECT_FOLDER)), f"{trial_id}-step{step}"
+    names = [name, *(f"{name}_{number}" for number in range(2, len(pictures) + 1))]
+    return [file for own, each in zip(names, pictures, strict=True) for file in each.save(folder / own)]
 
 
-def figures(entry: Entry, run: Run, scores: pd.DataFrame) -> str:
-    """Write the pictures of an entry and return them for the page."""
-    made: Picture | list[Picture] = entry.make(run, scores)
-    pictures = made if isinstance(made, list) else [made]
-    names = [entry.name, *(f"{entry.name}_{place}" for place in range(2, len(pictures) + 1))]
-    folder = subfolder(run.folder, FIGURES_FOLDER)
-    pairs = zip(names, pictures, strict=True)
-    return "".join(page.figure(each, each.save(folder / name), run.folder) for name, each in pairs)
+@dataclass
+class Report:
+    """A report while it is made: the run, its own page, the page of any run, and the scores once known."""
+
+    run: Run
+    found: Found
+    general: Page
+    say: Announcer = field(default_factory=lambda: Announcer(nothing))
+    chosen: Selection = EVERYTHING
+    live: Live | None = None
+    scores: Scores = field(default_factory=pd.DataFrame)
+    cells: pd.DataFrame = field(default_factory=pd.DataFrame)
+    filtered: str = ""  # a sentence on the trials that are shown
+    failed: Markup = field(default_factory=Markup)  # why there are no scores
+    plain: Run = field(init=False)  # the run as it was read: settings are columns of its trials, no more
+
+    def __post_init__(self) -> None:
+        """Begin with the run as it was read."""
+        self.plain = self.run
+
+    @property
+    def page(self) -> Page:
+        """The experiment's own page."""
+        return self.found.page
+
+    def score(self) -> None:
+        """Score all trials and keep the scores in the folder; then keep the trials that were chosen."""
+        page, run = self.page, self.run
+        _ = run.trials, run.trajectories  # what cannot be read ends the report
+        run = self.plain = run.replace(restore=functools.lru_cache(KEPT_WEIGHTS)(run.restore))
+        try:
+            prepared = page.prepare(run) if page.prepare else run
+            if page.score:
+                self.say(f"scoring {counted(len(run.trials), 'trial')} ...")
+            scores = checked_scores(prepared, page.score(prepared), page) if page.score else run.trials
+            self.run, self.scores = prepared, scores
+            self.cells = self._cells()
+        except (Exception, SystemExit) as error:
+            self.failed = self.absent("Not scored", getattr(page.score, "__name__", "score"), error, page)
+            self.run, self.scores, self.cells = run, run.trials, cell_table(run)
+            self.found, page = replace(self.found, page=Page()), Page()
+            self.general = any_page(page)
+        self._keep_chosen()
+
+    def _keep_chosen(self) -> None:
+        """Write the files of scores and cells, of all trials; keep the trials that were chosen."""
+        page, run = self.page, self.run
+        by_trial = self.trial_scores
+        classes = dict(zip(by_trial["trial_id"], by_trial[CLASS], strict=True)) if CLASS in by_trial else {}
+        kept = self.chosen.kept(run, self.found, classes)  # raises before anything is written
+        if page.score:
+            write_whole(run.folder / page.file, functools.partial(self.scores.to_parquet, index=False))
+        if page.cells:
+            write_whole(run.folder / CELLS, functools.partial(self.cells.to_parquet, index=False))
+        self.filtered = self.chosen.sentence(kept.sum(), len(kept))
+        if not kept.all():
+            shown = run.trials.loc[kept, "trial_id"].tolist()
+            self.run, self.plain = run.select(shown), self.plain.select(shown)
+            is_shown = self.scores["trial_id"].isin(self.run.trials["trial_id"])
+            self.scores = self.scores.loc[is_shown].reset_index(drop=True)
+            self.cells = self._cells()
+
+    def _cells(self) -> pd.DataFrame:
+        """Return the table of cells: the page's own, or that of any run."""
+        names = [str(name) for name in self.scores if name in self.plain.setting_names and name != "seed"]
+        return self.page.cells(self.scores, names) if self.page.cells else cell_table(self.plain)
+
+    @property
+    def trial_scores(self) -> Scores:
+        """The scores with one row per trial."""
+        return self.page.of_trials(self.scores) if self.page.of_trials else self.scores
+
+    @property
+    def entries(self) -> list[tuple[Entry, Page]]:
+        """Every figure and table that may be on the page, each with the page that it is of."""
+        sections = ((entry, page) for _, page, entries, _ in self._sections() for entry in entries)
+        return [*((entry, self.page) for entry in self.page.lead), *sections]
+
+    def _sections(self) -> Iterator[tuple[str, Page, list[Entry], Callable[[Entry, Page], Markup]]]:
+        """Yield sections of figures and of tables: heading, page, entries, and what makes each of them."""
+        for page in (self.page, self.general):
+            for head, entries in entries_of(page.figures, FIGURES).items():
+                if self.live is None or page is self.general or head in page.live:
+                    yield head, page, entries, self.draw
+            for head, entries in entries_of(page.tables, TABLES).items():
+                yield head, page, entries, self.tabulate
+            if page.words:
+                yield WORDS, page, [], self.tabulate
+
+    def render(self) -> str:
+        """Return the page; figures and tables are written on the way."""
+        run, live, page = self.plain, self.live, self.page
+        self.say.total = sum(self._fits(entry, of) for entry, of in self.entries)
+        lead = html.paragraph(live.sentence(run), "live") if live else Markup()
+        lead += self.part("plans", self.remarks)
+        lead += self.judged_claims() + self.part("answer", self.answer) + self.failed
+        first = Markup().join(self.draw(entry, page) for entry in page.lead)
+        lead += self.explore() + first
+        sections = [
+            (head, self.words() if head == WORDS else Markup().join(make(entry, of) for entry in entries))
+            for head, of, entries, make in self._sections()
+        ]
+        defaults = self.found.settings.defaults if self.found.settings else {}
+        sections += [
+            ("Settings", self.part("settings", settings_tables, run, defaults)),
+            ("Provenance", self.part("provenance", provenance, run)),
+            ("Files", self.part("files", files, run.folder, {page.file: page.file_holds})),
+        ]
+        question = str(last_run(run.manifest).get("description", "")).split("\n")[0]
+        counts = f"{counted(len(run.trials), 'trial')} in {counted(len(self.cells), 'cell')}."
+        subtitle = f"{question} Experiment {run.experiment}: {counts}".strip()
+        shown = [section for section in sections if section[1]]
+        return html.page(f"topicjax: {run.name}", subtitle, lead, shown, live.reload_seconds if live else 0)
+
+    def remarks(self) -> Markup:
+        """Return which plans the folder holds, why its experiment has no page here, and what was filtered."""
+        texts = (plans_sentence(status(self.run.folder)), self.found.remark, self.filtered)
+        return Markup().join(html.paragraph(text) for text in texts if text)
+
+    def judged_claims(self) -> Markup:
+        """Return the claims, each with what the run says of it."""
+        judged = [(claim, *self._judged(claim)) for claim in self.page.claims]
+        return html.claims(judged) if judged else Markup()
+
+    def _judged(self, claim: Claim) -> tuple[str, str]:
+        try:
+            verdict = claim.check(self.run, self.scores)
+            if not isinstance(verdict, Verdict):
+                raise UserError(f"its check returns {type(verdict).__name__}; allowed: a Verdict")
+            return verdict.verdict, verdict.sentence
+        except (Exception, SystemExit) as error:
+            name = getattr(claim.check, "__name__", "check")
+            return "undecided", f"Not judged: {self.reason(name, error, self.page)}."
+
+    def answer(self) -> Markup:
+        """Return the opening sentences, and what their words mean."""
+        state, sentences, failed = status(self.run.folder), [], Markup()
+        for page in (self.page, self.general):
+            try:
+                if page.findings:
+                    sentences += page.findings(self._run_for(page), self.scores, self.cells, state)
+            except (Exception, SystemExit) as error:
+                failed += self.absent("Not shown", "answer", error, page)
+        meanings = self.page.terms(sentences) if self.page.terms else {}
+        return html.items(sentences, "answer") + (html.terms(meanings) if meanings else Markup()) + failed
+
+    def explore(self) -> Markup:
+        """Return the map to explore."""
+        entry = Entry("explorer", functools.partial(explorer, page=self.page), axes=("x", "y"))
+
+        def show(entry: Entry, page: Page) -> Markup:
+            return Markup(entry.make(self.run, self.trial_scores))
+
+        return self._attempt("page", entry, self.page, show)
+
+    def words(self) -> Markup:
+        """Return how the page's words are to be read."""
+        words = self.page.words
+        return html.terms(words) if isinstance(words, Mapping) else html.items(words)
+
+    def draw(self, entry: Entry, page: Page) -> Markup:
+        """Return the figures of an entry, or why there are none; nothing if they do not fit the run."""
+        return self._attempt("figure", entry, page, self._figures)
+
+    def tabulate(self, entry: Entry, page: Page) -> Markup:
+        """Return the table of an entry, or why there is none; nothing if it does not fit the run."""
+        return self._attempt("table", entry, page, self._table)
+
+    def _attempt(self, kind: str, entry: Entry, page: Page, show: Callable[[Entry, Page], Markup]) -> Markup:
+        try:
+            if not entry.fits(self._run_for(page), self.scores):
+                return Markup()
+            self.say(f"{kind} {entry.name} ...")
+            return show(self.chosen.applied(entry, self.filtered), page)
+        except (Exception, SystemExit) as error:
+            return self.absent(ABSENT[kind], entry.name, error, page)
+
+    def _fits(self, entry: Entry, page: Page) -> bool:
+        try:
+            return entry.fits(self._run_for(page), self.scores)
+        except Exception:  # said where it is tried
+            return False
+
+    def _run_for(self, page: Page) -> Run:
+        """Return the run as the functions of a page take it."""
+        return self.run if page is self.page else self.plain
+
+    def _figures(self, entry: Entry, page: Page) -> Markup:
+        """Write the pictures of an entry, let go of them, and return them for the page."""
+        made = entry.make(self._run_for(page), self.scores)
+        pictures = list(made) if isinstance(made, list | tuple) else [made]
+        folder, found = subfolder(self.run.folder, FIGURES_FOLDER), Markup()
+        for number, picture in enumerate(pictures, 1):
+            if not isinstance(picture, Picture):
+                raise UserError(f"it returns {type(picture).__name__}; allowed: a Figure, or a list of them")
+            name = entry.name if number == 1 else f"{entry.name}_{number}"
+            found += html.figure(picture, picture.save(folder / name), self.run.folder)
+            picture.close()
+        return found
+
+    def _table(self, entry: Entry, page: Page) -> Markup:
+        """Write the table of an entry and return it for the page, pooled or its first rows if it is long."""
+        run, headers = self._run_for(page), self.page.headers
+        frame = entry.make(run, self.scores)
+        if not isinstance(frame, pd.DataFrame):
+            raise UserError(f"it returns {type(frame).__name__}; allowed: a DataFrame")
+        path = to_csv(frame, subfolder(run.folder, TABLES_FOLDER) / f"{entry.name}.csv")
+        shown, more = frame, ""
+        if len(frame) > MOST_LINES and entry.can_pool:
+            pooled = settings_to_pool(self.plain, MOST_ROWS)
+            shown = entry.make(run, self.scores, pooled)
+            names = ", ".join(map(label, pooled))
+            more = f"; rows pool all values of {names} ({len(frame):,} rows in the csv)"
+        if len(shown) > MOST_ROWS:
+            more += f" (the first {MOST_ROWS} of {len(shown)} rows)"
+        text = to_markdown(shown.head(MOST_LINES), headers)
+        if len(shown) > MOST_LINES:
+            text += f"\nThe first {MOST_LINES:,} of {len(shown):,} rows; all are in {path.name}.\n"
+        markdown = write_file(path.with_suffix(".md"), text)
+        links = html.links([path, markdown], run.folder)
+        return html.table(to_text(shown.head(MOST_ROWS), headers), entry.title + more + ".", links)
+
+    def part(self, name: str, make: Callable[..., Markup], *arguments: object) -> Markup:
+        """Return a part of the page, or a paragraph with the reason why there is none."""
+        try:
+            return make(*arguments)
+        except (Exception, SystemExit) as error:
+            return self.absent("Not shown", name, error)
+
+    def absent(self, what: str, name: str, error: BaseException, page: Page | None = None) -> Markup:
+        """Return a paragraph that says what is not there, and why; `page` is the one that it is of."""
+        return html.paragraph(f"{what} ({name}): {self.reason(name, error, page)}.")
+
+    def reason(self, name: str, error: BaseException, page: Page | None) -> str:
+        """Return why something is not on the page; a defect of topicjax is logged with its traceback."""
+        if isinstance(error, UserError | StoreError):
+            return str(error).removesuffix(".")
+        if self.found.file and page is self.found.page:
+            return f"{name} of {Path(self.found.file).name} raises {type(error).__name__}: {error}"
+        logger.error("%s could not be made", name, exc_info=error)
+        return f"this is a defect of topicjax, please report it: {type(error).__name__}: {error}"
 
 
-def explore(entry: Entry, run: Run, scores: pd.DataFrame) -> str:
-    """Return the map to explore."""
-    return entry.make(run, scores)
+def checked_scores(run: Run, scores: Any, page: Page) -> Scores:
+    """Return the scores, or raise a UserError that says why they are not those of the run."""
+    if not isinstance(scores, pd.DataFrame) or "trial_id" not in scores:
+        raise UserError("score does not return a table with a column trial_id; allowed: one row per trial")
+    by_trial = page.of_trials(scores) if page.of_trials else scores
+    missing = np.setdiff1d(run.trials["trial_id"].to_numpy(str), by_trial["trial_id"].to_numpy(str))
+    if len(missing) or by_trial["trial_id"].duplicated().any():
+        raise UserError("score does not return one row per trial")
+    return scores
 
 
-def table(entry: Entry, run: Run, scores: pd.DataFrame) -> str:
-    """Write the table of an entry and return it for the page, pooled or its first rows if it is long."""
-    frame: pd.DataFrame = entry.make(run, scores)
-    path = tables.to_csv(frame, subfolder(run.folder, TABLES_FOLDER) / f"{entry.name}.csv")
-    shown, more = frame, ""
-    if len(frame) > MOST_LINES and entry.can_pool:
-        pooled = tables.settings_to_pool(run.trials, MOST_ROWS)
-        shown = entry.make(run, scores, pooled)
-        more = f"; rows pool all values of {', '.join(map(label, pooled))} ({len(frame):,} rows in the csv)"
-    if len(shown) > MOST_ROWS:
-        more += f" (the first {MOST_ROWS} of {len(shown)} rows)"
-    text = tables.to_markdown(shown.head(MOST_LINES))
-    if len(shown) > MOST_LINES:
-        text += f"\nThe first {MOST_LINES:,} of {len(shown):,} rows; all are in {path.name}.\n"
-    markdown = write_file(path.with_suffix(".md"), text)
-    links = " · ".join(page.link(file, run.folder, file.suffix[1:]) for file in (path, markdown))
-    return page.table(tables.to_text(shown.head(MOST_ROWS)), entry.title + more + ".", links)
-
-
-def words() -> str:
-    """Return how the classes are to be read."""
-    text = (
-        "Three views of a trial. Loss: how much of the way to the best uniform-attention loss (stage 1) W^V "
-        "has gone when attention is forced uniform, and what attention adds in units of stage 1 - stage 2. "
-        "Order parameters: same-topic minus other-topic entries of the value matrix and of the attention "
-        "scores. Norms: as in the paper's Figure 4. Θ is the largest, over the steps, of the smaller of "
-        "progress of V and 1 - progress of attention: 1 if V was done before attention began; log lag is by "
-        "how many e-foldings of the step V is ahead."
-    )
-    return f"<p>{html.escape(text)}</p>\n" + page.items(CLASS_WORDS)
+def settings_to_pool(run: Run, rows: int) -> list[str]:
+    """Return the settings to pool, those of most values first, so that at most so many rows remain."""
+    keys: list[str] = varying(run.trials, [name for name in run.setting_names if name != "seed"])
+    pooled: list[str] = []
+    for name in sorted(keys, key=lambda name: -run.trials[name].nunique()):
+        if len(run.trials[keys].drop_duplicates()) <= rows:
+            break
+        keys.remove(name)
+        pooled.append(name)
+    return pooled

@@ -1,6 +1,6 @@
 """What a reader wants to see of a run: the axes and panels of maps, and the trials that are shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,15 +9,13 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, unknown_name
-from topicjax.experiments.one_layer.settings import SETTINGS
+from topicjax.settings import Setting
 from topicjax.store.reader import Run
 
-from ..one_layer.catalogue import Entry
-from ..one_layer.scores import CLASSES
 from ..pictures import Picture, first_of, written
+from .contract import CLASS, Entry
+from .lookup import Found
 
-FIRST_EXPERIMENT = "one_layer"
-CLASS = "class"  # of the loss view: a filter that is no setting
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -36,8 +34,8 @@ class Selection:
         given = dict(x=self.x, y=self.y, panel=self.panel)
         return {name: value for name, value in given.items() if value}
 
-    def check(self, run: Run) -> None:
-        """Raise a UserError for a name that the run does not have, or that is given twice."""
+    def check(self, run: Run, found: Found, entries: Sequence[Entry]) -> None:
+        """Raise a UserError for a name that the run does not have, or that is given twice or to nothing."""
         named = [name for name in (self.x, self.y, *self.panel) if name]
         for name in named:
             if name not in run.setting_names:
@@ -47,15 +45,18 @@ class Selection:
         twice = [name for name in named if named.count(name) > 1]
         if twice:
             raise UserError(f"{twice[0]} is given twice; allowed: once, as --x, --y or --panel")
-        if self.panel and run.experiment != FIRST_EXPERIMENT:
-            raise UserError(f"--panel is for runs of {FIRST_EXPERIMENT}; allowed here: --x, --y, --filter")
-        self.wanted(run)
+        taken = {"x", "y", *(name for entry in entries for name in entry.axes)}  # the explorer takes both
+        for name in self.axes:
+            if name not in taken:
+                allowed = ", ".join(f"--{axis}" for axis in (*sorted(taken), "filter"))
+                raise UserError(f"no figure of {run.experiment} takes --{name}; allowed: {allowed}")
+        self.wanted(run, found)
 
-    def wanted(self, run: Run) -> dict[str, list[Any]]:
+    def wanted(self, run: Run, page: Found) -> dict[str, list[Any]]:
         """Return the values of each filter, in the type of its setting."""
         found: dict[str, list[Any]] = {}
-        is_first = run.experiment == FIRST_EXPERIMENT
-        names = [*run.setting_names, *([CLASS] if is_first else [])]
+        classes, settings = page.page.classes, page.settings.settings if page.settings else {}
+        names = [*run.setting_names, *([CLASS] if classes else [])]
         for text in self.filters:
             name, equals, values = (part.strip() for part in text.partition("="))
             if not equals or not values:
@@ -65,20 +66,24 @@ class Selection:
             if name in found:
                 raise UserError(f"--filter names {name} twice; allowed: once, as {name}=V1,V2")
             if name == CLASS:
-                found[name] = class_names(values)
+                found[name] = class_names(values, classes)
             else:
-                kind = SETTINGS[name] if is_first and name in SETTINGS else None
+                kind = settings.get(name)
                 found[name] = [converted(kind, run.trials[name], name, one) for one in values.split(",")]
         return found
 
-    def kept(self, run: Run, classes: Any = None) -> np.ndarray:
-        """Return for each trial whether it is shown; a UserError says what there is if none is."""
+    def kept(self, run: Run, page: Found, classes: dict[str, str]) -> np.ndarray:
+        """Return for each trial whether it is shown; a UserError says what there is if none is.
+
+        `classes` are those of the trials, by id.
+        """
         kept = np.ones(len(run.trials), bool)
-        for name, values in self.wanted(run).items():
-            column: Any = classes if name == CLASS else run.trials[name]
+        for name, values in self.wanted(run, page).items():
+            ids: Any = run.trials["trial_id"]
+            column: Any = ids.map(classes) if name == CLASS else run.trials[name]
             own = is_one_of(column, values)
             if not (kept & own).any():
-                there = [written(value, 6) for value in sorted(column[kept].unique().tolist())]
+                there = [written(value, 6) for value in sorted(column[kept].dropna().unique().tolist())]
                 shown = ",".join(written(value, 6) for value in values)
                 raise UserError(f"no trial is left with {name}={shown}; there are: {first_of(there)}")
             kept &= own
@@ -98,33 +103,36 @@ class Selection:
 
         def make(run: Run, scores: pd.DataFrame, *pooled: Any) -> Any:
             made = entry.make(run, scores, *pooled, **options)
-            if isinstance(made, list):
+            if isinstance(made, list | tuple):
                 return [said(picture, filtered) for picture in made]
-            return said(made, filtered) if isinstance(made, Picture) else made
+            return said(made, filtered)
 
         title = f"{entry.title}. {filtered.rstrip('.')}" if filtered and entry.title else entry.title
         return replace(entry, make=make, title=title)
 
 
-def said(picture: Picture, filtered: str) -> Picture:
-    """Return the picture with a caption that says what was filtered."""
-    return replace(picture, caption=f"{picture.caption} {filtered}".strip())
+def said(made: Any, filtered: str) -> Any:
+    """Return a Picture with a caption that says what was filtered; anything else as it is."""
+    if not isinstance(made, Picture):
+        return made
+    return replace(made, caption=f"{made.caption} {filtered}".strip())
 
 
-def class_names(text: str) -> list[str]:
-    """Return the classes that a list names; the name of one has a comma itself."""
+def class_names(text: str, classes: Iterable[str]) -> list[str]:
+    """Return the classes that a list names; the name of one may have a comma itself."""
+    classes = list(classes)
     parts, found = [part.strip() for part in text.split(",")], []
     while parts:
         both = ", ".join(parts[:2])
-        name = both if both in CLASSES else parts[0]
-        if name not in CLASSES:
-            raise UserError(unknown_name("class", name, CLASSES))
+        name = both if both in classes else parts[0]
+        if name not in classes:
+            raise UserError(unknown_name("class", name, classes))
         found.append(name)
         parts = parts[1 + name.count(",") :]
     return found
 
 
-def converted(kind: Any, column: Any, name: str, text: str) -> Any:
+def converted(kind: Setting | None, column: Any, name: str, text: str) -> Any:
     """Return the value that a text means: by the setting's own conversion, or by the type of its column."""
     text = text.strip()
     if kind is not None:
@@ -144,11 +152,3 @@ def is_one_of(column: Any, values: Sequence[Any]) -> np.ndarray:
         numbers = column.to_numpy(float)
         return np.any([np.isclose(numbers, value, rtol=1e-9, atol=0) for value in values], axis=0)
     return column.isin(values).to_numpy()
-
-
-def only(run: Run, kept: np.ndarray, **tables: pd.DataFrame) -> tuple[Run, Mapping[str, pd.DataFrame]]:
-    """Return the run and the tables, a row per trial, with the kept trials only."""
-    if kept.all():
-        return run, tables
-    chosen = run.select(run.trials.loc[kept, "trial_id"].tolist())
-    return chosen, {name: table.loc[kept].reset_index(drop=True) for name, table in tables.items()}

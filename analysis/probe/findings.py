@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..one_layer.trained_models import Frame
+from ..frames import Frame
 from ..pictures import counted
 
 UNOBTAINABLE = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from topicjax.store.files import plain
 
-from ..one_layer.trained_models import Frame
+from ..frames import Frame
 from ..outputs import write_file
 from ..page import html as page
 from ..pictures import Picture
@@ -106,8 +106,7 @@ def keep(table: Frame, caption: str, folder: Path, name: str) -> str:
         write_file(folder / f"{name}.csv", table.to_csv(index=False)),
         write_file(folder / f"{name}.md", f"{caption}.\n\n{markdown}\n"),
     ]
-    links = " · ".join(page.link(file, folder, file.suffix[1:].upper()) for file in files)
-    return page.table(read, caption, links)
+    return page.table(read, caption, page.links(files, folder))
 
 
 def choices(about: Mapping[str, Any]) -> list[str]:

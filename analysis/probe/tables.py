@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..one_layer.tables import ERROR
-from ..one_layer.trained_models import Frame
+from ..frames import Frame
+from ..tables import ERROR
 
 LEAST, MOST = 2, 6  # decimals
 NEAR_ZERO = 4.0  # standard errors: a ratio to less than this has no error worth the name

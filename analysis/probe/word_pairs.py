@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..one_layer.trained_models import Frame
+from ..frames import Frame
 from ..pictures import SMALL, WIDTH, Picture, counted, style
 
 SAME, OTHER = "#0072B2", "#D55E00"

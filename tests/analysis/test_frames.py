@@ -13,18 +13,8 @@ from support.synthetic_runs import line_entry, records, trial, whole_id, write_r
 
 import topicjax
 from topicjax.analysis import frames
-from topicjax.analysis.frames import (
-    FIRST,
-    LINE_COLUMNS,
-    SETTINGS,
-    aligned,
-    bands,
-    distinct,
-    owners,
-    prepared,
-    settings_in,
-    varying,
-)
+from topicjax.analysis.frames import bands, distinct, owners, varying
+from topicjax.analysis.topic_model import FIRST, LINE_COLUMNS, SETTINGS, aligned, prepared, settings_in
 from topicjax.experiments.one_layer import settings as trials
 from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.files import StoreError

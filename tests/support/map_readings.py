@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from topicjax.analysis.one_layer.scores import VIEWS
-from topicjax.analysis.pictures import CLASS_COLOURS, Picture
+from topicjax.analysis.pictures import Picture
+from topicjax.analysis.topic_model import CLASS_COLOURS
 
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
 

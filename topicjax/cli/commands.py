@@ -170,6 +170,11 @@ def asked_refinement(typed: argparse.Namespace, named: NamedSweep) -> Refinement
     given = {name: value for name, value in given.items() if value is not None}
     if given and refinement is None:
         raise UserError(f"--{next(iter(given))} is given without --refine; allowed: with it")
+    if refinement is not None and analysis("page.lookup").page_of(named.experiment).score is None:
+        raise UserError(
+            f"--refine is given for {named.settings.experiment}, whose page scores no trials; allowed: for "
+            "experiments with classes (docs/extending.md)"
+        )
     return refinement and replace(refinement, **given)
 
 
@@ -188,8 +193,8 @@ def refine(
     for number in itertools.count(1):
         say("scoring, to see where neighbouring cells disagree ...")
         asked = [named.settings.trial_id(trial) for trial in trials]  # with those of earlier rounds
-        trained, page = reader.load(folder).select(asked), analysis("one_layer.phase_maps").MAP_PAGE
-        scores = analysis("one_layer.scores").score_trials(trained)
+        trained, page = reader.load(folder).select(asked), analysis("page.lookup").page_of(named.experiment)
+        scores = page.score(page.prepare(trained) if page.prepare else trained)
         cells = analysis("maps.cells").cell_labels(trained, scores, page)
         found = next_trials(panels, [(settings, Label(*label)) for settings, *label in cells], len(trials))
         if not found or not outcome.is_whole:

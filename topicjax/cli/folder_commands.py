@@ -111,24 +111,11 @@ def restore_weights(options: argparse.Namespace) -> int:
 
 
 def inspect_trial(options: argparse.Namespace) -> int:
-    """Draw one trial's weights, attention and trajectory on one page."""
-    run = reader.load(options.folder)
-    trial_id = run.find(options.trial_id)
-    if run.experiment != "one_layer":
-        raise UserError(f"{options.folder} holds trials of {run.experiment}; allowed: those of one_layer")
-    from topicjax.experiments.one_layer.settings import SETTINGS, make_trial
-
-    row = run.trials.set_index("trial_id").loc[trial_id, list(SETTINGS)]
-    words = None
-    if row["word_distribution"] != "uniform" or row["overlap"] != 0:
-        from topicjax.experiments.one_layer.lines import data_model
-
-        words = data_model(make_trial(row.to_dict())).topic_word
-    inspect = analysis("one_layer.trial_page").inspect
+    """Draw one trial's weights and trajectory, as its experiment does or as any can be drawn."""
     with explained("draw into", options.out or options.folder):
-        paths = inspect(run, trial_id, options.step, options.out, words)
-    for path in paths:
-        print(path)
+        run = reader.load(options.folder)
+        for path in analysis("page.report").inspect(run, options.trial_id, options.step, options.out):
+            print(path)
     return 0
 
 

@@ -130,6 +130,7 @@ def describe_run(
     refined = refinement and {"axes": list(refinement.axes), "levels": refinement.levels}
     return {
         "sweep": named.name,
+        **({"file": named.file} if named.file else {}),
         "experiment": experiment.name,
         **({"details": list(experiment.details)} if experiment.details else {}),
         "description": named.description,

@@ -30,6 +30,7 @@ FORMAT = 3
 NUMBER = (int, float)
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "sweep": str,
+    "file": str,  # the sweep file, if it is the user's own
     "experiment": str,
     "description": str,
     "base": dict,

@@ -29,6 +29,7 @@ class NamedSweep:
     sweep: Sweep
     refinement: Refinement | None = None  # of the boundaries that its cells show
     overrides: tuple[str, ...] = ()  # changes to the file, as they were typed
+    file: str = ""  # the path of a user's own file
 
     @property
     def settings(self) -> TrialSettings:
@@ -71,7 +72,9 @@ def load_sweep(name: str) -> NamedSweep:
         raise UserError(f"sweep file {path} fails: {error}") from error
     except UnicodeEncodeError:
         raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
-    return NamedSweep(path.stem, inspect.cleandoc(description), experiment, base, sweep, refinement)
+    file = str(path.resolve()) if name.endswith(".py") else ""
+    text = inspect.cleandoc(description)
+    return NamedSweep(path.stem, text, experiment, base, sweep, refinement, file=file)
 
 
 def names_of_shipped() -> str:

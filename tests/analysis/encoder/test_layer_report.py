@@ -8,7 +8,7 @@ import pytest
 from support.layer_runs import EARLY, LATE, folder_of, model, run_of
 from support.synthetic_runs import STEP, ramp
 
-from topicjax.analysis.encoder import figures, layer_findings, layer_maps, layer_tables
+from topicjax.analysis.encoder import findings, layer_ends, layer_maps, layer_panels, tables
 from topicjax.analysis.encoder import page as encoder
 from topicjax.analysis.encoder.scores import score_layers
 from topicjax.analysis.page import report
@@ -46,7 +46,7 @@ def scored():
 
 
 def said(run, scores):
-    return " ".join(layer_findings.findings(run, scores, None))
+    return " ".join(findings.findings(run, scores, None, None))
 
 
 def test_the_answer_counts_the_cells_by_their_layers(scored):
@@ -83,7 +83,7 @@ def test_topics_are_counted_by_the_ratio_of_both_means(scored):
 
 
 def test_the_table_of_losses_has_means_errors_and_lines(scored):
-    table = layer_tables.layer_losses(*scored)
+    table = tables.layer_losses(*scored)
     first = table.loc[(table["layers"] == 2) & table["residual"] & (table["layer_norm"] == "none")].iloc[0]
     assert first["loss"] == pytest.approx(4.6 - 1.2 - 0.2)
     assert first["attention_adds"] == pytest.approx(0.2) and first["values_add"] == pytest.approx(1.2)
@@ -91,19 +91,19 @@ def test_the_table_of_losses_has_means_errors_and_lines(scored):
     assert first[["stage 1 line", "stage 2 line", "Bayes line"]].tolist() == [3.4, 3.3, 2.9]
     assert first["attention_starts"] == "2 < 1" and first["two_stage_in"] == "every layer"
     alone = run_of(model([GOOD, GOOD], eval_gain_se=0.03, eval_value_se=0.02))
-    one = layer_tables.layer_losses(alone, score_layers(alone)).iloc[0]
+    one = tables.layer_losses(alone, score_layers(alone)).iloc[0]
     assert one[["loss_se", "attention_adds_se", "values_add_se"]].tolist() == [0.01, 0.03, 0.02]
 
 
 def test_the_table_of_answers_counts_by_setting(scored):
-    table = layer_tables.layer_answers(*scored).set_index("value")
+    table = tables.layer_answers(*scored).set_index("value")
     columns = ["cells", "every layer", "some layers", "no layer", "all layers together"]
     assert table.loc["2 layers", columns].tolist() == [4, 1, 1, 2, 2]
     assert table.loc["no residual", columns].tolist() == [2, 0, 1, 1, 1]
 
 
 def test_the_table_of_layers_has_a_row_per_cell_and_layer(scored):
-    table = layer_tables.layer_stages(*scored)
+    table = tables.layer_stages(*scored)
     assert len(table) == 4 * 3 + 2
     own = table.loc[~table["residual"] & (table["layer_norm"] == "none")]
     assert own["class"].tolist() == ["two-stage", "two-stage", "V-only"]
@@ -115,9 +115,9 @@ def test_the_table_of_layers_has_a_row_per_cell_and_layer(scored):
 def test_panels_of_layers_draw_the_medians_of_their_seeds():
     gains = (0.1, 0.2, 0.4)
     run = run_of(*(model([GOOD, (0.6 * EARLY, gain * LATE)], seed=n) for n, gain in enumerate(gains)))
-    (picture,) = figures.layers(run, score_layers(run))
+    (picture,) = layer_panels.layers(run, score_layers(run))
     axes = picture.figure.axes
-    assert len(axes) == len(figures.ROWS)
+    assert len(axes) == len(layer_panels.ROWS)
     whole, first, second, _ = axes[-1].lines  # Q: all layers, layer 1, layer 2, the line at 0
     assert np.asarray(first.get_ydata()) == pytest.approx(0.1 * LATE)
     assert np.asarray(second.get_ydata()) == pytest.approx(0.2 * LATE)
@@ -128,9 +128,9 @@ def test_panels_of_layers_draw_the_medians_of_their_seeds():
 
 def test_examples_are_one_of_each_kind_the_clearest_first(scored):
     run, scores = scored
-    table = layer_tables.models(run, scores)
-    names = layer_tables.telling_settings(run)
-    chosen = figures.example_cells(table, names, 3)
+    table = tables.models(run, scores)
+    names = tables.telling_settings(run)
+    chosen = layer_panels.example_cells(table, names, 3)
     rows = table.set_index("cell").loc[chosen]
     assert rows["depth"].tolist() == [2, 2, 2]
     assert rows["two_stage_layers"].tolist() == [2, 1, 0]
@@ -154,14 +154,14 @@ def test_the_map_has_a_square_per_cell_and_layer(scored, tmp_path):
 
 
 def test_onsets_and_topics_are_drawn_by_layer(scored):
-    picture = figures.layer_onsets(*scored)
+    picture = layer_ends.layer_onsets(*scored)
     ax = picture.figure.axes[0]  # two-stage in every layer: the first example
     lines = [np.asarray(line.get_ydata()) for line in ax.lines if line.get_linestyle() == "-"]
     assert lines[0] == pytest.approx([50, 50])  # V
     assert lines[1] == pytest.approx([610, 210])  # 0.01 of 0.1 is a tenth of the ramp
     assert lines[2] == pytest.approx([500, 500])
     assert "starts: 2 < 1" in ax.get_title()
-    picture = figures.layer_topics(*scored)
+    picture = layer_ends.layer_topics(*scored)
     ax = picture.figure.axes[0]
     lines = [np.asarray(line.get_ydata()) for line in ax.lines if line.get_linestyle() == "-"]
     assert lines[0] == pytest.approx([0.01, 0.04]) and lines[1] == pytest.approx([0.01, 0.01])
@@ -209,14 +209,15 @@ POOR = {
 @pytest.mark.parametrize("name", POOR)
 def test_poor_runs_have_sentences_tables_and_figures_or_a_reason(name):
     run = run_of(*POOR[name])
-    scores = encoder.CATALOGUE.score(run)
-    assert all(text.endswith(".") for text in layer_findings.findings(run, scores, None))
-    for entry in encoder.CATALOGUE.entries:
+    scores = score_layers(run)
+    assert all(text.endswith(".") for text in findings.findings(run, scores, None, None))
+    listed = {"lead": encoder.PAGE.lead, **encoder.PAGE.figures, **encoder.PAGE.tables}
+    for entry in (entry for entries in listed.values() for entry in entries):
         if entry.fits(run, scores):
             made = entry.make(run, scores)
             assert made is not None
     if name == "all diverged":
-        assert not layer_tables.has_layers(run, scores)
+        assert not tables.has_layers(run, scores)
 
 
 def test_scores_that_cannot_be_made_leave_the_page_of_any_experiment(tmp_path, monkeypatch):
@@ -224,5 +225,5 @@ def test_scores_that_cannot_be_made_leave_the_page_of_any_experiment(tmp_path, m
     row, records, details = model([GOOD])
     broken = (row, records.drop(columns="eval_loss_silent"), details)
     text = report.write(folder_of(tmp_path / "run", broken)).read_text()
-    assert "Not scored (layers.parquet)" in text and "has no column eval_loss_silent" in text
+    assert "Not scored (score_layers)" in text and "has no column eval_loss_silent" in text
     assert "1 of 1 planned trial finished" in text and "Records" in text

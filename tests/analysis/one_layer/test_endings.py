@@ -8,13 +8,14 @@ import pytest
 from matplotlib.colors import to_hex
 from support.synthetic_runs import INITIAL, STAGE1, STAGE2, STEP, TWO_STAGE, case, ramp, run_of, scored
 
-from topicjax.analysis.one_layer.catalogue import has_pairs, varies_alone
-from topicjax.analysis.one_layer.end_tables import convergence, final_losses, joint_against_uniform
-from topicjax.analysis.one_layer.endings import COLOURS, endings, joint_gains, joint_losses
+from topicjax.analysis.one_layer.endings import endings, joint_gains, joint_losses
+from topicjax.analysis.one_layer.joint_losses import COLOURS
+from topicjax.analysis.one_layer.page import has_pairs, varies_alone
 from topicjax.analysis.one_layer.robustness import robustness
 from topicjax.analysis.one_layer.single_axes import single_axes
-from topicjax.analysis.one_layer.tables import to_text
-from topicjax.analysis.pictures import CLASS_COLOURS
+from topicjax.analysis.one_layer.tables import HEADERS, convergence, final_losses, joint_against_uniform
+from topicjax.analysis.tables import to_text
+from topicjax.analysis.topic_model import CLASS_COLOURS
 from topicjax.errors import UserError
 
 UNIT = STAGE1 - STAGE2
@@ -60,7 +61,7 @@ def test_the_table_has_medians_and_quartiles_over_seeds() -> None:
     (row,) = joint_against_uniform(run, scores).to_dict("records")
     assert [row[f"share{end}"] for end in ("", "_q25", "_q75")] == pytest.approx([1.0, 0.5, 2.5])
     assert (row["n"], row["line_stage1"], row["line_bayes"]) == (3, STAGE1, 2.9)
-    text = to_text(joint_against_uniform(run, scores)).iloc[0]
+    text = to_text(joint_against_uniform(run, scores), HEADERS).iloc[0]
     assert text["in units of stage 1 - stage 2"] == "1.0000 (0.5000 to 2.5000)"
 
 

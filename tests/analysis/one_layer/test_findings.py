@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
-from topicjax.analysis.one_layer.findings import findings
-from topicjax.analysis.one_layer.scores import SCORES, VIEWS, classify, suffixes
+from topicjax.analysis.one_layer.findings import definitions, findings
+from topicjax.analysis.one_layer.scores import VIEWS, classify, suffixes
+from topicjax.analysis.one_layer.stages import SCORES
 
 
 def scores(rows: list[dict]) -> pd.DataFrame:
@@ -122,3 +123,11 @@ def test_cuts_are_a_convention():
 def test_what_is_missing_ends_the_list():
     said = findings(scores([{}]), cells(1.0), ["3 of 4 trials are finished"])
     assert said[-1] == "Not complete: 3 of 4 trials are finished."
+
+
+def test_words_are_explained_in_the_order_in_which_they_are_met():
+    answer = ["3 of 9 trials are two-stage in the loss view (median Θ 0.95).", "2 V-only with keys all."]
+    assert list(definitions(answer)) == [
+        *("trial", "two-stage", "loss view", "Θ (Theta)", "V-only", "keys", "cell")
+    ]
+    assert "V" in definitions(["V first, then attention."])

@@ -10,7 +10,8 @@ from matplotlib.collections import PathCollection
 from support.synthetic_runs import make_run
 
 from topicjax.analysis.one_layer import landscape
-from topicjax.analysis.one_layer.landscape import axis_range, landscapes, points, stand_in, theorem3
+from topicjax.analysis.one_layer.attention_theory import theorem3
+from topicjax.analysis.one_layer.landscape import axis_range, landscapes, points, stand_in
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.reader import Run

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from support.synthetic_runs import run_of, trial
 
-from topicjax.analysis.frames import LINE_COLUMNS
 from topicjax.analysis.one_layer import onsets
 from topicjax.analysis.one_layer.onsets import LEVEL, onset_by_init_scale, onset_fit, onset_times
+from topicjax.analysis.topic_model import LINE_COLUMNS
 from topicjax.errors import UserError
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import theorem2_matrix

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.synthetic_runs import STEP, TWO_STAGE, case, ramp, run_of
 
-from topicjax.analysis.one_layer.catalogue import TABLES
+from topicjax.analysis.one_layer.page import TABLES
 from topicjax.analysis.one_layer.scores import score_trials
 from topicjax.analysis.one_layer.stability import cut_at, longest_steps, stability
 

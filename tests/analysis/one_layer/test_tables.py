@@ -13,13 +13,13 @@ from support.synthetic_runs import TWO_STAGE, case, make_run, ramp, scored
 
 from topicjax.analysis.one_layer import tables
 from topicjax.analysis.one_layer.tables import (
+    HEADERS,
     distances,
-    settings_to_pool,
     table3,
-    to_csv,
-    to_markdown,
     uniform_attention,
 )
+from topicjax.analysis.page.report import settings_to_pool
+from topicjax.analysis.tables import to_csv, to_markdown
 from topicjax.errors import UserError
 from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import uniform_attention_optimum
@@ -61,7 +61,7 @@ def test_a_setting_without_a_finite_trial_stays_in_the_table():
     table = table3(make_run(pd.DataFrame(rows)), NO_SCORES)
     assert (table["n"].tolist(), table["diverged"].tolist()) == ([0], [2])
     assert table["ratio"].isna().all()
-    assert "| 0 | 2 | - | - | - | - |" in to_markdown(table)
+    assert "| 0 | 2 | - | - | - | - |" in to_markdown(table, HEADERS)
 
 
 @pytest.mark.parametrize("visibility", ["all", "unmasked"])
@@ -120,9 +120,9 @@ def test_settings_are_pooled_from_the_one_with_most_values_on():
         for place, (rate, scale, keys, seed) in enumerate(kinds)
     ]
     run = make_run(pd.DataFrame(rows))
-    assert settings_to_pool(run.trials, 12) == []
-    assert settings_to_pool(run.trials, 4) == ["learning_rate"]
-    assert settings_to_pool(run.trials, 1) == ["learning_rate", "init_scale", "key_visibility"]
+    assert settings_to_pool(run, 12) == []
+    assert settings_to_pool(run, 4) == ["learning_rate"]
+    assert settings_to_pool(run, 1) == ["learning_rate", "key_visibility", "init_scale"]
     table = table3(run, NO_SCORES, ["learning_rate", "init_scale"])
     assert table["key_visibility"].tolist() == ["all", "unmasked"] and table["n"].tolist() == [12, 12]
     np.testing.assert_allclose(table["attn_same_topic"], 0.02)
@@ -142,7 +142,7 @@ def test_markdown_by_hand():
             ratio_se=[0.0001, np.nan],
         )
     )
-    assert to_markdown(table, 3).splitlines() == [
+    assert to_markdown(table, HEADERS, 3).splitlines() == [
         "| optimizer | learning rate | n | same word | same / different topic |",
         "| --- | --- | --- | --- | --- |",
         "| SGD | 30 | 3 | 0.0123 ± 0.0005 | 12.5 ± <0.1 |",

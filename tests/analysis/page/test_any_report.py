@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.synthetic_runs import make_run, manifest_of, records, trial, whole_id, write_parts, write_run
+from support.synthetic_runs import make_run, whole_id, write_run
 
-import topicjax
-from topicjax.analysis.figures import any_details, any_records
-from topicjax.analysis.page import any_experiment, report
-from topicjax.store.manifest import write_manifest
+from topicjax.analysis.figures import any_run
+from topicjax.analysis.page import report
+from topicjax.errors import UserError
 from topicjax.store.reader import Run, Status
 
 STEPS = np.arange(0, 101, 10)
@@ -47,7 +46,7 @@ def grid() -> list[tuple[dict, pd.DataFrame]]:
 
 def folder_of(folder: Path, made: list[tuple[dict, pd.DataFrame]], **manifest: Any) -> Path:
     rows, frames = zip(*made, strict=True)
-    named = dict(runs=[dict(experiment="deep_linear")], references=[]) | manifest
+    named = dict(runs=[dict(experiment="deep_linear")], limit_lines=[]) | manifest
     return write_run(folder, list(rows), list(frames), **named)
 
 
@@ -82,7 +81,7 @@ def band_of(collection: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_medians_and_bands_over_the_steps_are_those_of_a_plain_loop():
     made = grid()
     run = run_of(made)
-    (picture,) = any_records.records(run, any_experiment.cell_table(run))
+    (picture,) = any_run.records(run, run.trials)
     loss, gap, *_ = picture.figure.axes
     assert (loss.get_title(), gap.get_title()) == ("loss", "gap")  # none has no panel
     assert (loss.get_yscale(), gap.get_yscale()) == ("log", "linear")
@@ -106,7 +105,7 @@ def test_a_line_ends_where_fewer_than_half_of_its_trials_have_records():
     most = {0: 2, 1: 2, 2: 3}
     made = [(row, frame.head(most.get(row["seed"], len(frame)))) for row, frame in made]
     run = run_of(made)
-    (picture,) = any_records.records(run, any_experiment.cell_table(run))
+    (picture,) = any_run.records(run, run.trials)
     ends = {}
     for line, (rate, depth) in zip(
         picture.figure.axes[0].lines, itertools.product(RATES, DEPTHS), strict=True
@@ -121,7 +120,7 @@ def test_a_line_ends_where_fewer_than_half_of_its_trials_have_records():
 
 def test_the_caption_counts_what_is_drawn_and_what_is_left_out():
     run = run_of(grid())
-    (picture,) = any_records.records(run, any_experiment.cell_table(run))
+    (picture,) = any_run.records(run, run.trials)
     assert "bands quartiles over seeds, 3 to 5 trials each." in picture.caption
     assert "Diverged, and left out: 2 of 30 trials." in picture.caption
     assert "Not drawn, for want of a finite value: none." in picture.caption
@@ -133,9 +132,9 @@ def test_the_caption_counts_what_is_drawn_and_what_is_left_out():
 def test_of_many_cells_as_many_are_drawn_as_the_caption_says():
     made = [deep(n, learning_rate=0.1 * (n + 1), status="diverged" if n < 10 else "ok") for n in range(60)]
     run = run_of(made)
-    (picture,) = any_records.records(run, any_experiment.cell_table(run))
+    (picture,) = any_run.records(run, run.trials)
     loss = picture.figure.axes[0]
-    assert len(loss.lines) == any_records.MOST_LINES
+    assert len(loss.lines) == any_run.MOST_LINES
     assert "Drawn are 24 of 50 cells with a trial that did not diverge, evenly picked" in picture.caption
     assert "Each line is a trial." in picture.caption
     ends = [made[place][1]["loss"] for place in (10, 59)]
@@ -146,7 +145,7 @@ def test_of_many_cells_as_many_are_drawn_as_the_caption_says():
 def test_final_values_are_those_of_a_plain_loop():
     made = grid()
     run = run_of(made)
-    picture = any_records.finals(run, any_experiment.cell_table(run))
+    picture = any_run.finals(run, run.trials)
     for ax, name in zip(picture.figure.axes[:2], ("loss", "gap"), strict=True):
         assert ax.get_xscale() == "log" and ax.get_xlabel() == "learning rate"
         for line, band, depth in zip(ax.lines, ax.collections, DEPTHS, strict=True):
@@ -161,12 +160,12 @@ def test_final_values_are_those_of_a_plain_loop():
 
 def test_values_that_share_a_place_are_neighbours_under_their_middle_one():
     values = pd.Series(np.random.default_rng(0).permutation(np.arange(103.0)), name="x")
-    pooled = any_records.pooled(values, 40)
+    pooled = any_run.pooled(values, 40)
     assert pooled.nunique() == 40
     for middle, own in values.groupby(pooled):
         assert sorted(own) == list(np.arange(own.min(), own.max() + 1))
         assert middle == sorted(own)[(len(own) - 1) // 2]
-    assert any_records.pooled(values, 103) is values
+    assert any_run.pooled(values, 103) is values
 
 
 def test_the_table_of_cells_is_that_of_a_plain_loop(tmp_path):
@@ -187,7 +186,7 @@ def test_the_table_of_cells_is_that_of_a_plain_loop(tmp_path):
 
 
 def test_the_page_has_the_counts_first_and_every_part(tmp_path):
-    text = page_of(tmp_path / "run", grid(), planned=32, description="Is it fast?")
+    text = page_of(tmp_path / "run", grid(), trials_planned=32, description="Is it fast?")
     first = re.search(r"<li>(.*?)</li>", text)
     assert first is not None
     assert first[1] == "30 of 32 planned trials finished, 2 missing: 28 ok, 2 diverged."
@@ -213,9 +212,9 @@ def test_the_first_sentence_knows_what_is_planned():
         state(None): "3 trials finished, of an unknown number: 3 ok, 0 diverged.",
         state(2, 1): "2 of 2 planned trials finished, and 1 trial that no plan names: 3 ok, 0 diverged.",
     }
-    assert [next(any_experiment.findings(run, run.trials, each)) for each in said] == list(said.values())
+    assert [next(any_run.findings(run, run.trials, run.trials, each)) for each in said] == list(said.values())
     assert "Not complete: a file is lost." in [
-        *any_experiment.findings(run, run.trials, state(3, 0, ("a file is lost",)))
+        *any_run.findings(run, run.trials, run.trials, state(3, 0, ("a file is lost",)))
     ]
 
 
@@ -229,7 +228,7 @@ def test_one_trial_has_a_page(tmp_path):
 
 def test_a_trial_with_a_single_record_is_a_point():
     run = run_of([deep(1, STEPS[:1], seed=3)])
-    (picture,) = any_records.records(run, any_experiment.cell_table(run))
+    (picture,) = any_run.records(run, run.trials)
     (line,) = picture.figure.axes[0].lines
     assert line.get_marker() == "o" and len(line.get_xdata()) == 1
 
@@ -259,7 +258,7 @@ def test_words_and_truth_values_are_settings_too(tmp_path):
     text = page_of(tmp_path / "run", made)
     assert "Not drawn (" not in text
     run = run_of(made)
-    picture = any_records.finals(run, any_experiment.cell_table(run))
+    picture = any_run.finals(run, run.trials)
     ax = picture.figure.axes[0]
     assert [tick.get_text() for tick in ax.get_xticklabels()][-1] == r"two \$ and \$"
     assert {line.get_linestyle() for line in ax.lines} == {"None"}  # words have no order
@@ -276,7 +275,7 @@ def test_names_that_the_other_tables_know_keep_their_own(tmp_path):
     made = [deep(n, ratio=0.5 * n, noise_se=n, value=n, n=n, trials=n) for n in range(1, 4)]
     text = page_of(tmp_path / "run", made)
     assert "same / different topic" not in text
-    for head in ("ratio (setting)", "noise se (setting)", "value", "n", "trials"):
+    for head in ("ratio", "noise se (setting)", "value", "n", "trials"):
         assert f"<th>{head}</th>" in text
     table = pd.read_csv(tmp_path / "run" / "tables" / "cells.csv")
     assert list(table["trials"]) == [1, 2, 3] and list(table["number of trials"]) == [1, 1, 1]
@@ -288,8 +287,8 @@ def test_many_records_and_columns_are_bounded(tmp_path):
     names = [f"column_{number}" for number in range(40)]
     frame = frame.assign(**{name: np.cos(step) for name in names})
     run = run_of([(row, frame)])
-    pictures = any_records.records(run, any_experiment.cell_table(run))
-    assert sum(len(picture.figure.axes) for picture in pictures) == any_records.MOST_COLUMNS
+    pictures = any_run.records(run, run.trials)
+    assert sum(len(picture.figure.axes) for picture in pictures) == any_run.MOST_COLUMNS
     assert "Drawn are the first 24 of 42 columns." in pictures[0].caption
     assert "More than 250 records are drawn as medians over bins of steps." in pictures[0].caption
     assert len(pictures[0].figure.axes[0].lines[0].get_xdata()) <= 250
@@ -310,8 +309,10 @@ def random_search(count: int) -> Run:
 def test_a_random_search_has_a_page_of_bounded_size(tmp_path):
     run = random_search(3000)
     folder = tmp_path / "run"
-    write_parts(folder, [dict(trials=run.trials, trajectories=run.trajectories)])
-    write_manifest(folder, manifest_of("wild", references=[], experiment="deep_linear"))
+    for name, frame in (("trials", run.trials), ("trajectories", run.trajectories)):
+        (folder / name).mkdir(parents=True)
+        frame.to_parquet(folder / name / "part-00000.parquet", index=False)
+    (folder / "manifest.json").write_text('{"sweep": "wild", "runs": [{"experiment": "deep_linear"}]}')
     text = report.write(folder).read_text()
     assert len(text) < 2_000_000 and "Drawn are 24 of 3,000 cells" in text
     assert "Neighbouring values of rate share 40 places" in text
@@ -335,44 +336,20 @@ def count_calls(make: Any, *arguments: Any) -> int:
     return calls
 
 
-@pytest.mark.parametrize("make", [any_records.records, any_records.finals])
+@pytest.mark.parametrize("make", [any_run.records, any_run.finals])
 def test_more_trials_are_not_more_calls_but_longer_arrays(make):
-    runs = [(run, any_experiment.cell_table(run)) for run in map(random_search, (1000, 3000))]
+    runs = [(run, run.trials) for run in map(random_search, (1000, 3000))]
     make(*runs[0])
     few, many = (count_calls(make, *each) for each in runs)
     assert (many - few) / 2000 < CALLS_PER_TRIAL
 
 
-class OldWay(Exception):
-    pass
-
-
-def test_runs_of_one_layer_go_the_old_way(tmp_path, monkeypatch):
-    def refuse(*arguments: Any) -> str:
-        raise AssertionError("the page of another experiment")
-
-    def seen(run: Run) -> Run:
-        raise OldWay
-
-    monkeypatch.setattr(any_experiment, "render", refuse)
-    monkeypatch.setattr(report, "aligned", seen)
-    for number, manifest in enumerate(({}, dict(runs=[dict(experiment="one_layer")]))):
-        folder = write_run(tmp_path / str(number), [trial("a")], [records("a")], **manifest)
-        assert topicjax.load(folder).experiment == "one_layer"
-        with pytest.raises(OldWay):
-            report.write(folder)
-
-
-def test_another_experiment_needs_nothing_of_one_layer(tmp_path, monkeypatch):
-    def refuse(run: Run) -> Run:
-        raise AssertionError("limit lines are of one_layer")
-
-    monkeypatch.setattr(report, "aligned", refuse)
+def test_pieces_are_said_and_no_scores_are_written(tmp_path):
     said: list[str] = []
     report.write(folder_of(tmp_path / "run", grid()), said.append)
     pieces = ["figure records (1 of 3) ...", "figure finals (2 of 3) ...", "table cells (3 of 3) ..."]
     assert [line for line in said if line.endswith("...")] == ["reading the run ...", *pieces]
-    assert not (tmp_path / "run" / "stages.parquet").exists()
+    assert not list((tmp_path / "run").glob("*.parquet"))
 
 
 def with_details(made: list[tuple[dict, pd.DataFrame]]) -> pd.DataFrame:
@@ -386,32 +363,91 @@ def with_details(made: list[tuple[dict, pd.DataFrame]]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def test_details_are_drawn_a_line_per_layer_and_a_figure_per_depth():
+def test_details_are_drawn_a_panel_per_cell_and_a_line_per_layer():
+    """Nothing is pooled but the seed: a learning rate of its own in each panel."""
     made = grid()
     table = with_details(made)
     run = run_of(made).replace(details=table)
-    assert any_details.has_details(run, pd.DataFrame())
-    pictures = any_details.details(run, pd.DataFrame())
-    assert [picture.title for picture in pictures] == [
-        "norm over the steps, 1 layer",
-        "norm over the steps, 2 layers",
-    ]
-    assert "13 trials with 2 layers. Lines are medians and bands quartiles over" in pictures[1].caption
-    assert "Diverged, and left out: 2 of 30 trials." in pictures[1].caption
-    for picture, depth in zip(pictures, DEPTHS, strict=True):
-        ids = [row["trial_id"] for row, _ in made if row["status"] == "ok" and row["depth"] == depth]
-        ax, *scale = picture.figure.axes
-        assert len(ax.lines) == depth and [own.get_ylabel() for own in scale] == ["layer"] * (depth > 1)
+    assert any_run.has_details(run, run.trials)
+    (picture,) = any_run.details(run, run.trials)
+    assert picture.title == "norm by layer" and "Diverged, and left out: 2 of 30 trials." in picture.caption
+    assert "medians and quartiles over seeds, 5 trials at most." in picture.caption
+    *panels, scale = picture.figure.axes
+    assert scale.get_ylabel() == "layer"
+    for ax, (rate, depth) in zip(panels, itertools.product(RATES, DEPTHS), strict=True):
+        assert ax.get_title() == f"learning rate {rate:g}, depth {depth}"
+        cell = dict(learning_rate=rate, depth=depth, status="ok")
+        ids = [row["trial_id"] for row, _ in made if cell.items() <= row.items()]
+        assert len(ax.lines) == depth
         for line, layer in zip(ax.lines, range(1, depth + 1), strict=True):
             own = table[table["trial_id"].isin(ids) & (table["layer"] == layer)]
             middle = [np.median(own.loc[own["step"] == step, "norm"]) for step in STEPS]
             assert np.asarray(line.get_ydata()) == pytest.approx(middle)
 
 
-def test_runs_without_details_or_with_very_many_layers(tmp_path):
+def test_runs_without_details_or_with_very_many_layers():
     made = grid()
-    assert not any_details.has_details(run_of(made), pd.DataFrame())
+    assert not any_run.has_details(run_of(made), pd.DataFrame())
     deep_ones = [(row | dict(depth=40), frame) for row, frame in made[:3]]
     run = run_of(deep_ones).replace(details=with_details(deep_ones))
-    (picture,) = any_details.details(run, pd.DataFrame())
+    (picture,) = any_run.details(run, run.trials)
     assert "Drawn are 24 of 40 lines." in picture.caption and len(picture.figure.axes[0].lines) == 24
+
+
+def test_losses_are_drawn_beside_their_references_and_above_the_lowest():
+    """Both depths have references of their own: a panel each, the loss above, its excess below."""
+    made = [(row, frame.assign(loss=frame["loss"] + 0.5 * row["depth"])) for row, frame in grid()]
+    run = run_of(made)
+    depth = run.trials["depth"]
+    run = run.replace(
+        references=pd.DataFrame({"no_input": 2.0 * depth, "bayes": 0.5 * depth, "none": np.nan})
+    )
+    picture = any_run.losses(run, "loss")
+    assert "reference losses (no input 2, 4; bayes 0.5, 1)" in picture.caption
+    titles = [ax.get_title() for ax in picture.figure.axes]
+    for depth in DEPTHS:
+        above = picture.figure.axes[titles.index(f"depth {depth}")]
+        below = picture.figure.axes[titles.index(f"depth {depth}") + len(DEPTHS)]
+        for ax, least in ((above, 0.0), (below, 0.5 * depth)):
+            flat = {
+                line.get_label(): line.get_ydata()[0] for line in ax.lines if str(line.get_color()) == "black"
+            }
+            known = {"no input": 2.0 * depth - least, "bayes": 0.5 * depth - least}
+            assert flat == pytest.approx({name: value for name, value in known.items() if value or not least})
+        assert (above.get_yscale(), below.get_yscale()) == ("linear", "log")
+        for ax, least in ((above, 0.0), (below, 0.5 * depth)):
+            curves = [line for line in ax.lines if str(line.get_color()) != "black"]
+            for line, rate in zip(curves, RATES, strict=True):
+                middle = expected_band(made, "loss", learning_rate=rate, depth=depth)[:, 1] - least
+                assert np.asarray(line.get_ydata()) == pytest.approx(middle)
+
+
+def test_how_trials_ended_is_a_table_where_reasons_differ(tmp_path):
+    made = [(row | dict(stop_reason="steps"), frame) for row, frame in grid()]
+    assert "How trials ended" not in page_of(tmp_path / "same", made)
+    for row, _ in made[:3]:
+        row["stop_reason"] = "decided"
+    assert "How trials ended" in page_of(tmp_path / "several", made)
+    table = pd.read_csv(tmp_path / "several" / "tables" / "ended.csv")
+    assert list(table.columns) == ["learning_rate", "depth", "number of trials", "decided", "steps"]
+    assert table["decided"].tolist() == [3, 0, 0, 0, 0, 0] and table["steps"].tolist() == [2, 5, 5, 5, 5, 5]
+
+
+def test_curves_of_columns_have_a_panel_per_value_and_say_what_is_pooled():
+    made = grid()
+    figure = any_run.curves_by(run_of(made), ["loss", "gap"], panel="depth")
+    assert [ax.get_title() for ax in figure.axes] == ["depth 1", "depth 2"]
+    for ax, depth in zip(figure.axes, DEPTHS, strict=True):
+        for line, name in zip(ax.lines, ("loss", "gap"), strict=True):
+            assert np.asarray(line.get_ydata()) == pytest.approx(expected_band(made, name, depth=depth)[:, 1])
+    assert figure.get_supxlabel() == "quartiles over seed, learning rate"
+    one = any_run.curves_by(run_of(made), "loss", where=dict(depth=1, learning_rate=0.1))
+    middle = expected_band(made, "loss", depth=1, learning_rate=0.1)[:, 1]
+    assert np.asarray(one.axes[0].lines[0].get_ydata()) == pytest.approx(middle)
+    assert one.get_supxlabel() == ""
+    with pytest.raises(UserError, match="unknown column 'lost'"):
+        any_run.curves_by(run_of(made), "lost")
+    with pytest.raises(UserError, match="unknown setting 'deep'; did you mean 'depth'"):
+        any_run.curves_by(run_of(made), "loss", panel="deep")
+    with pytest.raises(UserError, match="unknown setting 'deep'; did you mean 'depth'"):
+        any_run.curves_by(run_of(made), "loss", where=dict(deep=1))

@@ -14,16 +14,17 @@ import pytest
 from support.browsers import start_browser
 from support.synthetic_runs import STAGE2, STEP, TWO_STAGE, case, ramp, random_search, run_of
 
-from topicjax.analysis.frames import aligned
 from topicjax.analysis.maps.layouts import Layout
 from topicjax.analysis.one_layer.cells import score_cells
-from topicjax.analysis.one_layer.definitions import definitions
-from topicjax.analysis.one_layer.phase_maps import MAP_PAGE, map_layout
+from topicjax.analysis.one_layer.findings import definitions
+from topicjax.analysis.one_layer.page import PAGE
+from topicjax.analysis.one_layer.phase_maps import map_layout
 from topicjax.analysis.one_layer.scores import VIEWS, score_trials
 from topicjax.analysis.page import explorer
 from topicjax.analysis.page import html as page
 from topicjax.analysis.page.contract import Page
 from topicjax.analysis.page.explorer import LEVELS, code_series, kept_records
+from topicjax.analysis.topic_model import aligned
 
 ROOT = Path(__file__).resolve().parents[3]
 PHONE, DESK = 390, 1280  # pixels
@@ -105,7 +106,7 @@ def small():
     return run, score_trials(run)
 
 
-def written(run, scores, folder: Path, of: Page = MAP_PAGE) -> str:
+def written(run, scores, folder: Path, of: Page = PAGE) -> str:
     """Write a page of this run's map; return its address."""
     text = page.page("map", "", explorer.explorer(run, scores, of), [])
     (folder / "report.html").write_text(text, encoding="utf-8")
@@ -114,13 +115,13 @@ def written(run, scores, folder: Path, of: Page = MAP_PAGE) -> str:
 
 def test_packed_trajectories_are_the_recorded_values(small):
     run, scores = small
-    data = explorer.page_data(run, scores, MAP_PAGE)
+    data = explorer.page_data(run, scores, PAGE)
     packed, frame = data["records"], run.trajectories.set_index(["trial_id", "step"])
     counts = unpacked(packed["counts"], "<u2").astype(int)
     rows, step = unpacked(packed["rows"], "<u4"), unpacked(packed["steps"], "<u4")
     assert data["ids"] == run.trials["trial_id"].tolist() and rows.tolist() == list(range(48))
     index = [*zip(np.repeat(run.trials["trial_id"].to_numpy()[rows], counts), step, strict=True)]
-    assert set(packed["curves"]) == {name for chart in MAP_PAGE.charts for name in chart.columns} - {"norm_e"}
+    assert set(packed["curves"]) == {name for chart in PAGE.charts for name in chart.columns} - {"norm_e"}
     for name, curve in packed["curves"].items():
         ends = unpacked(curve["low"], "<f4"), unpacked(curve["high"], "<f4")
         found = decoded(unpacked(curve["codes"], "<u2").astype(int), *ends, counts)
@@ -162,7 +163,7 @@ def test_the_page_has_the_rectangles_of_the_picture(make, small):
     runs = {"small": lambda: small[0], "refined": refined_run, "random": lambda: random_search(300)}
     run = aligned(runs[make]())
     scores = score_trials(run)
-    data = json.loads(json.dumps(explorer.page_data(run, scores, MAP_PAGE)))
+    data = json.loads(json.dumps(explorer.page_data(run, scores, PAGE)))
     layout, _ = map_layout(run, scores, "loss", None, None, ())
     assert on_page(data) == drawn(layout)
     assert ("whose" in data["maps"][0]["panels"][0]) == (make == "refined")
@@ -173,7 +174,7 @@ def test_the_page_has_the_rectangles_of_the_picture(make, small):
 
 def test_cells_have_the_classes_scores_and_colours_of_the_table(small):
     run, scores = small
-    data, cells = explorer.page_data(run, scores, MAP_PAGE), score_cells(scores)
+    data, cells = explorer.page_data(run, scores, PAGE), score_cells(scores)
     counts, trials = (unpacked(data["cells"][name], "<u4") for name in ("counts", "trials"))
     first = trials[np.cumsum(counts) - counts]
     keys = [*CELL]
@@ -191,7 +192,7 @@ def test_cells_have_the_classes_scores_and_colours_of_the_table(small):
 def test_a_part_of_the_trials_and_other_axes_can_be_asked_for(small):
     run, scores = small
     own = scores[scores["optimizer"] == "adam"].reset_index(drop=True)
-    text = explorer.explorer(run, own, MAP_PAGE, x="key_visibility", y="learning_rate")
+    text = explorer.explorer(run, own, PAGE, x="key_visibility", y="learning_rate")
     data = json.loads(re.findall(r'id="explorer-data">(.*?)</script>', text)[0])
     assert data["ids"] == own["trial_id"].tolist() and len(unpacked(data["records"]["rows"], "<u4")) == 24
     assert (data["maps"][0]["x"], data["maps"][0]["y"]) == ("key_visibility", "learning_rate")
@@ -213,7 +214,7 @@ def test_a_thousand_trials_are_small():
     names = np.repeat(trials["trial_id"].to_numpy(), len(step))
     run = run.replace(trials=trials.reset_index(drop=True), trajectories=records.assign(trial_id=names))
     run = run.replace(trajectories=run.trajectories.reset_index(drop=True))
-    text = explorer.explorer(run, score_trials(run), MAP_PAGE)
+    text = explorer.explorer(run, score_trials(run), PAGE)
     assert len(text) < 2_000_000  # figures take up to 4 MB of 6
     assert "Lines have at most 48 records of a trial" in text
 
@@ -231,7 +232,7 @@ def test_very_many_trials_leave_their_trajectories_out():
 
 def test_a_page_of_five_thousand_trials_is_small():
     run = aligned(random_search(5000))
-    data = explorer.page_data(run, score_trials(run), MAP_PAGE)
+    data = explorer.page_data(run, score_trials(run), PAGE)
     rate = next(column for column in data["settings"] if column["name"] == "learning_rate")
     values = np.array(rate["values"])[unpacked(rate["codes"], "<i4")]
     np.testing.assert_array_equal(values, run.trials["learning_rate"])
@@ -262,7 +263,7 @@ def test_scripts_and_style_are_installed_and_all_in_the_page(small):
     installed = {path for pattern in listed["topicjax.analysis.page"] for path in folder.glob(pattern)}
     found = {path for kind in ("js", "css") for path in folder.rglob(f"*.{kind}")}
     assert found <= installed
-    text = explorer.explorer(*small, MAP_PAGE)
+    text = explorer.explorer(*small, PAGE)
     script = text.split('<script type="module">')[1]
     assert not re.search(r"^(import|export) ", script, re.M)
     for path in found:
@@ -291,7 +292,7 @@ def test_a_table_of_more_than_a_dozen_rows_is_folded():
 def test_hostile_words_cannot_leave_the_data():
     run = aligned(small_run())
     run = run.replace(trials=run.trials.assign(stop_reason=HOSTILE))
-    text = explorer.explorer(run, score_trials(run), MAP_PAGE)
+    text = explorer.explorer(run, score_trials(run), PAGE)
     assert HOSTILE not in text and text.count("</script>") == 2
 
 

@@ -5,6 +5,7 @@ import logging
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,15 @@ from support.synthetic_runs import TWO_STAGE, case, make_run, random_search, sco
 
 import topicjax
 from topicjax import cli
-from topicjax.analysis.frames import prepared
-from topicjax.analysis.one_layer import trial_page
-from topicjax.analysis.one_layer.catalogue import FIGURES, LEAD, TABLES, Entry, any_run
+from topicjax.analysis.one_layer import page, trial_page
 from topicjax.analysis.one_layer.cells import score_cells
 from topicjax.analysis.one_layer.findings import findings
+from topicjax.analysis.one_layer.page import FIGURES, LEAD, TABLES
 from topicjax.analysis.one_layer.scores import score_trials
 from topicjax.analysis.page import provenance, report
+from topicjax.analysis.page.contract import Entry, Page
+from topicjax.analysis.page.lookup import Found
+from topicjax.analysis.topic_model import prepared
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.files import StoreError
@@ -81,7 +84,7 @@ def test_stages_and_cells_are_written(reported):
 
 
 def test_a_folder_with_a_report_is_still_a_run(reported, monkeypatch, capsys):
-    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
     assert cli.main(["run", "smoke", "--lanes", "2", "--out", str(reported)]) == 0
     assert "Nothing left to train" in capsys.readouterr().out
 
@@ -204,7 +207,7 @@ def test_a_trial_is_inspected_with_its_folder_opened_once(smoke, tmp_path, monke
         return read(parts, columns, *more)
 
     monkeypatch.setattr(reader, "read_columns", counting)
-    trial_page.inspect(run, run.find(run.trials["trial_id"][0]), out=tmp_path)
+    report.inspect(run, run.trials["trial_id"][0], out=tmp_path)
     assert sorted(whole) == ["trajectories", "trials"]  # each table once
 
 
@@ -230,18 +233,27 @@ def test_what_is_being_made_is_said(smoke, tmp_path):
     assert {line.split()[1] for line in said if line.startswith("table ")} == made
 
 
-@pytest.mark.parametrize("kind", [report.draw, report.tabulate])
+def report_of(run, scores, file: str = "") -> report.Report:
+    """Return a report whose own page is empty."""
+    return report.Report(run, Found(Page(), file=file), Page(), scores=scores)
+
+
+@pytest.mark.parametrize("kind", ["draw", "tabulate"])
 def test_what_cannot_be_made_is_a_sentence_and_a_defect_is_logged(kind, caplog):
-    def fail_with(error: Exception):
+    def fail_with(error: BaseException, file: str = ""):
         def make(run, scores):
             raise error
 
-        return kind(Entry("broken", any_run, make), *scored(case(*TWO_STAGE)))
+        made = report_of(*scored(case(*TWO_STAGE)), file)
+        return getattr(made, kind)(Entry("broken", make), made.page)
 
     for error in (UserError("there is <no> cell"), StoreError("there is <no> cell")):
         assert "(broken): there is &lt;no&gt; cell.</p>" in fail_with(error)
+    for error in (ZeroDivisionError("by zero"), SystemExit("bye")):
+        said = f"(broken): broken of mine.py raises {type(error).__name__}: {error}."
+        assert said in fail_with(error, "/home/me/mine.py")
     assert not caplog.records
-    with caplog.at_level(logging.ERROR, logger="topicjax.analysis.report"):
+    with caplog.at_level(logging.ERROR, logger="topicjax.analysis.page.report"):
         text = fail_with(ZeroDivisionError("by zero"))
     assert "(broken): this is a defect of topicjax, please report it: ZeroDivisionError: by zero." in text
     (record,) = caplog.records
@@ -251,8 +263,9 @@ def test_what_cannot_be_made_is_a_sentence_and_a_defect_is_logged(kind, caplog):
 @pytest.mark.usefixtures("undrawn")
 def test_a_defect_in_one_figure_does_not_take_the_page_down(smoke, tmp_path, monkeypatch, caplog):
     folder = cut_run(smoke, tmp_path / "run", lambda frame: frame)
-    broken = Entry("theta", any_run, lambda run, scores: scores["no such column"])
-    monkeypatch.setattr(report, "FIGURES", {"Maps": [broken], "Trajectories": FIGURES["Trajectories"][:1]})
+    broken = Entry("theta", lambda run, scores: scores["no such column"])
+    figures = {"Maps": [broken], "Trajectories": FIGURES["Trajectories"][:1]}
+    monkeypatch.setattr(page, "PAGE", replace(page.PAGE, figures=figures))
     text = report.write(folder).read_text()
     assert "Not drawn (theta): this is a defect of topicjax" in text and "KeyError" in text
     assert (folder / "figures" / "figure4.svg").exists()
@@ -302,8 +315,8 @@ def test_every_run_is_listed_with_what_differs():
     assert with_what["devices"] == "cpu, cpu (run 1); gpu (run 2)"
     assert with_what["jax"] == "0.10.2 (run 1); 0.11 (run 2)"
     assert (with_what["Python"], with_what["numpy"]) == ("3.11", "2.4")
-    page = provenance.provenance(run)
-    assert "two_stage --set alpha=0.5" in page and "aaa (run 1)" in page
+    text = provenance.provenance(run)
+    assert "two_stage --set alpha=0.5" in text and "aaa (run 1)" in text
 
 
 def test_of_very_many_runs_and_plans_the_page_names_some():
@@ -370,7 +383,8 @@ def test_more_trials_are_not_more_calls_but_longer_arrays():
 def test_a_long_table_is_pooled_on_the_page_and_whole_in_its_csv(tmp_path):
     run = random_search(1200, optimizer=np.where(np.arange(1200) % 2, "sgd", "adam")).replace(folder=tmp_path)
     (entry,) = (entry for entry in TABLES if entry.name == "table3")
-    text = report.tabulate(entry, run, score_trials(run))
+    made = report_of(run, score_trials(run))
+    text = made.tabulate(entry, made.page)
     assert "rows pool all values of learning rate, L2 (1,200 rows in the csv)" in text
     assert text.count("<tr>") == 1 + 2 * 3  # a head; optimizer x init scale
     markdown = (tmp_path / "tables" / "table3.md").read_text().splitlines()
@@ -380,8 +394,9 @@ def test_a_long_table_is_pooled_on_the_page_and_whole_in_its_csv(tmp_path):
 
 def test_a_long_table_that_cannot_be_pooled_says_what_is_shown(tmp_path):
     run, scores = scored(case(*TWO_STAGE))
-    long = Entry("long", any_run, lambda run, scores: pd.DataFrame(dict(x=np.arange(1500))), "Numbers")
-    text = report.tabulate(long, run.replace(folder=tmp_path), scores)
+    long = Entry("long", lambda run, scores: pd.DataFrame(dict(x=np.arange(1500))), title="Numbers")
+    made = report_of(run.replace(folder=tmp_path), scores)
+    text = made.tabulate(long, made.page)
     assert "Numbers (the first 40 of 1500 rows)." in text and text.count("<tr>") == 41
     markdown = (tmp_path / "tables" / "long.md").read_text()
     assert "The first 1,000 of 1,500 rows; all are in long.csv." in markdown

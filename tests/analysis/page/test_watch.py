@@ -76,7 +76,7 @@ def test_a_live_page_loads_itself_and_the_last_one_does_not(tmp_path: Path, monk
     folder = begun(tmp_path / "run", 2)
     add(folder, 0)
     drawn: list[str] = []
-    monkeypatch.setattr(report, "draw", lambda entry, *rest: drawn.append(entry.name) or "")
+    monkeypatch.setattr(report.Report, "draw", lambda self, entry, page: drawn.append(entry.name) or "")
     text = report.write(folder, live=Live(5.0, 2, "12:34:56")).read_text()
     assert "Running: 1 of 2 trials, updated 12:34:56." in text
     assert "location.reload()" in text and 'content="5"' in text and "sessionStorage" in text

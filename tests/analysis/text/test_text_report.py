@@ -6,8 +6,7 @@ from support.layer_runs import folder_of, model, run_of
 from support.synthetic_runs import STEP, ramp
 
 from topicjax.analysis.page import report
-from topicjax.analysis.text import figures, text_findings
-from topicjax.analysis.text import page as text
+from topicjax.analysis.text import findings, tables, text_panels
 from topicjax.analysis.text.scores import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
 
 LINE = dict(eval_loss_unigram=4.0, eval_context_se=0.3)
@@ -65,7 +64,7 @@ def test_the_step_at_which_the_loss_passes_the_line(scored):
 
 
 def test_the_answer_comes_first(scored):
-    said = list(text_findings.findings(*scored, None))
+    said = list(findings.findings(*scored, None, None))
     assert "In part: in every layer of 1 of 3 cells, in some layers of 1, in none of 1." in said[0]
     assert "these have begun by then, in 1 of 6 layers." in said[0]
     assert "the loss passes the unigram line (2 of them in cells that never pass it)" in said[1]
@@ -80,7 +79,7 @@ def test_the_answer_comes_first(scored):
 
 
 def test_figures_have_the_line_and_the_step(scored):
-    pictures = figures.text_layers(*scored)
+    pictures = text_panels.text_layers(*scored)
     assert len(pictures) == 2
     first = pictures[0].figure.axes
     assert len(first) == 10
@@ -91,22 +90,22 @@ def test_figures_have_the_line_and_the_step(scored):
 
 
 def test_tables_have_a_row_per_cell_and_layer(scored):
-    losses = text.text_losses(*scored)
+    losses = tables.text_losses(*scored)
     assert losses["unigram_line"].tolist() == [4.0] * 3
     assert losses["loss"].tolist() == pytest.approx([5, 3, 3], abs=1e-6)
     assert losses["below_unigram"].tolist() == pytest.approx([-1, 1, 1], abs=1e-6)
     assert losses["below_unigram_se"].tolist() == pytest.approx([0.3] * 3)
-    assert len(text.layer_shapes(*scored)) == 6
+    assert len(tables.layer_shapes(*scored)) == 6
 
 
 def test_a_difference_within_its_error_is_no_use_of_context():
     run = run_of(*(layers(SAME, loss=5.0 - 1.1 * ramp(0, 1000), seed=seed) for seed in range(2)))
-    joined = " ".join(text_findings.findings(run, score_text(run), None))
+    joined = " ".join(findings.findings(run, score_text(run), None, None))
     assert "at the end it is below it in 1, in 0 by more than two standard errors" in joined
 
 
 def test_a_page_is_written(tmp_path):
     runs = [dict(experiment="text", description="Is it Figure 5?")]
-    folder = folder_of(tmp_path / "run", *grid(), runs=runs, references=[])
+    folder = folder_of(tmp_path / "run", *grid(), runs=runs, limit_lines=[])
     page = report.write(folder).read_text()
     assert "Does the shape of the paper" in page and "defect" not in page and "Not drawn" not in page

@@ -50,16 +50,16 @@ WORDS = (
 )
 
 
-def findings(run: Run, scores: Frame, state: Status) -> Iterator[str]:
+def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:
     """Give the sentences of the answer, the answer itself first."""
-    table, cells = models(run, scores), layer_cells(run, scores)
+    table, layers = models(run, scores), layer_cells(run, scores)
     yield from answer(table)
     yield from by_setting(run, table)
-    yield from by_layer(cells)
+    yield from by_layer(layers)
     yield from order(table)
-    yield from norms(cells)
-    yield from topics(cells, table)
-    yield from doubts(table, cells)
+    yield from norms(layers)
+    yield from topics(layers, table)
+    yield from doubts(table, layers)
 
 
 def answer(table: Frame) -> Iterator[str]:

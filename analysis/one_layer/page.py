@@ -1,31 +1,33 @@
-"""The figures and tables of a report, each with a test of whether it fits a run.
+"""The page of runs of the one-layer model: where does it learn in two stages?
 
-Everything here is a function of (run, scores), so a sweep of one's own has its page too, and a new figure
-is one more entry.
+Each figure and table comes with a test of whether it fits a run.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from topicjax.store.reader import Run, Status
+from topicjax.theory.progress import CUTS
 
-from ..page.explorer import explorer
-from . import end_tables, tables
+from ..page.contract import Entry, Page
+from ..topic_model import MAIN_SETTINGS, aligned
+from . import tables
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .embedding_theory import embedding_cases, embeddings_alone, theorem1_equations, trains_all
 from .endings import joint_gains, joint_losses
+from .findings import definitions, findings
 from .landscape import landscapes
 from .loss_curves import loss_curves
 from .matrices import figure1, figure2
 from .onsets import LEVEL, onset_by_init_scale
 from .phase_maps import (
-    MAP_PAGE,
+    CHARTS,
+    LOOKS,
+    MAP_VIEWS,
     log_lag_map,
     norm_phase_map,
     phase_map,
@@ -33,59 +35,14 @@ from .phase_maps import (
     view_disagreement,
 )
 from .robustness import axes_of, robustness
-from .scores import trains_attention, trains_both, trains_value
+from .scores import STAGES_FILE, score_trials, trains_attention, trains_both, trains_value
 from .stability import longest_steps
 from .trained_models import has_data_model, with_weights
 from .trajectories import figure4, norm_bands, rotation, turning
+from .trial_page import inspect
 
 FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
 FEW_ROWS = 40  # up to so many cells a table with a row for each is shown whole
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A figure (or several) or a table: the name of its file, whether it fits a run, and what makes it."""
-
-    name: str
-    fits: Callable[[Run, pd.DataFrame], bool]
-    make: Callable[..., Any]  # of (run, scores); a table that can be pooled also of the settings to pool
-    title: str = ""
-    can_pool: bool = False
-    axes: tuple[str, ...] = ()  # what a reader may choose: names of arguments of `make`
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """What a page says and shows of a run: scores, and sentences, figures and tables of (run, scores)."""
-
-    score: Callable[..., pd.DataFrame]  # of (run, x, y): axes that a reader may choose
-    findings: Callable[[Run, pd.DataFrame, Status], Iterable[str]]
-    lead: tuple[Entry, ...] = ()  # figures above the list of contents
-    figures: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)  # by the section they are in
-    tables: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
-    words: tuple[str, ...] = ()  # what the sentences and figures mean
-    file: str = ""  # of the run folder that keeps the scores
-    live: bool = True  # whether its figures are drawn on a page that is made again and again
-    replaces: tuple[str, ...] = ()  # figures of catalogues after it that have no place beside its own
-
-    @property
-    def entries(self) -> list[Entry]:
-        """Every figure and table."""
-        sections = (*self.figures.values(), *self.tables.values())
-        return [*self.lead, *(entry for section in sections for entry in section)]
-
-    def without(self, names: Collection[str]) -> "Catalogue":
-        """Return the catalogue without the figures of these names."""
-        kept = {
-            head: tuple(entry for entry in entries if entry.name not in names)
-            for head, entries in self.figures.items()
-        }
-        return replace(self, figures=kept)
-
-
-def any_run(run: Run, scores: pd.DataFrame) -> bool:
-    """Return True."""
-    return True
 
 
 def some_train_both(run: Run, scores: pd.DataFrame) -> bool:
@@ -194,80 +151,77 @@ def has_few_cells(run: Run, scores: pd.DataFrame) -> bool:
 
 
 AXES = ("x", "y", "panel")
-LEAD = Entry("phase_map", is_map, phase_map, axes=AXES)
-EXPLORER = Entry(
-    "explorer", any_run, partial(explorer, page=MAP_PAGE), axes=("x", "y")
-)  # above the first map, not a file of its own
+LEAD = Entry("phase_map", phase_map, is_map, axes=AXES)
 FIGURES: dict[str, list[Entry]] = {  # by the section they are in
     "Trajectories": [
-        Entry("figure4", any_run, figure4),
-        Entry("bands", has_seeds, norm_bands),
-        Entry("rotation", has_rotation, rotation),
-        Entry("loss", any_run, loss_curves),
+        Entry("figure4", figure4),
+        Entry("bands", norm_bands, has_seeds),
+        Entry("rotation", rotation, has_rotation),
+        Entry("loss", loss_curves),
     ],
-    "Joint training": [Entry("joint_loss", has_pairs, joint_losses)],
+    "Joint training": [Entry("joint_loss", joint_losses, has_pairs)],
     "Maps": [
-        Entry("robustness", varies_alone, robustness),
-        Entry("theta", is_map, theta_map, axes=AXES),
-        Entry("log_lag", is_map, log_lag_map, axes=AXES),
+        Entry("robustness", robustness, varies_alone),
+        Entry("theta", theta_map, is_map, axes=AXES),
+        Entry("log_lag", log_lag_map, is_map, axes=AXES),
     ],
     "Norms against loss": [
-        Entry("views", is_map, view_disagreement, axes=AXES),
-        Entry("phase_map_norm", is_map, norm_phase_map, axes=AXES),
+        Entry("views", view_disagreement, is_map, axes=AXES),
+        Entry("phase_map_norm", norm_phase_map, is_map, axes=AXES),
     ],
     "Inside the models": [
-        Entry("figure1", has_embeddings, figure1),
-        Entry("figure2", has_values, figure2),
+        Entry("figure1", figure1, has_embeddings),
+        Entry("figure2", figure2, has_values),
     ],
     "Theory": [
-        Entry("landscape", has_landscape, landscapes),
-        Entry("onset", has_onset, onset_by_init_scale),
-        Entry("theorem1", has_embeddings_alone, theorem1_equations),
-        Entry("embedding_cases", has_both_cases, embedding_cases),
-        Entry("attention_theory", has_attention_theory, attention_theory),
+        Entry("landscape", landscapes, has_landscape),
+        Entry("onset", onset_by_init_scale, has_onset),
+        Entry("theorem1", theorem1_equations, has_embeddings_alone),
+        Entry("embedding_cases", embedding_cases, has_both_cases),
+        Entry("attention_theory", attention_theory, has_attention_theory),
     ],
 }
 TABLES = [
-    Entry("classes", any_run, tables.classes, "Trials per class, in the three views"),
+    Entry("classes", tables.classes, title="Trials per class, in the three views"),
     Entry(
         "final_losses",
+        tables.final_losses,
         has_few_cells,
-        end_tables.final_losses,
         "Held-out loss at the end (mean over the last tenth of the steps; median and quartiles over seeds), "
         "its share of the way from the uniform prediction to the stage-1 line, how many seeds converged "
         "there, and the class of most seeds",
     ),
     Entry(
         "joint_loss",
+        tables.joint_against_uniform,
         has_pairs,
-        end_tables.joint_against_uniform,
         "Joint training against W^V alone under uniform attention: held-out losses at the end, their "
         "difference for equal seeds, and the limit lines; median and quartiles over seeds",
     ),
     Entry(
         "table3",
-        some_train_attention,
         tables.table3,
+        some_train_attention,
         "Table 3: mean attention between positions that show the same word, words of the same topic, of "
         "different topics; mean and standard error over seeds, at the end",
         can_pool=True,
     ),
     Entry(
         "distances",
-        has_few_matrices,
         tables.distances,
+        has_few_matrices,
         "Relative distance of the value matrix to Theorem 2 and to the stage-1 optimum of its documents",
     ),
     Entry(
         "onset",
-        shows_onset,
         tables.onsets,
+        shows_onset,
         "Onset: measured and predicted slope of learning rate x onset step over ln(1 / init scale)",
     ),
     Entry(
         "theorem1",
-        has_embeddings_alone,
         tables.theorem1,
+        has_embeddings_alone,
         "Theorem 1: embeddings trained alone.  Residual: 0 if W_E^T W_E satisfies all of its equations "
         "(without its bias: those of Lemma 1), 1 if some are missed as far as by a matrix of zeros.  Blocks: "
         "same topic minus other topics.  Gain of the loss: 0 for uniform predictions, 1 for the best under "
@@ -275,22 +229,77 @@ TABLES = [
     ),
     Entry(
         "attention_theory",
-        has_attention_theory,
         tables.attention_theory,
+        has_attention_theory,
         "Theorem 3: how words weigh keys beside words of other topics; alpha' = ((v - 1) alpha + beta)/v.  "
         "Missed: the loss above the best, in % of what the best attention gains over uniform attention",
     ),
     Entry(
         "sensitivity",
-        some_train_both,
         tables.sensitivity,
+        some_train_both,
         "Share of trials and of cells that change class with the cut of Theta",
     ),
     Entry(
         "stability",
-        can_be_cut,
         tables.stability,
+        can_be_cut,
         "Scored after a quarter and half of the steps: of the trials that are two-stage then, how many still "
         "are at twice as many; a trial that has ended keeps its class",
     ),
 ]
+WORDS = (
+    (
+        "Three views of a trial. Loss: how much of the way to the best uniform-attention loss (stage 1) W^V "
+        "has gone when attention is forced uniform, and what attention adds in units of stage 1 - stage 2. "
+        "Order parameters: same-topic minus other-topic entries of the value matrix and of the attention "
+        "scores. Norms: as in the paper's Figure 4. Θ is the largest, over the steps, of the smaller of "
+        "progress of V and 1 - progress of attention: 1 if V was done before attention began; log lag is by "
+        "how many e-foldings of the step V is ahead."
+    ),
+    f"two-stage: Θ at least {CUTS.two_stage:g} (V is learned before attention helps), and stage 2 happened: "
+    f"attention gained at least {CUTS.stage2:.0%} of what topics can give and became topical, its score of "
+    f"same-topic pairs {CUTS.topical:g} or more above that of other pairs",
+    "two-stage, non-topical: the same without the topics; stage 2 begun: Θ as high, but attention gained "
+    "less than that in the steps given",
+    "reversed: attention helps before V is learned",
+    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: all between",
+    "V-only: V is learned, attention has not moved in the steps given",
+    "compensated: the loss gets there, but not with uniform attention",
+    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
+    f"less than {CUTS.no_learning:.0%}",
+    "diverged: not finite; collapsed: finite, never finished, and the loss ended above where it began",
+    "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
+    f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
+)
+
+
+def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
+    """Yield the answer, its doubts, and how many trials converged where a table can list them."""
+    yield from findings(scores, cells, run.missing)
+    if has_few_cells(run, scores):
+        yield from tables.convergence(run)
+
+
+PAGE = Page(
+    prepare=aligned,
+    score=score_trials,
+    cells=score_cells,
+    classes=LOOKS,
+    views=tuple(MAP_VIEWS.values()),
+    charts=CHARTS,
+    findings=opening,
+    terms=definitions,
+    lead=(LEAD,),
+    figures=FIGURES,
+    tables=TABLES,
+    headers=tables.HEADERS,
+    words=WORDS,
+    inspect=inspect,
+    panels=MAIN_SETTINGS,
+    refine_by=lambda cells: zip(cells["class"], cells["theta"], strict=True),
+    replaces=("findings", "losses", "records", "finals", "cells"),
+    live=("Maps",),
+    file=STAGES_FILE,
+    file_holds="one row per trial: scores, classes, flags in three views",
+)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from topicjax.stages import HALF
 from topicjax.store.reader import Run, Status
 
-from ..encoder.layer_findings import count_of
+from ..encoder.findings import count_of
+from ..figures.step_panels import HALF
 from ..frames import Frame
 from ..layers import telling_settings
 from ..pictures import counted, described, first_of, setting_text
@@ -27,16 +27,16 @@ WORDS = (
 ERRORS = 2.0  # so many standard errors are no chance
 
 
-def findings(run: Run, scores: Frame, state: Status) -> Iterator[str]:
+def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:
     """Give the sentences of the answer, the answer itself first."""
-    cells = text_cells(run, scores)
-    cells = cells.loc[cells["shape"] != "diverged"]
-    yield from answer(cells)
-    yield from by_setting(run, cells)
-    yield from by_layer(cells)
-    yield from context(cells)
+    layers = text_cells(run, scores)
+    layers = layers.loc[layers["shape"] != "diverged"]
+    yield from answer(layers)
+    yield from by_setting(run, layers)
+    yield from by_layer(layers)
+    yield from context(layers)
     yield from gains(run, scores)
-    yield from doubts(cells)
+    yield from doubts(layers)
 
 
 def answer(cells: Frame) -> Iterator[str]:

@@ -5,10 +5,11 @@ import pandas as pd
 
 from topicjax.store.reader import Run
 
-from ..frames import HELD_OUT_LINES, Frame, cell_of_rows, limit_lines
+from ..frames import Frame, cell_of_rows
 from ..layers import ALL, telling_settings
-from ..one_layer.tables import ERROR
 from ..pictures import setting_text
+from ..tables import ERROR
+from ..topic_model import HELD_OUT_LINES, limit_lines
 from .scores import EVERY, NONE, SOME, layer_cells, models
 
 LOSSES = {  # column of the table: what it is of final values

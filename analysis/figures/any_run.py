@@ -1,0 +1,611 @@
+"""What the page of any run shows: losses beside their references, records, details, endings, cells.
+
+A cell is a combination of the settings that vary, except the seed.  Figures and tables are functions of
+(run, scores); they read the run alone, so they serve a run that nothing scores.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from topicjax.errors import UserError, unknown_name
+from topicjax.store.reader import Run, Status
+
+from ..frames import Frame, bands, cell_of_rows, reference_losses, varying
+from ..page.contract import Entry, Page
+from ..pictures import MOST_VALUES, Picture, counted, evenly, first_of, sentences, style, written
+from ..tables import ERROR, SPREAD
+from .step_panels import (
+    ACROSS,
+    ENDS,
+    HALF,
+    MOST_POINTS,
+    QUARTILES,
+    is_cut_short,
+    panel_grid,
+    shared_legend,
+    step_axis,
+    thinned,
+    title_lines,
+)
+
+FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # no names of settings
+MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells of a figure; values along x, and with a line each
+PANELS, MOST_COLUMNS = 6, 24  # columns of a figure, and of all figures of records
+MOST_DETAILS = 4  # columns of details: a figure each
+COLOURS = ("#0072B2", "#7A6FC4", "#56B4E9", "#E69F00", "#F2A488", "#D55E00")
+SHADES = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.93, 256))).with_extremes(bad="0.6")
+DASHES = ("-", (0, (5, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (1, 1)), (0, (1, 3)))  # of reference losses
+
+
+CELL_TITLE = "Cells: trials, and medians of those that did not diverge, at the end"
+
+
+def any_page(own: Page) -> Page:
+    """Return what any run shows beside the page of its experiment, without what that page replaces."""
+
+    def loss_figure(run: Run, scores: pd.DataFrame, **axes: Any) -> Picture:
+        return losses(run, loss_column(run, own), **axes)
+
+    figures = {
+        "Losses": [Entry("losses", loss_figure, lambda run, _: has_references(run, own), axes=("x", "y"))],
+        "Records": [Entry("records", records, axes=("x", "y"))],
+        "Details": [Entry("details", details, has_details, axes=("x", "y"))],
+        "Final values": [Entry("finals", finals, has_axis, axes=("x", "y"))],
+    }
+    tables = {
+        "How trials ended": [Entry("ended", ended, ends_differ, "Trials by the reason why they ended")],
+        "Cells": [Entry("cells", cells, title=CELL_TITLE)],
+    }
+
+    def kept(sections: Mapping[str, list[Entry]]) -> dict[str, list[Entry]]:
+        left = {head: [e for e in own_ if e.name not in own.replaces] for head, own_ in sections.items()}
+        return {head: entries for head, entries in left.items() if entries}
+
+    return Page(
+        findings=None if "findings" in own.replaces else findings,
+        figures=kept(figures),
+        tables=kept(tables),
+    )
+
+
+def findings(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
+    """Yield sentences on how many trials are finished and how they ended, what is missing, what varies."""
+    finished, several = len(run.trials), varying(run.trials, run.setting_names)
+    diverged = int((~is_ok(run)).sum())
+    first = f"{counted(finished, 'trial')} finished, of an unknown number"
+    if state.planned:
+        left = max(0, state.planned - (finished - state.beyond))
+        first = f"{finished - state.beyond:,} of {counted(state.planned, 'planned trial')} finished"
+        first += f", {left:,} missing" * bool(left)
+        first += f", and {counted(state.beyond, 'trial')} that no plan names" * bool(state.beyond)
+    yield f"{first}: {finished - diverged:,} ok, {diverged:,} diverged."
+    missing = state.problems if state.planned else (*run.missing, *state.problems)
+    yield from (f"Not complete: {sentence}." for sentence in missing[:MOST_VALUES])
+    values = [f"{said(name)} ({counted(len(run.trials[name].unique()), 'value')})" for name in several]
+    yield f"What varies: {first_of(values)}." if values else "No setting varies."
+
+
+def cell_table(run: Run, x: str | None = None, y: str | None = None) -> pd.DataFrame:
+    """Return one row per cell: its settings, trials, diverged ones, medians of the others' final values."""
+    names, ok = swept(run, x, y)[0], is_ok(run)
+    cell = cell_of_rows(run.trials, names)
+    table = run.trials[names].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
+    table = table.assign(**{TRIALS: np.bincount(cell), DIVERGED: np.bincount(cell, ~ok).astype(int)})
+    values = pd.DataFrame({f"{name} (median)": finite(run.trials[name])[ok] for name in final_names(run)})
+    return table.join(values.groupby(cell[ok]).median())
+
+
+def cells(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of cells; a setting whose name would make it an error of another column says so."""
+    ends = (ERROR, *SPREAD)
+    return cell_table(run).rename(columns=lambda n: f"{n} (setting)" if n.endswith(ends) else n)
+
+
+def ended(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per cell: how many of its trials ended for each reason."""
+    names = swept(run)[0]
+    cell = cell_of_rows(run.trials, names)
+    table = run.trials[names].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
+    counts = pd.crosstab(cell, stop_reasons(run).to_numpy())
+    return table.assign(**{TRIALS: np.bincount(cell), **{str(why): counts[why].to_numpy() for why in counts}})
+
+
+def stop_reasons(run: Run) -> pd.Series:
+    """Return why each trial ended: its stop reason, or its status where none was written down."""
+    reasons: Any = run.trials["stop_reason"] if "stop_reason" in run.trials else pd.Series(dtype=object)
+    reasons = reasons.reindex(run.trials.index).astype(object)
+    return reasons.where(reasons.notna() & (reasons != ""), run.trials["status"].astype(object))
+
+
+def ends_differ(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether trials ended for several reasons, besides having diverged."""
+    return len(set(stop_reasons(run)[is_ok(run)])) > 1
+
+
+def swept(run: Run, x: str | None = None, y: str | None = None) -> tuple[list[str], str | None, str | None]:
+    """Return the settings that make cells, and of these the one along an axis and the one of the lines.
+
+    These two come first: `x` and `y`, or those that have the most values; not words that are too many to be
+    told apart.
+    """
+    names = varying(run.trials, [name for name in run.setting_names if name != "seed"])
+    sizes = {name: len(run.trials[name].unique()) for name in names}
+    chosen: list[str | None] = []
+    for given, most in ((x, MOST_LINES), (y, MOST_SERIES)):
+        free = [given] if given else [n for n in names if n not in (*chosen, x, y)]
+        fit = [n for n in free if n in names and (is_number(run.trials[n]) or sizes[n] <= most)]
+        chosen.append(max(fit, key=lambda name: sizes[name], default=None))
+    first = [name for name in chosen if name is not None]
+    return [*first, *(name for name in names if name not in first)], chosen[0], chosen[1]
+
+
+def loss_column(run: Run, own: Page) -> str:
+    """Return the column that reference losses belong to: the page's own, a held-out loss, any loss."""
+    drawn = [name for chart in own.charts if chart.references for name in chart.columns]
+    named = [str(name) for name in run.trajectories if "loss" in str(name) and not str(name).endswith(ERROR)]
+    held_out = [name for name in named if name.startswith(("eval", "held_out", "test", "valid"))]
+    return next((name for name in (*drawn, *held_out, *named) if name in run.trajectories), "")
+
+
+def has_references(run: Run, own: Page) -> bool:
+    """Return whether there are reference losses to draw, and trials that they belong to."""
+    return len(reference_losses(run).columns) > 0 and bool(loss_column(run, own)) and bool(is_ok(run).any())
+
+
+def losses(run: Run, name: str, x: str | None = None, y: str | None = None) -> Picture:
+    """Return a loss over the steps beside its reference losses; below, what is left above the lowest of them.
+
+    Trials with equal references share a panel.  The lower panels are logarithmic: a plateau at a reference
+    is a level there, however close to the lowest.
+    """
+    names, axis, _ = swept(run, x, y)
+    ok, found = is_ok(run), reference_losses(run)
+    references: Frame = found[[n for n in found if not str(n).endswith(ERROR)]]
+    group = cell_of_rows(references.fillna(np.inf), list(references.columns))
+    groups = np.unique(group[ok])
+    shown = groups[evenly(len(groups), PANELS)]
+    cell = cell_of_rows(run.trials, names)
+    apart = [n for n in names if max(run.trials[n].groupby(group).nunique(dropna=False).tolist()) == 1]
+    apart = apart if len(groups) > 1 else []
+    firsts = [run.trials.loc[group == number].iloc[0] for number in shown]
+    titles = [title_lines([in_words(n, row[n]) for n in apart], len(shown)) or [""] for row in firsts]
+    own: Frame = rows_of(run, run.trajectories, ok & np.isin(group, shown))
+    lowest = references.min(axis=1).to_numpy(float)
+    excess = own[name].to_numpy(float) - lowest[own["trial_id"]]
+    is_above = bool(np.isfinite(excess).any()) and bool(np.mean(excess[np.isfinite(excess)] > 0) > HALF)
+    rows = {said(name): 1.5} | ({"above the lowest": 1.3} if is_above else {})  # label, height in inches
+    own = own.assign(excess=np.where(excess > 0, excess, np.nan))
+    with style():
+        figure, columns = panel_grid(titles, ACROSS, rows)
+        known = run.trials.loc[ok & np.isin(group, shown)]
+        values = None if axis is None or len(known[axis].unique()) < 2 else known[axis]
+        cut_short = False
+        for number, axes in zip(shown, columns, strict=True):
+            inside = np.unique(cell[ok & (group == number)])
+            inside = inside[evenly(len(inside), MOST_LINES)]
+            first_rows = run.trials.iloc[[np.flatnonzero(cell == place)[0] for place in inside]]
+            drawn = first_rows.index if values is None else first_rows[values.name]
+            shades = dict(zip(inside, shades_of(values, drawn), strict=True))
+            part = own.loc[np.isin(cell[own["trial_id"]], inside) & (group[own["trial_id"]] == number)]
+            here = references.loc[group == number].iloc[0]
+            for ax, (column, below) in zip(axes, ((name, 0.0), ("excess", here.min())), strict=False):
+                band = quartiles(part, column, cell)
+                cut_short |= is_cut_short(band)
+                draw_bands(ax, band, "cell", shades)
+                step_axis(ax, band["step"])
+                ax.set_yscale("linear" if column == name else "log")
+                draw_references(ax, here - below)
+        shared_legend(figure, columns)
+        if values is not None:
+            explain_shades(figure, [ax for axes in columns for ax in axes], values)
+    listed = {
+        str(n): sorted({float(f"{value:.4g}") for value in references.loc[ok, n].dropna()})
+        for n in references
+    }
+    texts = [f"{said(n)} {first_of([written(v, 4) for v in found])}" for n, found in listed.items() if found]
+    cells_drawn = sum(min(MOST_LINES, len(np.unique(cell[ok & (group == number)]))) for number in shown)
+    cells_there = len(np.unique(cell[ok]))
+    parts = {
+        f"{said(name).capitalize()} of {counted(int(ok.sum()), 'trial')}: medians and quartiles over seeds, a"
+        " line per cell.": True,
+        f"Black: reference losses ({'; '.join(texts)}).": texts,
+        "Below: what is left above the lowest reference, on a logarithmic scale.": is_above,
+        f"Drawn are {cells_drawn} of {counted(cells_there, 'cell')}.": cells_drawn < cells_there,
+        f"Drawn are {len(shown)} of {len(groups)} panels, one for each set of references.": (
+            len(shown) < len(groups)
+        ),
+        left_out(run): not ok.all(),
+        f"Colour: {said(axis)}.": values is not None,
+        ENDS: cut_short,
+    }
+    alt = f"{said(name)} against the step with horizontal lines at {first_of(list(map(said, references)))}."
+    return Picture(figure, f"{said(name).capitalize()} and reference losses", sentences(parts), alt)
+
+
+def draw_references(ax: Axes, references: pd.Series) -> None:
+    """Draw a horizontal line at each reference loss that is known and in the range of the axis' scale."""
+    for number, (name, value) in enumerate(references.items()):
+        is_drawn = np.isfinite(value) and (value > 0 or ax.get_yscale() == "linear")
+        if is_drawn:
+            look: Any = DASHES[number % len(DASHES)]
+            ax.axhline(value, color="black", linestyle=look, linewidth=0.8, zorder=3, label=said(name))
+
+
+def records(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
+    """Return every record column over the steps, median and quartiles of each cell, six to a figure."""
+    names, axis, _ = swept(run, x, y)
+    cells, cell = cell_table(run, x, y), cell_of_rows(run.trials, names)
+    counts = (cells[TRIALS] - cells[DIVERGED]).to_numpy()
+    known = np.flatnonzero(counts)
+    drawn = known[evenly(len(known), MOST_LINES)]
+    own = rows_of(run, run.trajectories, is_ok(run) & np.isin(cell, drawn))
+    columns = [name for name in own if name not in ("trial_id", "step") and is_numeric_dtype(own[name])]
+    full = [str(name) for name in columns if np.isfinite(own[name].to_numpy(float)).any()]
+    if not full:
+        raise UserError(
+            f"no value of the {counted(int(counts.sum()), 'trial')} that did not diverge is finite"
+        )
+    empty = [said(name) for name in columns if name not in full]
+    sizes = np.unique(counts[drawn])
+    span = counted(sizes[0], "trial") if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} trials"
+    remarks = {
+        f"Lines are medians and bands quartiles over seeds, {span} each.": sizes[-1] > 1,
+        "Each line is a trial.": sizes[-1] == 1,
+        f"Drawn are {len(drawn)} of {counted(len(known), 'cell')} with a trial that did not diverge, evenly"
+        f" picked in the order of {', '.join(map(said, names))}.": len(drawn) < len(known),
+        left_out(run): not is_ok(run).all(),
+        f"More than {MOST_POINTS} records are drawn as medians over bins of steps.": (
+            own["step"].nunique() > MOST_POINTS
+        ),
+        f"Not drawn, for want of a finite value: {first_of(empty)}.": empty,
+        f"Drawn are the first {MOST_COLUMNS} of {len(full)} columns.": len(full) > MOST_COLUMNS,
+    }
+    lines, values = cells[names].iloc[drawn], None if axis is None else run.trials[axis]
+    groups = (full[first : first + PANELS] for first in range(0, len(full[:MOST_COLUMNS]), PANELS))
+    tables = ({name: quartiles(own, name, cell) for name in group} for group in groups)
+    return [step_figure(panels, lines, values, remarks) for panels in tables]
+
+
+def rows_of(run: Run, table: pd.DataFrame, is_drawn: np.ndarray) -> pd.DataFrame:
+    """Return the records or details of these trials, with the row of the trial as trial_id."""
+    owner = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(table["trial_id"]))
+    rows = np.flatnonzero(is_drawn[owner] & (owner >= 0))
+    return table.take(rows).assign(trial_id=owner[rows])
+
+
+def quartiles(own: pd.DataFrame, name: str, cell: np.ndarray) -> pd.DataFrame:
+    """Return one row per cell and step: q25, q50, q75 of a column over the cell's trials, and how many."""
+    frame = thinned(own[["trial_id", "step"]].assign(value=own[name].to_numpy(float)), ["value"])
+    return bands(frame.assign(cell=cell[frame["trial_id"]]), "value", "cell", least=HALF)
+
+
+def step_figure(
+    panels: Mapping[str, pd.DataFrame], lines: pd.DataFrame, values: Any, remarks: Mapping[str, Any]
+) -> Picture:
+    """Return a panel per column with a line per cell, coloured along the values of a setting if any."""
+    by = "" if values is None else said(values.name)
+    with style():
+        figure, axes = panel_figure(list(panels), "step")
+        shades = coloured(figure, axes, values, lines.index if values is None else lines[values.name])
+        for ax, band in zip(axes, panels.values(), strict=True):
+            draw_bands(ax, band, "cell", dict(zip(lines.index, shades, strict=True)))
+            step_axis(ax, band["step"])
+    logarithmic = [said(name) for name, ax in zip(panels, axes, strict=True) if ax.get_yscale() == "log"]
+    what = ", ".join(map(said, panels))
+    parts = {
+        ENDS: any(map(is_cut_short, panels.values())),
+        f"Colour: {by}.": by,
+        f"On a logarithmic scale: {', '.join(logarithmic)}.": logarithmic,
+    }
+    alt = f"{what} against the step, {counted(len(lines), 'line')}{' coloured by ' * bool(by)}{by}."
+    return Picture(figure, f"{what} over the steps", sentences({**remarks, **parts}), alt)
+
+
+def finals(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> Picture:
+    """Return final values against the setting of most values, with a line per value of another."""
+    _, axis, series = swept(run, x, y)
+    ok = run.trials.loc[is_ok(run)]
+    full = [name for name in final_names(run) if np.isfinite(finite(ok[name])).any()]
+    if axis is None or not full:
+        raise UserError(f"no final value of the {counted(len(ok), 'trial')} that did not diverge is finite")
+    along, line = pooled(ok[axis], MOST_PLACES), pooled(ok[series], MOST_SERIES) if series else None
+    place = along if is_number(along) else pd.factorize(along, sort=True, use_na_sentinel=False)[0]
+    rows = pd.Series(0, ok.index) if line is None else line
+    number, shown = pd.factorize(rows, sort=True, use_na_sentinel=False)
+    with style():
+        figure, axes = panel_figure([name.removeprefix(FINAL) for name in full[:PANELS]], said(axis))
+        shades = dict(enumerate(coloured(figure, axes, line, shown)))
+        for ax, name in zip(axes, full, strict=False):
+            frame = pd.DataFrame(dict(line=number, step=place, value=finite(ok[name])))
+            draw_bands(ax, bands(frame, "value", "line"), "line", shades, "o-" if is_number(along) else "o")
+            scale_x(ax, along)
+    others = [said(name) for name in varying(ok, run.setting_names, [n for n in (axis, series) if n])]
+    lines = f", a colour per value of {said(series)}" if series else ""
+    what = f"Final values of {', '.join(said(name.removeprefix(FINAL)) for name in full[:PANELS])}"
+    parts = {
+        f"Values at the end against {said(axis)}{lines}, of {counted(len(ok), 'trial')}.": True,
+        f"Medians and quartiles{' over ' * bool(others)}{', '.join(others)}.": True,
+        left_out(run): not is_ok(run).all(),
+        f"Drawn are the first {PANELS} of {len(full)} columns.": len(full) > PANELS,
+    }
+    for name, most in ((axis, MOST_PLACES), (series, MOST_SERIES)):
+        text = f"Neighbouring values of {said(name)} share {most} places, named by the middle one."
+        parts[text] = bool(name) and len(ok[name].unique()) > most
+    return Picture(
+        figure, f"Final values by {said(axis)}", sentences(parts), f"{what} by {said(axis)}{lines}."
+    )
+
+
+def detail_indices(run: Run) -> list[str]:
+    """Return the names of the indices that details are counted by, as the layer."""
+    return [run.detail] if isinstance(run.detail, str) and run.detail else list(run.detail)
+
+
+def has_details(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether records have details, of a trial that did not diverge."""
+    return bool(detail_indices(run)) and bool(is_ok(run).any())
+
+
+def details(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
+    """Return a figure per detail column: a panel per cell, a line per place, medians over seeds alone."""
+    indices, ok = detail_indices(run), is_ok(run)
+    names, _, _ = swept(run, x, y)
+    cell = cell_of_rows(run.trials, names)
+    known = np.unique(cell[ok])
+    drawn = known[evenly(len(known), PANELS)]
+    own = rows_of(run, run.details, ok & np.isin(cell, drawn))
+    kept = ("trial_id", "step", *indices)
+    columns = [name for name in own if name not in kept and is_numeric_dtype(own[name])]
+    full = [str(name) for name in columns if np.isfinite(own[name].to_numpy(float)).any()]
+    if not full:
+        raise UserError("no value of the details of trials that did not diverge is finite")
+    place, places = distinct_places(own, indices)
+    lines = evenly(len(places), MOST_LINES)
+    rows = own["trial_id"].to_numpy(int)
+    own = own.assign(trial_id=rows * len(places) + place).loc[np.isin(place, lines)]
+    place_of = np.tile(np.arange(len(places)), len(run.trials))
+    what, firsts = (
+        " and ".join(map(said, indices)),
+        [run.trials.loc[cell == number].iloc[0] for number in drawn],
+    )
+    counts = [int((ok & (cell == number)).sum()) for number in drawn]
+    remarks = {
+        f"A panel per cell, a line per {what}; medians and quartiles over seeds,"
+        f" {counted(max(counts), 'trial')} at most.": max(counts) > 1,
+        f"A panel per cell, a line per {what} of its trial.": max(counts) == 1,
+        f"Drawn are {len(drawn)} of {counted(len(known), 'cell')}, evenly picked in the order of"
+        f" {', '.join(map(said, names))}.": len(drawn) < len(known),
+        f"Drawn are {len(lines)} of {len(places)} lines.": len(lines) < len(places),
+        f"Drawn are the first {MOST_DETAILS} of {len(full)} columns.": len(full) > MOST_DETAILS,
+        f"More than {MOST_POINTS} records are drawn as medians over bins of steps.": (
+            own["step"].nunique() > MOST_POINTS
+        ),
+        left_out(run): not ok.all(),
+    }
+    made = []
+    for name in full[:MOST_DETAILS]:
+        with style():
+            titles = [title_lines([in_words(n, row[n]) for n in names], len(drawn)) or [""] for row in firsts]
+            figure, axes = panel_grid(titles, ACROSS, {said(name): 1.5})
+            values = places[indices[0]]
+            shades = coloured(figure, [ax for (ax,) in axes], values if len(places) > 1 else None, values)
+            for (ax,), number in zip(axes, drawn, strict=True):
+                part = own.loc[cell[own["trial_id"].to_numpy(int) // len(places)] == number]
+                band = quartiles(part, name, place_of)
+                draw_bands(ax, band, "cell", dict(enumerate(shades)))
+                step_axis(ax, band["step"])
+            share_scale([ax for (ax,) in axes])
+        alt = f"{said(name)} against the step, {counted(len(drawn), 'panel')} with a line per {what}."
+        made.append(Picture(figure, f"{said(name)} by {what}", sentences(remarks), alt))
+    return made
+
+
+def distinct_places(own: pd.DataFrame, indices: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
+    """Return the number of each row's place, and the places in order: combinations of the indices."""
+    place = own.groupby(list(indices)).ngroup().to_numpy()
+    places: Frame = own[list(indices)].drop_duplicates()
+    return place, places.sort_values(list(indices)).reset_index(drop=True)
+
+
+def share_scale(axes: Sequence[Axes]) -> None:
+    """Make all panels logarithmic if one is and the others can be, so that they compare."""
+    positive = all((np.asarray(line.get_ydata(), float) > 0).all() for ax in axes for line in ax.lines)
+    if positive and any(ax.get_yscale() == "log" for ax in axes):
+        for ax in axes:
+            ax.set_yscale("log")
+
+
+def curves_by(
+    run: Run, columns: Sequence[str] | str, panel: str = "", where: Mapping[str, Any] | None = None
+) -> Figure:
+    """Draw columns of the trajectories over the steps: medians and quartiles, a panel per value of a setting.
+
+    `where` keeps trials with these settings only.  Trials that diverged are left out.  The figure says over
+    which settings the quartiles are, besides the seed.
+    """
+    columns = [columns] if isinstance(columns, str) else list(columns)
+    for name in columns:
+        if name not in run.trajectories:
+            raise UserError(unknown_name("column", name, map(str, run.trajectories.columns[2:])))
+    for name in (*(where or {}), *([panel] if panel else [])):
+        if name not in run.setting_names:
+            raise UserError(unknown_name("setting", name, run.setting_names))
+    kept = is_ok(run)
+    for name, value in (where or {}).items():
+        kept = kept & (run.trials[name] == value).to_numpy()
+    if not kept.any():
+        raise UserError("no trial that did not diverge has these settings")
+    by = [panel] if panel else []
+    cell = cell_of_rows(run.trials, by)
+    values: Frame = run.trials.loc[kept].iloc[np.unique(cell[kept], return_index=True)[1]]
+    own: Frame = rows_of(run, run.trajectories, kept)
+    found = np.unique(cell[kept])
+    drawn = evenly(len(found), PANELS)
+    pooled = [said(n) for n in varying(run.trials.loc[kept], run.setting_names, by) if n != "seed"]
+    with style():
+        titles = [[in_words(n, values.iloc[place][n]) for n in by] or [""] for place in drawn]
+        figure, axes = panel_grid(titles, ACROSS, {said(columns[0]) if len(columns) == 1 else "": 1.6})
+        colours = COLOURS if len(columns) <= len(COLOURS) else SHADES(np.linspace(0, 1, len(columns)))
+        for (ax,), place in zip(axes, drawn, strict=True):
+            for name, colour in zip(columns, colours, strict=False):
+                band = quartiles(own.loc[cell[own["trial_id"]] == found[place]], name, cell)
+                draw_bands(ax, band, "cell", {int(found[place]): colour})
+                ax.lines[-1].set_label(said(name))
+            step_axis(ax, own["step"])
+        shared_legend(figure, axes, more=[QUARTILES])
+        over = f"quartiles over {', '.join(['seed', *pooled])}" if pooled else ""
+        shown = f"{len(drawn)} of {len(found)} values of {said(panel)}" if len(drawn) < len(found) else ""
+        figure.supxlabel("; ".join(filter(None, (over, shown))), fontsize=7, color="0.35")
+    return figure
+
+
+def panel_figure(names: Sequence[str], below: str) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a titled panel per column."""
+    figure, columns = panel_grid([[said(name)] for name in names], ACROSS, {"": 1.5})
+    for (ax,) in columns:
+        ax.set_xlabel(below)
+    return figure, [ax for (ax,) in columns]
+
+
+def coloured(figure: Figure, axes: Sequence[Axes], values: Any, drawn: Any) -> list[Any]:
+    """Return a colour for each drawn value, explained on the figure; one colour if there are no values."""
+    if values is not None:
+        explain_shades(figure, axes, values)
+    return shades_of(values, drawn)
+
+
+def shades_of(values: Any, drawn: Any) -> list[Any]:
+    """Return a colour for each drawn value of these; one colour if there are no values."""
+    if values is None:
+        return [COLOURS[0]] * len(drawn)
+    if is_number(values):
+        return list(SHADES(scale_of(values)(np.asarray(drawn, float))))
+    return [palette_of(values)[plain(value)] for value in drawn]
+
+
+def scale_of(values: Any) -> Normalize:
+    """Return the scale of colours along numbers, logarithmic if they span much."""
+    known = np.unique(finite(values)[np.isfinite(finite(values))])
+    return (LogNorm if is_wide(known) else Normalize)(known[0], known[-1])
+
+
+def palette_of(values: Any) -> dict[str, Any]:
+    """Return a colour for each word."""
+    found = [plain(value) for value in pd.factorize(values, sort=True, use_na_sentinel=False)[1]]
+    palette = COLOURS if len(found) <= len(COLOURS) else SHADES(np.linspace(0, 1, len(found)))
+    return dict(zip(found, palette, strict=False))
+
+
+def explain_shades(figure: Figure, axes: Sequence[Axes], values: Any) -> None:
+    """Explain the colours of values: a bar beside the panels for numbers, a legend below them for words."""
+    name = said(values.name)
+    if is_number(values):
+        norm, known = scale_of(values), np.unique(finite(values)[np.isfinite(finite(values))])
+        bar = figure.colorbar(ScalarMappable(norm, SHADES), ax=axes, aspect=40, pad=0.02, label=name)
+        if len(known) <= MOST_SERIES and min(np.diff(norm(known)), default=1) > 0.05:
+            bar.set_ticks(list(known), labels=[written(value) for value in known])
+            bar.minorticks_off()
+        return
+    shade = palette_of(values)
+    handles = [Line2D([], [], color=colour, label=text) for text, colour in shade.items()]
+    across = max(1, int(figure.get_figwidth() / (0.6 + 0.07 * max(map(len, shade)))))  # in inches
+    figure.set_figheight(figure.get_figheight() + 0.16 * (len(shade) // across))
+    figure.legend(handles=handles, title=name, loc="outside lower center", ncols=across)
+
+
+def draw_bands(ax: Axes, table: pd.DataFrame, key: str, shades: Mapping[Any, Any], look: str = "-") -> None:
+    """Draw median and quartiles over the step for each value of `key`, logarithmic if they span much."""
+    table = table.loc[table["q50"].notna()]
+    for value, own in table.groupby(key):
+        line, low, high = "o" if len(own) == 1 else look, own["q25"], own["q75"]
+        ax.plot(own["step"], own["q50"], line, color=shades[value], markersize=2.5, linewidth=1)
+        if line == "o":
+            ax.vlines(own["step"], low, high, color=shades[value], linewidth=0.8)
+        else:
+            ax.fill_between(own["step"], low, high, color=shades[value], alpha=0.15, linewidth=0)
+    if is_wide(table[["q25", "q75"]].to_numpy(), 100):
+        ax.set_yscale("log")
+
+
+def scale_x(ax: Axes, x: pd.Series) -> None:
+    """Scale an axis of values of a setting: a place for each word, logarithmic for numbers that span much."""
+    if is_number(x):
+        ax.set_xscale("log" if is_wide(x.to_numpy(float)) else "linear")
+        return
+    texts = [plain(value) for value in pd.factorize(x, sort=True, use_na_sentinel=False)[1]]
+    texts = [text if len(text) <= 20 else f"{text[:19]}…" for text in texts]
+    ax.set_xticks(range(len(texts)), texts, rotation=90 if sum(map(len, texts)) > 30 else 0)
+
+
+def pooled(values: Any, most: int) -> pd.Series:
+    """Return the values, or of more than `most` the middle one of the neighbours that each belongs to."""
+    if values.nunique() <= most:
+        return values
+    found, place = np.unique(values.to_numpy(), return_inverse=True)
+    bins = np.arange(len(found)) * most // len(found)
+    middle = (np.searchsorted(bins, bins) + np.searchsorted(bins, bins, "right") - 1) // 2
+    return pd.Series(found[middle][place], values.index, name=values.name)
+
+
+def has_axis(run: Run, scores: pd.DataFrame) -> bool:
+    """Return whether a setting varies that final values can be drawn against."""
+    return swept(run)[1] is not None
+
+
+def is_ok(run: Run) -> np.ndarray:
+    """Return for each trial whether it did not diverge."""
+    return (run.trials["status"] == "ok").to_numpy()
+
+
+def left_out(run: Run) -> str:
+    """Return a sentence on the trials that diverged."""
+    return (
+        f"Diverged, and left out: {np.count_nonzero(~is_ok(run)):,} of {counted(len(run.trials), 'trial')}."
+    )
+
+
+def final_names(run: Run) -> list[str]:
+    """Return the columns of final values."""
+    names = [name for name in run.trials if str(name).startswith(FINAL)]
+    return [str(name) for name in names if is_numeric_dtype(run.trials[name])]
+
+
+def finite(values: Any) -> np.ndarray:
+    """Return the numbers in double precision, NaN for those that are not finite."""
+    numbers = values.to_numpy(float)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def is_wide(values: np.ndarray, ratio: float = 10) -> bool:
+    """Return whether all values are above 0 and the largest is more than so many times the smallest."""
+    return bool(len(values)) and bool(np.min(values) > 0) and bool(np.max(values) > ratio * np.min(values))
+
+
+def is_number(values: Any) -> bool:
+    """Return whether a setting is a number, not a word or a truth value."""
+    return is_numeric_dtype(values) and not is_bool_dtype(values)
+
+
+def said(name: Any) -> str:
+    """Return a setting or column as a reader says it."""
+    return str(name).replace("_", " ")
+
+
+def plain(value: Any) -> str:
+    """Return a value as a figure shows it, without mathematics."""
+    return written(value).replace("$", r"\$")
+
+
+def in_words(name: str, value: Any) -> str:
+    """Return a setting with its value, as titles say it."""
+    return f"{said(name)} {plain(value)}"

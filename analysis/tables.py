@@ -1,0 +1,67 @@
+"""Tables as they are read: means with errors, medians with quartiles; written as CSV and Markdown."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .outputs import write_file
+from .pictures import label, written
+
+ERROR = "_se"  # the standard error of column x is in column x_se
+SPREAD = ("_q25", "_q75")  # the quartiles of column x are in columns x_q25 and x_q75
+
+
+def spread_text(values: Sequence[float]) -> str:
+    """Return a median with its quartiles, to the decimals that losses need."""
+    if not np.isfinite(values).all():
+        return "-"
+    middle, low, high = (f"{value:.4f}" for value in values)
+    return f"{middle} ({low} to {high})"
+
+
+def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
+    """Write the table with all its digits; return the path."""
+    return write_file(Path(path), table.to_csv(index=False))
+
+
+def to_text(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) -> pd.DataFrame:
+    """Return the table as it is read: "mean ± standard error", "median (quartile to quartile)".
+
+    Means have so many significant digits.  `headers` says columns in words.
+    """
+    beside = {f"{name}{end}" for name in table for end in (ERROR, *SPREAD)}
+    names = [str(name) for name in table if name not in beside]
+    rows = [
+        [
+            spread_text([row[name], *(row[name + end] for end in SPREAD)])
+            if name + SPREAD[0] in row
+            else entry_text(row[name], row.get(name + ERROR), digits)
+            for name in names
+        ]
+        for row in table.to_dict("records")
+    ]
+    return pd.DataFrame(rows, columns=[headers.get(name, label(name)) for name in names], dtype=object)
+
+
+def to_markdown(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) -> str:
+    """Return the table of `to_text` in Markdown."""
+    read = to_text(table, headers, digits)
+    lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def entry_text(value: Any, error: float | None, digits: int) -> str:
+    """Return a mean with its error, both to the decimals of the mean, or a setting or count as it is."""
+    if error is None:
+        return written(value, 4)
+    if not np.isfinite(value):
+        return "-"
+    decimals = 0 if value == 0 else max(0, digits - 1 - int(np.floor(np.log10(abs(value)))))
+    text = f"{value:.{decimals}f}"
+    if not np.isfinite(error):
+        return text
+    is_tiny = error > 0 and round(error, decimals) == 0
+    return f"{text} ± <{10**-decimals:.{decimals}f}" if is_tiny else f"{text} ± {error:.{decimals}f}"

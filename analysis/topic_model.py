@@ -1,0 +1,154 @@
+"""What pages of the topic model's experiments share: order and words of settings, colours, limit lines.
+
+`aligned(run)` takes what `topicjax.load` returns and is all that scores and figures need; they call it
+themselves, so a run may be handed to them as it was loaded.  `prepared(run)` joins the settings onto every
+record as well: convenient to group records by, but several times the memory.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topicjax.experiments.one_layer import settings as trial
+from topicjax.experiments.one_layer.settings import DATA_SETTINGS
+from topicjax.store.reader import Run
+
+from .frames import check_columns, column, sort_records
+from .pictures import LABELS, PHRASES, VALUE_ORDER
+
+FIRST = (  # settings that titles and tables name before all others
+    *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
+    *("attention", "value", *trial.MEMBER_SETTINGS),
+    *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
+    *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
+    *("batch_size", "steps", "until", "record_every", "eval_documents"),
+)
+SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))
+MAIN_SETTINGS = ("objective", "optimizer")  # figures and tables always tell these apart
+LINES = ("uniform", "stage1", "stage2", "bayes")
+LINE_COLUMNS = tuple(f"line_{name}" for name in LINES)
+HELD_OUT_LINES = (
+    "held_out_stage1",
+    "held_out_stage2",
+)  # of both optimal models on these documents
+STAGE_LINES = {  # a limit line in manifest.json: its column among the trials
+    **{name: f"line_{name}" for name in ("stage1", "stage2", "stage1_se", "stage2_se")},
+    **{name: name for name in HELD_OUT_LINES},
+}
+NEEDED_TRIALS = (
+    *("trial_id", "status", "seed", "objective", "attention", "value", "embedding"),
+    *DATA_SETTINGS,
+)
+NEEDED_TRAJECTORIES = (
+    *("trial_id", "step", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v"),
+    *("v_block", "v_diag", "a_topic", "a_self"),
+)
+CLASS_COLOURS = {  # Okabe and Ito's palette: colour-blind readers can tell them apart
+    "two-stage": "#0072B2",
+    "two-stage, non-topical": "#7A6FC4",
+    "V leads": "#56B4E9",
+    "simultaneous": "#E69F00",
+    "attention leads": "#F2A488",
+    "reversed": "#D55E00",
+    "stage 2 begun": "#7FD1B9",
+    "V-only": "#009E73",
+    "compensated": "#CC79A7",
+    "attention-only": "#F0E442",
+    "unfinished": "#D9D9D9",
+    "no-learning": "#A6A6A6",
+    "unscored": "#FFFFFF",
+    "collapsed": "#777777",
+    "diverged": "#333333",
+}
+CLASS_HATCHES = {
+    **{"unfinished": "////", "no-learning": "....", "unscored": "\\\\\\\\"},
+    **{"collapsed": "++++", "diverged": "xxxx"},
+}
+PART_COLOURS = {"norm_v": "#0072B2", "norm_k": "#D55E00", "norm_q": "#E69F00", "norm_e": "#009E73"}
+OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
+VALUE_ORDER += OPTIMIZERS
+VALUES: dict[Any, str] = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
+LABELS |= {  # a column as a reader says it
+    "norm_k": r"$\|W^K\|_F$",
+    "norm_q": r"$\|W^Q\|_F$",
+    "norm_v": r"$\|W^V\|_F$",
+    "norm_e": r"$\|W^E\|_F$",
+    "a_topic": "attention score: same topic - other topic",
+    "v_block": "value: same topic - other topic",
+    "learning_rate": "learning rate",
+    "init_scale": "init scale",
+    "key_visibility": "keys",
+    "l2": "L2",
+    "cross_entropy": "cross-entropy",
+    "sgd": "SGD",
+    "adam": "Adam",
+    "rotation_v": "rotation of $W^V$ in ten steps",
+    "theta": "Θ",
+    "stage1": "stage 1",
+    "stage2": "stage 2",
+    "bayes": "Bayes",
+    "log_lag": "log lag",
+}
+PHRASES |= {  # settings that are said in a word or two: by value, or for any other value with it
+    **{name: {...: "{}"} for name in MAIN_SETTINGS},  # their values need no name
+    "learning_rate": {...: "η {}"},
+    "value": VALUES,
+    "residual": {False: "no residual", True: "residual"},
+    "layer_norm": {"none": "no LN", "pre": "pre-LN", "post": "post-LN"},
+    "mlp": {0: "no MLP", ...: "MLP {}"},
+    "output_projection": {False: "no W^O", True: "W^O"},
+    "layers": {1: "1 layer", ...: "{} layers"},
+    "heads": {1: "1 head", ...: "{} heads"},
+}
+
+
+def aligned(run: Run) -> Run:
+    """Return the run with limit lines in its trials, and its records sorted by trial and step.
+
+    A run that is aligned already is returned as it is.
+    """
+    if set(LINE_COLUMNS) <= set(run.trials):
+        return run
+    check_columns(run.trials, NEEDED_TRIALS, f"{run.folder}/trials")
+    check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
+    trials = run.trials.assign(**limit_lines(run))
+    without = int(np.isnan(column(trials, "line_stage1")).sum())
+    missing = run.missing
+    if run.manifest and without:
+        missing = (*missing, f"{without} of {len(trials)} trials have no limit lines")
+    records, _ = sort_records(run.trajectories, trials)
+    return run.replace(trials=trials, trajectories=records, missing=missing)
+
+
+def prepared(run: Run) -> Run:
+    """Return the aligned run with settings, status and limit lines at each of its records.
+
+    A run that is prepared already is returned as it is.
+    """
+    if set(LINE_COLUMNS) <= set(run.trials) & set(run.trajectories):
+        return run
+    run = aligned(run)
+    return run.replace(trajectories=join_settings(run.trajectories, run.trials))
+
+
+def settings_in(frame: pd.DataFrame) -> list[str]:
+    """Return the names of the settings that a table has as columns, in the order of SETTINGS."""
+    return [name for name in SETTINGS if name in frame]
+
+
+def join_settings(records: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of the trials, sorted by trial and step, with settings, status and limit lines."""
+    own, owner = sort_records(records, trials)
+    joined = trials[[*settings_in(trials), "status", *LINE_COLUMNS]].take(owner)
+    return pd.concat([own, joined.reset_index(drop=True)], axis=1)
+
+
+def limit_lines(run: Run) -> dict[str, np.ndarray]:
+    """Return the limit lines of each trial, NaN where there are none, and their standard errors, *_se.
+
+    line_* are those over all documents, held_out_* those on the trial's held-out documents.
+    """
+    names = [f"{name}{end}" for end in ("", "_se") for name in (*LINES, *HELD_OUT_LINES)]
+    found = run.references.reindex(columns=names)
+    return {name if name.startswith("held_out") else f"line_{name}": column(found, name) for name in names}

@@ -1,0 +1,48 @@
+"""Parts of pages: what is escaped, what is folded, what is laid out as a list."""
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from topicjax.analysis.page import html
+from topicjax.analysis.page.contract import Claim, Verdict
+
+HOSTILE = "<script>alert('&')</script>"
+ESCAPED = "&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;"
+
+
+def test_a_table_of_more_than_a_dozen_rows_is_folded():
+    tables = [
+        html.table(pd.DataFrame(dict(x=np.arange(rows))), "Numbers.", "<a>csv</a>") for rows in (12, 13)
+    ]
+    assert "<details>" not in tables[0] and "<caption>Numbers. <a>csv</a></caption>" in tables[0]
+    assert "<summary>Numbers. <a>csv</a> <b>13 rows</b></summary>" in tables[1]
+    assert tables[1].count("<tr>") == 14 and "<caption>" not in tables[1]
+
+
+def test_words_are_left_numbers_right_and_nothing_a_dash():
+    text = html.table(pd.DataFrame(dict(word=["a", "b"], number=[1.23456, np.nan])), "T.")
+    assert '<td class="text">a</td><td>1.235</td>' in text and '<td class="text">b</td><td>-</td>' in text
+
+
+def test_what_is_given_as_text_is_escaped():
+    claim = Claim(HOSTILE, HOSTILE, lambda run, scores: Verdict("holds", HOSTILE), HOSTILE)
+    parts = [
+        html.paragraph(HOSTILE),
+        html.preformatted(HOSTILE),
+        html.items([HOSTILE]),
+        html.terms({HOSTILE: HOSTILE}),
+        html.claims([(claim, "holds", HOSTILE)]),
+        html.table(pd.DataFrame({HOSTILE: [HOSTILE]}), HOSTILE),
+    ]
+    for part in parts:
+        assert isinstance(part, Markup) and HOSTILE not in part and ESCAPED in part
+    page = html.page(HOSTILE, HOSTILE, parts[0], [(HOSTILE, parts[1])])
+    assert HOSTILE not in page and page.count(ESCAPED) == 2 + 1 + 2 + 2
+
+
+def test_a_page_that_is_not_live_does_not_load_itself_again():
+    assert "reload" not in html.page("t", "", "", [])
+    assert "location.reload()" in html.page("t", "", "", [], 7) and "7 * 1000" in html.page(
+        "t", "", "", [], 7
+    )
