@@ -8,7 +8,7 @@ import pytest
 from support.layer_runs import EARLY, LATE, folder_of, model, run_of
 from support.synthetic_runs import STEP, ramp
 
-from topicjax.analysis.encoder import findings, layer_ends, layer_maps, layer_panels, tables
+from topicjax.analysis.encoder import figures, findings, layer_maps, tables
 from topicjax.analysis.encoder import page as encoder
 from topicjax.analysis.encoder.scores import score_layers
 from topicjax.analysis.page import report
@@ -115,9 +115,9 @@ def test_the_table_of_layers_has_a_row_per_cell_and_layer(scored):
 def test_panels_of_layers_draw_the_medians_of_their_seeds():
     gains = (0.1, 0.2, 0.4)
     run = run_of(*(model([GOOD, (0.6 * EARLY, gain * LATE)], seed=n) for n, gain in enumerate(gains)))
-    (picture,) = layer_panels.layers(run, score_layers(run))
+    (picture,) = figures.layers(run, score_layers(run))
     axes = picture.figure.axes
-    assert len(axes) == len(layer_panels.ROWS)
+    assert len(axes) == len(figures.ROWS)
     whole, first, second, _ = axes[-1].lines  # Q: all layers, layer 1, layer 2, the line at 0
     assert np.asarray(first.get_ydata()) == pytest.approx(0.1 * LATE)
     assert np.asarray(second.get_ydata()) == pytest.approx(0.2 * LATE)
@@ -130,7 +130,7 @@ def test_examples_are_one_of_each_kind_the_clearest_first(scored):
     run, scores = scored
     table = tables.models(run, scores)
     names = tables.telling_settings(run)
-    chosen = layer_panels.example_cells(table, names, 3)
+    chosen = figures.example_cells(table, names, 3)
     rows = table.set_index("cell").loc[chosen]
     assert rows["depth"].tolist() == [2, 2, 2]
     assert rows["two_stage_layers"].tolist() == [2, 1, 0]
@@ -154,14 +154,14 @@ def test_the_map_has_a_square_per_cell_and_layer(scored, tmp_path):
 
 
 def test_onsets_and_topics_are_drawn_by_layer(scored):
-    picture = layer_ends.layer_onsets(*scored)
+    picture = figures.layer_onsets(*scored)
     ax = picture.figure.axes[0]  # two-stage in every layer: the first example
     lines = [np.asarray(line.get_ydata()) for line in ax.lines if line.get_linestyle() == "-"]
     assert lines[0] == pytest.approx([50, 50])  # V
     assert lines[1] == pytest.approx([610, 210])  # 0.01 of 0.1 is a tenth of the ramp
     assert lines[2] == pytest.approx([500, 500])
     assert "starts: 2 < 1" in ax.get_title()
-    picture = layer_ends.layer_topics(*scored)
+    picture = figures.layer_topics(*scored)
     ax = picture.figure.axes[0]
     lines = [np.asarray(line.get_ydata()) for line in ax.lines if line.get_linestyle() == "-"]
     assert lines[0] == pytest.approx([0.01, 0.04]) and lines[1] == pytest.approx([0.01, 0.01])

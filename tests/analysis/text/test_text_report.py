@@ -6,7 +6,7 @@ from support.layer_runs import folder_of, model, run_of
 from support.synthetic_runs import STEP, ramp
 
 from topicjax.analysis.page import report
-from topicjax.analysis.text import findings, tables, text_panels
+from topicjax.analysis.text import figures, findings, tables
 from topicjax.analysis.text.scores import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
 
 LINE = dict(eval_loss_unigram=4.0, eval_context_se=0.3)
@@ -79,7 +79,7 @@ def test_the_answer_comes_first(scored):
 
 
 def test_figures_have_the_line_and_the_step(scored):
-    pictures = text_panels.text_layers(*scored)
+    pictures = figures.text_layers(*scored)
     assert len(pictures) == 2
     first = pictures[0].figure.axes
     assert len(first) == 10
