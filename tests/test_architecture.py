@@ -50,7 +50,9 @@ OF_ANY_EXPERIMENT = (
 )
 WITHOUT_JAX = (
     "topicjax",
+    "topicjax.bench.sleepers",
     "topicjax.cli",
+    "topicjax.engine.options",
     "topicjax.engine.plan",
     "topicjax.store.reader",
     "topicjax.sweep.overrides",

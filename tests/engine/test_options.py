@@ -10,6 +10,7 @@ import pytest
 from support.engine_runs import train_sweep
 
 import topicjax
+from topicjax.cli.commands import typed_options
 from topicjax.cli.parser import make_parser
 from topicjax.engine.cluster.messages import Task
 from topicjax.engine.options import OPTIONS, Options, flag, make_options, read_options
@@ -48,10 +49,7 @@ def test_every_option_is_tried_here():
 def test_every_option_is_a_flag(command, name):
     text, value = OTHER[name]
     typed = make_parser().parse_args([command, "smoke", flag(name), *([text] if text else [])])
-    found = read_options(
-        {other: getattr(typed, other) for other in NAMES if getattr(typed, other) is not None}
-    )
-    assert found == replace(Options(), **{name: value})
+    assert typed_options(typed) == replace(Options(), **{name: value})
     assert "%" not in OPTIONS[name].help and OPTIONS[name].allowed
 
 
