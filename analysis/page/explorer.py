@@ -76,7 +76,8 @@ def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str 
     return (
         f"<style>{(WEB / 'explorer.css').read_text(encoding='utf-8')}</style>\n"
         f'<section id="explorer" aria-label="Map to explore"><noscript><p>{html.escape(note)}</p></noscript>'
-        f'</section>\n<script type="application/json" id="explorer-data">{safe}</script>\n'
+        '<svg width="0" height="0" aria-hidden="true"></svg></section>\n'
+        f'<script type="application/json" id="explorer-data">{safe}</script>\n'
         f'<script type="module">\n{bundle("page.js")}</script>\n'
     )
 
