@@ -76,7 +76,8 @@ def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str 
     return (
         f"<style>{(WEB / 'explorer.css').read_text(encoding='utf-8')}</style>\n"
         f'<section id="explorer" aria-label="Map to explore"><noscript><p>{html.escape(note)}</p></noscript>'
-        f'</section>\n<script type="application/json" id="explorer-data">{safe}</script>\n'
+        '<svg width="0" height="0" aria-hidden="true"></svg></section>\n'
+        f'<script type="application/json" id="explorer-data">{safe}</script>\n'
         f'<script type="module">\n{bundle("page.js")}</script>\n'
     )
 
@@ -464,13 +465,14 @@ def trials_that_fit(cell: Array, curves: int) -> tuple[Array, int, str]:
 
 
 def reference_losses(run: Run, trial_ids: pd.Series) -> list[dict[str, str]]:
-    """Return the reference losses of these trials, each with its name, packed."""
+    """Return the reference losses of these trials, each with its name, packed; standard errors are none."""
     found: Any = getattr(run, "references", None)
     if found is None:  # reference losses are columns of the trials
-        names = [n for n in map(str, run.trials) if n.startswith(REFERENCES[0]) and not n.endswith("_se")]
+        names = [name for name in map(str, run.trials) if name.startswith(REFERENCES[0])]
         found = run.trials[names].set_axis([name.removeprefix(REFERENCES[0]) for name in names], axis=1)
+    names = [n for n in map(str, found) if not n.endswith("_se") and not n.startswith(REFERENCES)]
     rows = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(trial_ids))
-    values = {str(name): column(found, name)[rows] for name in found if is_numeric_dtype(found[name])}
+    values = {name: column(found, name)[rows] for name in names}
     return [
         dict(name=plain_label(name), values=in_text(own, "<f4"))
         for name, own in values.items()

@@ -1,6 +1,6 @@
 // What is beside the map: colours, axes, filters, counts, the selection as a file.
 
-import { cellTrials, columns, counted, data, draw, isHidden, make, notes, numbers, parts } from "./data.js";
+import { cellTrials, columns, counted, data, draw, drawing, isHidden, make, notes, parts } from "./data.js";
 import { plain, scales, settings, shown, shownColumn, shownView, state, views } from "./data.js";
 import { allCells, shownCells } from "./map.js";
 
@@ -114,7 +114,7 @@ export function describe() {
 }
 
 // The patterns of hatched classes, and of cells without a value.
-export function patterns() {
+export function addPatterns() {
   const pattern = (id, colour, d, stroke) =>
     draw(
       "pattern",
@@ -125,7 +125,7 @@ export function patterns() {
   const hatched = data.classes.map((look, kind) => [look, kind]).filter(([look]) => look.hatch);
   const made = hatched.map(([{ colour, hatch, ink }, kind]) => pattern(`hatch-${kind}`, colour, hatch, ink));
   made.push(pattern("no-value", "#fff", "M-2 2L2 -2M0 8L8 0M6 10L10 6", "#b3b3b3"));
-  return draw("svg", { width: 0, height: 0, "aria-hidden": "true" }, draw("defs", {}, ...made));
+  drawing.append(draw("defs", {}, ...made));
 }
 
 function csv(trials) {

@@ -3,6 +3,7 @@
 
 export const root = document.getElementById("explorer");
 export const data = JSON.parse(document.getElementById("explorer-data").textContent);
+export const drawing = root.querySelector("svg"); // empty: a place for patterns
 export const parts = {}; // elements that are filled again and again
 export const settings = data.settings.map(coded);
 export const notes = Object.entries(data.notes).map(([name, column]) => [name, coded(column)]);
@@ -129,5 +130,5 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 export function draw(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+  return fill(document.createElementNS(drawing.namespaceURI, tag), attributes, children);
 }

@@ -146,6 +146,8 @@ function drawCell(cell, { d, x, y, half, isSeamless }, title) {
   }
   if (text && half >= Math.max(12, 3.2 * text.length)) {
     drawn.push(draw("text", { x, y: y + 4, fill: isHollow ? "#000" : ink(rgb), class: "theta" }, text));
+  } else if (isSeamless) {
+    drawn.push(draw("circle", { cx: x, cy: y, r: Math.min(1.5, half / 2), fill: ink(rgb) }));
   }
   panelOf.set(cell, title);
   const attributes = { class: "cell", role: "button", tabindex: "-1", "data-cell": cell };
@@ -333,10 +335,14 @@ export function listen(openCell) {
   });
   parts.map.addEventListener("pointerover", (event) => {
     const cell = event.pointerType === "touch" ? -1 : cellAt(event.target);
+    ring(cell, "hovered");
     if (cell >= 0) showTip(cell);
     else hideTip();
   });
-  parts.map.addEventListener("pointerleave", hideTip);
+  parts.map.addEventListener("pointerleave", () => {
+    hideTip();
+    ring(-1, "hovered");
+  });
   parts.map.addEventListener("focusin", (event) => {
     const cell = cellAt(event.target);
     ring(cell, "ring");

@@ -1,6 +1,6 @@
 // The page: its parts put together, and its first cell opened.
 
-import { choices, describe, download, legend, patterns, settingFilters } from "./controls.js";
+import { addPatterns, choices, describe, download, legend, settingFilters } from "./controls.js";
 import { data, make, parts, root, state } from "./data.js";
 import { allCells, drawMap, focusCell, listen, shownCells } from "./map.js";
 import { backToMap, drawDetail, openCell } from "./trials.js";
@@ -35,7 +35,6 @@ function build() {
     "Hover over a cell or move to it by arrow keys for its numbers; click, tap or press Enter for its " +
     "trials. A cell holds the trials that differ in the seed only.";
   root.append(
-    patterns(),
     make("h3", { class: "title" }, "Map to explore"),
     make("p", { class: "hint" }, hint),
     make("div", { class: "controls" }, choices(redraw), parts.filters),
@@ -48,6 +47,7 @@ function build() {
 }
 
 function start() {
+  addPatterns();
   build();
   if (window.innerWidth >= 1000 && allCells().includes(data.open)) state.open = data.open;
   redraw();
