@@ -8,8 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 from support.synthetic_runs import INITIAL, STAGE1, STAGE2, STEP, TWO_STAGE, case, ramp, run_of, scored
 
-from topicjax.analysis.one_layer.endings import endings, joint_gains, joint_losses
-from topicjax.analysis.one_layer.joint_losses import COLOURS
+from topicjax.analysis.one_layer.endings import COLOURS, endings, joint_gains, joint_losses
 from topicjax.analysis.one_layer.page import has_pairs, varies_alone
 from topicjax.analysis.one_layer.robustness import robustness
 from topicjax.analysis.one_layer.single_axes import single_axes

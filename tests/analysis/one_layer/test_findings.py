@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 
 from topicjax.analysis.one_layer.findings import definitions, findings
-from topicjax.analysis.one_layer.scores import VIEWS, classify, suffixes
-from topicjax.analysis.one_layer.stages import SCORES
+from topicjax.analysis.one_layer.scores import SCORES, VIEWS, classify, suffixes
 
 
 def scores(rows: list[dict]) -> pd.DataFrame:
