@@ -4,10 +4,9 @@
 `from topicjax.sweep import product`.
 """
 
-from topicjax.api import sweep, use_all_cores
+from topicjax.api import Run, load, sweep, use_all_cores
 from topicjax.experiments import Experiment
 from topicjax.settings import Choice, Flag, Only, Real, Whole
-from topicjax.store.reader import Run, load
 from topicjax.trial import TrialSettings
 from topicjax.version import __version__
 

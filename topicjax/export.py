@@ -40,7 +40,7 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
     lists = {name: run.trials[name] for name in SNAPSHOT_COLUMNS if name in run.trials}
     texts = {name: [" ".join(map(str, own)) for own in values] for name, values in lists.items()}
     tables = {"trials.csv": run.trials.assign(**texts), "trajectories.csv": run.trajectories}
-    if run.detail:
+    if run.detail_names:
         tables["details.csv"] = run.details
     with new_folder(out) as folder:
         for name, frame in tables.items():
@@ -72,17 +72,22 @@ def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list
                 say(f"{number:,} of {len(trials):,} trials")
             (folder / path).parent.mkdir()
             records = trajectories.take(rows_of.get(trial_id, [])).drop(columns="trial_id")
-            if run.detail:
+            if run.detail_names:
                 details = run.details.take(details_of.get(trial_id, []))
-                records = records.join(wide(details, run.detail), on="step")
+                records = records.join(wide(details, run.detail_names), on="step")
             write_events(tools, folder / path, records.sort_values("step"), settings[trial_id])
     return [out / path for path in paths]
 
 
-def wide(details: pd.DataFrame, index: str) -> pd.DataFrame:
+def wide(details: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Return the details of one trial with a row per step and a column per place: layer_1/norm, ..."""
-    table = details.drop(columns="trial_id").pivot(index="step", columns=index).sort_index(axis=1, level=1)
-    return table.set_axis([f"{index}_{place}/{name}" for name, place in table.columns], axis=1)
+    table = details.drop(columns="trial_id").pivot(index="step", columns=names)
+    table = table.sort_index(axis=1, level=list(range(1, 1 + len(names))))
+
+    def named(name: str, *places: int) -> str:
+        return "/".join([*(f"{index}_{at}" for index, at in zip(names, places, strict=True)), name])
+
+    return table.set_axis([named(*column) for column in table.columns], axis=1)
 
 
 FORMATS = {"csv": write_csv, "tensorboard": write_tensorboard}

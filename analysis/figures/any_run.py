@@ -346,19 +346,14 @@ def finals(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None =
     )
 
 
-def detail_indices(run: Run) -> list[str]:
-    """Return the names of the indices that details are counted by, as the layer."""
-    return [run.detail] if isinstance(run.detail, str) and run.detail else list(run.detail)
-
-
 def has_details(run: Run, scores: pd.DataFrame) -> bool:
     """Return whether records have details, of a trial that did not diverge."""
-    return bool(detail_indices(run)) and bool(is_ok(run).any())
+    return bool(run.detail_names) and bool(is_ok(run).any())
 
 
 def details(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
     """Return a figure per detail column: a panel per cell, a line per place, medians over seeds alone."""
-    indices, ok = detail_indices(run), is_ok(run)
+    indices, ok = run.detail_names, is_ok(run)
     names, _, _ = swept(run, x, y)
     cell = cell_of_rows(run.trials, names)
     known = np.unique(cell[ok])

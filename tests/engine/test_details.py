@@ -117,7 +117,7 @@ def copied(run: topicjax.Run, tmp_path: Path) -> Path:
 
 
 def test_details_follow_their_closed_forms_at_every_depth(run):
-    assert list(run.details) == [*DETAILS, "size", "slope"] and run.detail == "layer"
+    assert list(run.details) == [*DETAILS, "size", "slope"] and run.detail_names == ["layer"]
     assert run.details.dtypes[["step", "layer", "size"]].tolist() == ["int32", "int32", "float32"]
     assert list(run.trajectories) == [*RECORDS, "first"]
     assert [name for name in run.trials if name.startswith("final_")] == ["final_first"]
@@ -451,7 +451,7 @@ def test_a_folder_has_details_of_all_its_trials_or_of_none(tmp_path):
             with pytest.raises(StoreError, match=rf"{folder} holds trials {other} details, unlike these"):
                 writer.commit(TWO, *tables(SECOND, TWO), None if has else details_of(SECOND))
         assert (folder / "details").exists() == has and len(load(folder).details) == 9 * 2 * has
-    assert load(folder).detail == "" and load(folder).select(FIRST[:1]).details.empty
+    assert load(folder).detail_names == [] and load(folder).select(FIRST[:1]).details.empty
 
 
 # What reads it

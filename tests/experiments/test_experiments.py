@@ -75,6 +75,37 @@ def test_its_folder_is_like_any_other(deep):
     assert len(deep.trials) == 12 and (deep.trials["status"] == "ok").all()
 
 
+def test_a_trial_has_its_settings_records_and_weights_and_is_measured_again(deep, tmp_path):
+    """Measured again from the state it ended in; a decided trial, which keeps none, is trained again."""
+    row = deep.trials.query("depth == 2 and seed == 1 and learning_rate == 0.05").iloc[0]
+    trial = deep.trial(row["trial_id"][:8])
+    assert trial.settings == {name: row[name] for name in deep.setting_names}
+    assert trial.records["step"].tolist() == [0, 10, 20, 30, 40] and trial.details.empty
+    assert len(trial.weights()) == 2
+    again = trial.evaluate()
+    assert set(again) == set(COLUMNS)
+    for name in COLUMNS:
+        np.testing.assert_allclose(again[name], row[f"final_{name}"], rtol=1e-5)
+    own = replace(DEEP["EXPERIMENT"], decided=lambda trial, records, references: "soon", decide_every=2)
+    ended = topicjax.sweep(own, product(seed=1), tmp_path / "run", SMALL | dict(until="decided"))
+    short = ended.trial(ended.trials["trial_id"].item())
+    assert short.row["stopped_step"] == 20 and short.row["stop_reason"] == "soon"
+    np.testing.assert_allclose(short.evaluate()["loss"], short.row["final_loss"], rtol=1e-5)
+    reopened = topicjax.load(ended.folder)
+    with pytest.raises(UserError, match=r"the experiment deep_linear is not known; allowed: load\(folder"):
+        reopened.trial(short.trial_id).evaluate()
+    found = topicjax.load(ended.folder, own).trial(short.trial_id).evaluate()
+    assert found["loss"] == short.evaluate()["loss"]
+
+
+def test_references_are_computed_once_per_data_setting(deep):
+    """They depend on depth and seed here, not on the learning rate, and every trial finds its own."""
+    assert len(deep.manifest["references"]) == 6
+    found = deep.references
+    assert list(found.columns) == ["nothing learned", "one mode", "two modes", "all modes"]
+    np.testing.assert_allclose(found, np.tile([10.5, 2.5, 0.5, 0.0], (12, 1)))
+
+
 def test_both_orders_and_any_layout_agree(deep, tmp_path):
     for options in (dict(order="together"), dict(lanes=1, devices=jax.devices()[:1])):
         other = train(tmp_path / str(len(options)), **options)

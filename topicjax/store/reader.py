@@ -88,13 +88,14 @@ class Run:
 
     @functools.cached_property
     def details(self) -> pd.DataFrame:
-        """One row per record and place: trial_id, step, the index (a layer, say), its columns; or no rows."""
+        """One row per record and place: trial_id, step, its indices (layer, say), its columns; or no rows."""
         return self._read(DETAILS, part_files(self.folder / TRIALS))
 
     @property
-    def detail(self) -> str:
-        """The name of the index that details are counted by; empty if there are none."""
-        return str(self.details.columns[2]) if len(self.details.columns) > 2 else ""
+    def detail_names(self) -> list[str]:
+        """The indices that details are counted by, as layer and head; none without details."""
+        named = last_run(self.manifest).get("details") or self.details.columns[2:3]
+        return [str(name) for name in named if name in self.details]
 
     @functools.cached_property
     def references(self) -> pd.DataFrame:
