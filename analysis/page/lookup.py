@@ -13,7 +13,7 @@ from topicjax.store.reader import Run
 from topicjax.sweep.files import load_sweep
 from topicjax.trial import TrialSettings
 
-from .contract import Page
+from .contract import Page, entries_of
 
 PLAIN = "the page shows what any run can"
 
@@ -59,6 +59,8 @@ def own_page(run: Run, path: Path) -> Found:
         page = report()
         if not isinstance(page, Page):
             raise UserError(f"report of {path.name} returns {type(page).__name__}; allowed: a Page")
+        for listed in (page.figures, page.tables):
+            entries_of(listed, "")  # what is no list of functions is noticed here
         return Found(page, settings, str(path))
     except UserError as error:
         reason = str(error)
