@@ -8,7 +8,7 @@ import pytest
 from support.small_models import SMALL, TOKENS, one_hot_weights, trial
 from support.synthetic_runs import make_run
 
-from topicjax.analysis.figures.seed_rows import row_text
+from topicjax.analysis.one_layer.seed_rows import row_text
 from topicjax.analysis.one_layer import tables
 from topicjax.analysis.one_layer.attention_theory import attention_theory, value_text
 from topicjax.analysis.one_layer.attention_weights import (
