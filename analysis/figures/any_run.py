@@ -15,6 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, unknown_name
@@ -29,7 +30,6 @@ from .step_panels import (
     ENDS,
     HALF,
     MOST_POINTS,
-    QUARTILES,
     is_cut_short,
     panel_grid,
     shared_legend,
@@ -44,6 +44,7 @@ PANELS, MOST_COLUMNS = 6, 24  # columns of a figure, and of all figures of recor
 MOST_DETAILS = 4  # columns of details: a figure each
 COLOURS = ("#0072B2", "#7A6FC4", "#56B4E9", "#E69F00", "#F2A488", "#D55E00")
 SHADES = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.93, 256))).with_extremes(bad="0.6")
+DEEPEST = 1e-3  # of the lowest positive reference: logarithmic axes of losses end there
 DASHES = ("-", (0, (5, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (1, 1)), (0, (1, 3)))  # of reference losses
 
 
@@ -239,6 +240,9 @@ def draw_references(ax: Axes, references: pd.Series) -> None:
         if is_drawn:
             look: Any = DASHES[number % len(DASHES)]
             ax.axhline(value, color="black", linestyle=look, linewidth=0.8, zorder=3, label=said(name))
+    above = references[np.isfinite(references) & (references > 0)]
+    if ax.get_yscale() == "log" and len(above):  # what falls on for ever would squeeze the plateaus
+        ax.set_ylim(bottom=max(ax.get_ylim()[0], DEEPEST * above.min()))
 
 
 def records(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
@@ -421,7 +425,11 @@ def share_scale(axes: Sequence[Axes]) -> None:
 
 
 def curves_by(
-    run: Run, columns: Sequence[str] | str, panel: str = "", where: Mapping[str, Any] | None = None
+    run: Run,
+    columns: Sequence[str] | str,
+    panel: str = "",
+    where: Mapping[str, Any] | None = None,
+    scale: str = "linear",
 ) -> Figure:
     """Draw columns of the trajectories over the steps: medians and quartiles, a panel per value of a setting.
 
@@ -456,11 +464,11 @@ def curves_by(
                 band = quartiles(own.loc[cell[own["trial_id"]] == found[place]], name, cell)
                 draw_bands(ax, band, "cell", {int(found[place]): colour})
                 ax.lines[-1].set_label(said(name))
+            ax.set_yscale(scale)
             step_axis(ax, own["step"])
-        shared_legend(figure, axes, more=[QUARTILES])
-        over = f"quartiles over {', '.join(['seed', *pooled])}" if pooled else ""
-        shown = f"{len(drawn)} of {len(found)} values of {said(panel)}" if len(drawn) < len(found) else ""
-        figure.supxlabel("; ".join(filter(None, (over, shown))), fontsize=7, color="0.35")
+        shown = f", {len(drawn)} of {len(found)} values of {said(panel)}" if len(drawn) < len(found) else ""
+        over = f"band: quartiles over {', '.join(['seed', *pooled])}{shown}"
+        shared_legend(figure, axes, more=[Patch(fc="0.5", alpha=0.3, lw=0, label=over)])
     return figure
 
 

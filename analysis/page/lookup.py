@@ -13,7 +13,7 @@ from topicjax.store.reader import Run
 from topicjax.sweep.files import load_sweep
 from topicjax.trial import TrialSettings
 
-from .contract import Page
+from .contract import Page, entries_of
 
 PLAIN = "the page shows what any run can"
 
@@ -49,6 +49,8 @@ def page_of(experiment: str | Experiment) -> Page:
         page = Page() if experiment.report is None else experiment.report()
         if not isinstance(page, Page):
             raise UserError(f"report of {experiment.name} returns {type(page).__name__}; allowed: a Page")
+        for listed in (page.figures, page.tables):
+            entries_of(listed, "")  # what is no list of functions is noticed here
         return page
     module = f"topicjax.analysis.{experiment}"
     return import_module(f"{module}.page").PAGE if find_spec(module) else Page()

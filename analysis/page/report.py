@@ -150,9 +150,9 @@ class Report:
         classes = dict(zip(by_trial["trial_id"], by_trial[CLASS], strict=True)) if CLASS in by_trial else {}
         kept = self.chosen.kept(run, self.found, classes)  # raises before anything is written
         if page.score:
-            write_whole(run.folder / page.file, functools.partial(self.scores.to_parquet, index=False))
+            self._write(page.file, self.scores)
         if page.cells:
-            write_whole(run.folder / CELLS, functools.partial(self.cells.to_parquet, index=False))
+            self._write(CELLS, self.cells)
         self.filtered = self.chosen.sentence(kept.sum(), len(kept))
         if not kept.all():
             shown = run.trials.loc[kept, "trial_id"].tolist()
@@ -160,6 +160,15 @@ class Report:
             is_shown = self.scores["trial_id"].isin(self.run.trials["trial_id"])
             self.scores = self.scores.loc[is_shown].reset_index(drop=True)
             self.cells = self._cells()
+
+    def _write(self, name: str, frame: pd.DataFrame) -> None:
+        """Write a table into the folder; one that parquet cannot hold is a sentence on the page."""
+        try:
+            write_whole(self.run.folder / name, functools.partial(frame.to_parquet, index=False))
+        except StoreError:
+            raise
+        except Exception as error:
+            self.failed += self.absent("Not written", name, error, self.page)
 
     def _cells(self) -> pd.DataFrame:
         """Return the table of cells: the page's own, or that of any run."""
@@ -194,11 +203,16 @@ class Report:
         self.say.total = sum(self._fits(entry, of) for entry, of in self.entries)
         lead = html.paragraph(live.sentence(run), "live") if live else Markup()
         lead += self.part("plans", self.remarks)
-        lead += self.judged_claims() + self.part("answer", self.answer) + self.failed
+        lead += self.judged_claims() + self.part("answer", self.answer, of=page) + self.failed
         first = Markup().join(self.draw(entry, page) for entry in page.lead)
         lead += self.explore() + first
         sections = [
-            (head, self.words() if head == WORDS else Markup().join(make(entry, of) for entry in entries))
+            (
+                head,
+                self.part("words", self.words, of=of)
+                if head == WORDS
+                else Markup().join(make(entry, of) for entry in entries),
+            )
             for head, of, entries, make in self._sections()
         ]
         defaults = self.found.settings.defaults if self.found.settings else {}
@@ -321,12 +335,14 @@ class Report:
         links = html.links([path, markdown], run.folder)
         return html.table(to_text(shown.head(MOST_ROWS), headers), entry.title + more + ".", links)
 
-    def part(self, name: str, make: Callable[..., Markup], *arguments: object) -> Markup:
+    def part(
+        self, name: str, make: Callable[..., Markup], *arguments: object, of: Page | None = None
+    ) -> Markup:
         """Return a part of the page, or a paragraph with the reason why there is none."""
         try:
             return make(*arguments)
         except (Exception, SystemExit) as error:
-            return self.absent("Not shown", name, error)
+            return self.absent("Not shown", name, error, of)
 
     def absent(self, what: str, name: str, error: BaseException, page: Page | None = None) -> Markup:
         """Return a paragraph that says what is not there, and why; `page` is the one that it is of."""

@@ -440,11 +440,12 @@ def test_curves_of_columns_have_a_panel_per_value_and_say_what_is_pooled():
     for ax, depth in zip(figure.axes, DEPTHS, strict=True):
         for line, name in zip(ax.lines, ("loss", "gap"), strict=True):
             assert np.asarray(line.get_ydata()) == pytest.approx(expected_band(made, name, depth=depth)[:, 1])
-    assert figure.get_supxlabel() == "quartiles over seed, learning rate"
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["loss", "gap", "band: quartiles over seed, learning rate"]
     one = any_run.curves_by(run_of(made), "loss", where=dict(depth=1, learning_rate=0.1))
     middle = expected_band(made, "loss", depth=1, learning_rate=0.1)[:, 1]
     assert np.asarray(one.axes[0].lines[0].get_ydata()) == pytest.approx(middle)
-    assert one.get_supxlabel() == ""
+    assert one.legends[0].get_texts()[-1].get_text() == "band: quartiles over seed"
     with pytest.raises(UserError, match="unknown column 'lost'"):
         any_run.curves_by(run_of(made), "lost")
     with pytest.raises(UserError, match="unknown setting 'deep'; did you mean 'depth'"):
