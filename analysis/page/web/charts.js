@@ -113,9 +113,11 @@ function key({ label, colour, dash }, isLoss) {
   return make("span", { class: "key" }, drawn, label);
 }
 
-// A gap where a value is missing; a value between two gaps is a dot.
+// A gap where a value is missing; a value between two gaps is a dot.  A column that most records lack is
+// measured rarely: its values are joined.
 function path(at, values, { x, y }, { isLog, low, high }) {
   const far = high + 4 * (high - low);
+  const isRare = 2 * values.filter(Number.isFinite).length < values.length;
   let [text, isOpen] = ["", false];
   values.forEach((value, number) => {
     const isThere = Number.isFinite(value) && (!isLog || value > 0);
@@ -124,7 +126,7 @@ function path(at, values, { x, y }, { isLog, low, high }) {
       const point = `${x(at[number]).toFixed(1)} ${y(inside).toFixed(1)}`;
       text += isOpen ? `L${point}` : `M${point}h.1`;
     }
-    isOpen = isThere;
+    isOpen = isThere || (isOpen && isRare);
   });
   return text;
 }
