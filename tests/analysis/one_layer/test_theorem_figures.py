@@ -8,7 +8,6 @@ import pytest
 from support.small_models import SMALL, TOKENS, one_hot_weights, trial
 from support.synthetic_runs import make_run
 
-from topicjax.analysis.one_layer.seed_rows import row_text
 from topicjax.analysis.one_layer import tables
 from topicjax.analysis.one_layer.attention_theory import attention_theory, value_text
 from topicjax.analysis.one_layer.attention_weights import (
@@ -21,6 +20,7 @@ from topicjax.analysis.one_layer.embedding_family import embedding_rows
 from topicjax.analysis.one_layer.embedding_theory import embedding_cases, theorem1_equations
 from topicjax.analysis.one_layer.landscape import stand_in
 from topicjax.analysis.one_layer.page import has_attention_theory, has_both_cases, has_embeddings_alone
+from topicjax.analysis.one_layer.seed_rows import row_text
 from topicjax.analysis.topic_model import LINE_COLUMNS
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
