@@ -118,7 +118,9 @@ def ended(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     cell = cell_of_rows(run.trials, names)
     table = run.trials[names].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     counts = pd.crosstab(cell, stop_reasons(run).to_numpy())
-    return table.assign(**{TRIALS: np.bincount(cell), **{str(why): counts[why].to_numpy() for why in counts}})
+    return table.assign(
+        **{TRIALS: np.bincount(cell), **{f"ended: {why}": counts[why].to_numpy() for why in counts}}
+    )
 
 
 def stop_reasons(run: Run) -> pd.Series:

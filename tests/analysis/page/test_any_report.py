@@ -423,14 +423,17 @@ def test_losses_are_drawn_beside_their_references_and_above_the_lowest():
 
 
 def test_how_trials_ended_is_a_table_where_reasons_differ(tmp_path):
-    made = [(row | dict(stop_reason="steps"), frame) for row, frame in grid()]
+    made = [(row | dict(stop_reason="steps", steps=100), frame) for row, frame in grid()]
+    made[-1][0]["steps"] = 200  # a reason and a setting may have one name
     assert "How trials ended" not in page_of(tmp_path / "same", made)
     for row, _ in made[:3]:
         row["stop_reason"] = "decided"
     assert "How trials ended" in page_of(tmp_path / "several", made)
     table = pd.read_csv(tmp_path / "several" / "tables" / "ended.csv")
-    assert list(table.columns) == ["learning_rate", "depth", "number of trials", "decided", "steps"]
-    assert table["decided"].tolist() == [3, 0, 0, 0, 0, 0] and table["steps"].tolist() == [2, 5, 5, 5, 5, 5]
+    names = ["learning_rate", "depth", "steps", "number of trials", "ended: decided", "ended: steps"]
+    assert list(table.columns) == names and table["steps"].tolist() == [100] * 6 + [200]
+    assert table["ended: decided"].tolist() == [3, 0, 0, 0, 0, 0, 0]
+    assert table["ended: steps"].tolist() == [2, 5, 5, 5, 5, 4, 1]
 
 
 def test_curves_of_columns_have_a_panel_per_value_and_say_what_is_pooled():
