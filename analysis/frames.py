@@ -50,9 +50,13 @@ def cell_of_rows(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
 
 
 def reference_losses(run: Run) -> pd.DataFrame:
-    """Return the reference losses of each trial, a column per name; no columns if there are none."""
-    found = getattr(run, "references", None)
-    return pd.DataFrame(index=run.trials.index) if found is None else found.set_axis(run.trials.index)
+    """Return the reference losses of each trial that are lines to draw: no standard errors, one per name.
+
+    Those on a trial's own held-out documents stand beside the ones of the same name over all documents.
+    """
+    found = run.references.set_axis(run.trials.index)
+    lines = [name for name in found if not name.endswith("_se") and not name.startswith("held_out_")]
+    return found.loc[:, lines]
 
 
 def column(frame: pd.DataFrame, name: str) -> np.ndarray:

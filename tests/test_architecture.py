@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (  # from the ground up; a room may import from its own floor only itself, and from all floors below
-    ("errors", "version"),
+    ("errors", "version", "stages"),
     ("settings",),
     ("trial",),
     ("experiments",),
@@ -30,6 +30,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 ANALYSIS_MAY_SEE = {
     "errors",
     "settings",
+    "stages",
     "one_layer_settings",
     "encoder_settings",
     "store",
@@ -60,14 +61,14 @@ WITHOUT_JAX = (
 FLOORS_OF_ANALYSIS = (  # rooms of a floor may import each other where the floor is shared by helpers
     ("outputs", "page.contract"),
     ("frames", "pictures"),
-    ("tables", "topic_model"),
+    ("tables", "topic_model", "layers", "scores"),
     ("maps", "figures"),
     ("page",),
     ("one_layer",),
     ("encoder", "probe"),
     ("text",),
 )
-MOVING = ("topicjax.analysis.maps", "topicjax.analysis.page.explorer")  # still read scores of one experiment
+MOVING = ()
 PLATFORM_OF_ANALYSIS = ("frames", "pictures", "tables", "outputs", "maps", "figures", "page")
 
 

@@ -49,7 +49,6 @@ def test_dataclasses_declare_settings_too():
     [
         int,
         Annotated[int, "help without a kind"],
-        Annotated[int, Whole(1)],
         Annotated[int, Whole(1), Real(), "two kinds"],
         Annotated[int, Whole(1), "two", "texts"],
         Annotated[bool, "two roles", Role.DOCUMENTS, Role.EXECUTION],

@@ -429,7 +429,7 @@ def choose_axes(
         found = varying(cells, several, [*by, *taken])
         found.sort(key=lambda other: (other not in AXES, -cells[other].nunique()))
         spare = [other for other in (name, *AXES, *names) if other in names and other not in taken]
-        chosen[axis] = chosen[axis] or [*found, *spare][0]
+        chosen[axis] = chosen[axis] or next(iter([*found, *spare]), taken[0] if taken else name)
     return str(chosen["x"]), str(chosen["y"])
 
 

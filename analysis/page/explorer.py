@@ -21,11 +21,10 @@ from pandas.api.types import is_numeric_dtype
 
 from topicjax.store.reader import Run
 
-from ..frames import column, distinct, varying
+from ..frames import column, distinct, reference_losses, varying
 from ..maps.cells import (
     FINAL,
     NOTES,
-    REFERENCES,
     SEED,
     STATUS,
     cell_table,
@@ -442,7 +441,7 @@ def packed_records(
         "counts": in_text(counts, "<u2"),
         "steps": in_text(step[places], "<u4"),
         "curves": curves,
-        "references": reference_losses(run, trials["trial_id"].iloc[rows]),
+        "references": packed_references(run, trials["trial_id"].iloc[rows]),
     }
     return packed, sentence
 
@@ -464,15 +463,11 @@ def trials_that_fit(cell: Array, curves: int) -> tuple[Array, int, str]:
     return rows, most, ""
 
 
-def reference_losses(run: Run, trial_ids: pd.Series) -> list[dict[str, str]]:
-    """Return the reference losses of these trials, each with its name, packed; standard errors are none."""
-    found: Any = getattr(run, "references", None)
-    if found is None:  # reference losses are columns of the trials
-        names = [name for name in map(str, run.trials) if name.startswith(REFERENCES[0])]
-        found = run.trials[names].set_axis([name.removeprefix(REFERENCES[0]) for name in names], axis=1)
-    names = [n for n in map(str, found) if not n.endswith("_se") and not n.startswith(REFERENCES)]
+def packed_references(run: Run, trial_ids: pd.Series) -> list[dict[str, str]]:
+    """Return the reference losses of these trials, each with its name, packed."""
+    found = reference_losses(run)
     rows = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(trial_ids))
-    values = {name: column(found, name)[rows] for name in names}
+    values = {str(name): column(found, str(name))[rows] for name in found}
     return [
         dict(name=plain_label(name), values=in_text(own, "<f4"))
         for name, own in values.items()

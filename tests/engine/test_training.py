@@ -11,8 +11,7 @@ from support.engine_runs import BASE, WITHOUT_LINES, columns, stopped_at_every_s
 from support.one_trial import expand
 
 import topicjax
-from topicjax.engine import chunk as chunks
-from topicjax.engine import run
+from topicjax.engine import run, segments
 from topicjax.engine.options import Options
 from topicjax.engine.resources import Resources
 from topicjax.experiments.one_layer.settings import TRIALS
@@ -152,7 +151,7 @@ def test_a_saved_state_stays_as_it_was_while_training_goes_on(tmp_path, monkeypa
             kept.append((saved, payload, dict(saved.meta)))
 
         around.save_seconds, around.save = -1.0, keep
-        chunks.train_chunk(programs, chunk, start, around)
+        segments.train_chunk(programs, chunk, start, around)
 
     monkeypatch.setattr("topicjax.engine.training.train_chunk", train_chunk)
     train(tmp_path / "run")

@@ -92,7 +92,7 @@ def test_a_trial_has_its_settings_records_and_weights_and_is_measured_again(deep
     assert short.row["stopped_step"] == 20 and short.row["stop_reason"] == "soon"
     np.testing.assert_allclose(short.evaluate()["loss"], short.row["final_loss"], rtol=1e-5)
     reopened = topicjax.load(ended.folder)
-    with pytest.raises(UserError, match=r"the experiment deep_linear is not known; allowed: load\(folder"):
+    with pytest.raises(UserError, match=r"the experiment deep_linear is not known"):
         reopened.trial(short.trial_id).evaluate()
     found = topicjax.load(ended.folder, own).trial(short.trial_id).evaluate()
     assert found["loss"] == short.evaluate()["loss"]
@@ -184,8 +184,8 @@ def test_its_file_is_a_sweep_file():
 
 
 WRONG = {
-    "EXPERIMENT = 'two_layer'": "unknown experiment 'two_layer'; .*allowed: one_layer",
-    "EXPERIMENT = 3": "EXPERIMENT is 3; allowed: an Experiment, or one of one_layer",
+    "EXPERIMENT = 'two_layer'": "unknown experiment 'two_layer'; .*allowed: encoder, one_layer",
+    "EXPERIMENT = 3": "EXPERIMENT is 3; allowed: an Experiment, or one of encoder, one_layer",
 }
 
 

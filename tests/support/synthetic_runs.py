@@ -134,7 +134,9 @@ def run_of(*cases: Case) -> Run:
     rows = [row | dict(trial_id=name) for name, (row, _) in zip(names, cases, strict=True)]
     tables = [frame.assign(trial_id=name) for name, (_, frame) in zip(names, cases, strict=True)]
     trials = pd.DataFrame(rows)
-    return make_run(trials, join_settings(pd.concat(tables), trials))
+    lines = trials[[name for name in trials if name.startswith("line_")]]
+    references = lines.set_axis([name.removeprefix("line_") for name in lines], axis=1)
+    return make_run(trials, join_settings(pd.concat(tables), trials), references=references)
 
 
 def random_search(count: int, **changed: Any) -> Run:

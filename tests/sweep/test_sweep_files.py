@@ -47,11 +47,13 @@ def test_shipped_sweeps_say_how_large_they_are_and_how_to_run_them(name: str) ->
     assert f"make sweep SWEEP={name}" in text
 
 
+NAMED = 'from topicjax.sweep import product\nEXPERIMENT = "one_layer"\n'
 FILE = '''"""Two optimizers.
 
     make sweep SWEEP=mine
 """
 from topicjax.sweep import expand, product
+EXPERIMENT = "one_layer"
 BASE = dict(steps=40)
 SWEEP = product(optimizer=["sgd", "adam"], seed=range(2))
 '''
@@ -81,7 +83,7 @@ def test_the_shipped_folder_of_a_checkout_lies_beside_the_package() -> None:
 
 def test_a_users_own_file_is_loaded_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("from topicjax.sweep import product\nSWEEP = product(seed=[5])\n")
+    path.write_text(f"{NAMED}SWEEP = product(seed=[5])\n")
     found = load_sweep(str(path))
     assert (found.name, found.description, found.base) == ("mine", "", {})
     assert list(found.sweep) == [dict(seed=5)]
@@ -100,7 +102,7 @@ def test_unknown_sweeps_name_the_nearest(shipped: Path, name: str) -> None:
         ("BASE = {}", r"fails: it has no SWEEP; allowed: SWEEP = product\(...\)"),
         ("SWEEP = [1]", "fails: it has no SWEEP"),
         ("", "fails: it has no SWEEP"),
-        ("SWEEP = (", "fails: SyntaxError: .* line 1"),
+        ("SWEEP = (", "fails: SyntaxError: .* line [12]"),
         ("import no_such_module", "fails: ModuleNotFoundError: No module named 'no_such_module'"),
         (FILE.replace("seed", "sede"), "fails: unknown setting 'sede'; did you mean"),
         (FILE.replace("steps", "stepz"), "fails: unknown setting 'stepz'"),
@@ -133,7 +135,9 @@ def test_unknown_sweeps_name_the_nearest(shipped: Path, name: str) -> None:
 )
 def test_broken_sweep_files_are_named(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "broken.py"
-    path.write_text(text)
+    path.write_text(
+        text if "EXPERIMENT" in text else text.replace("SWEEP =", 'EXPERIMENT = "one_layer"\nSWEEP =', 1)
+    )
     with pytest.raises(ValueError, match=f"sweep file {path} {sentence}") as caught:
         load_sweep(str(path))
     assert "\n" not in str(caught.value)
@@ -142,7 +146,7 @@ def test_broken_sweep_files_are_named(tmp_path: Path, text: str, sentence: str) 
 @pytest.mark.parametrize("first_line", ["5", "f'{1}'", "b'bytes'", "x = 1", "''"])
 def test_a_file_without_a_docstring_has_an_empty_description(tmp_path: Path, first_line: str) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(f"{first_line}\nfrom topicjax.sweep import product\nSWEEP = product(seed=[5])\n")
+    path.write_text(f"{first_line}\n{NAMED}SWEEP = product(seed=[5])\n")
     assert load_sweep(str(path)).description == ""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicjax.bench.sleepers import MODULE, STEPS, sleeping
-from topicjax.engine.chunk import Chunk, Start, write_chunk
+from topicjax.engine.chunk import Chunk, Start
 from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.cluster.messages import Orders, Task
 from topicjax.engine.options import Options, parse_address
@@ -20,6 +20,7 @@ from topicjax.engine.plan import Group, make_groups
 from topicjax.engine.progress import size
 from topicjax.engine.resources import Resources
 from topicjax.engine.run import run_sweep
+from topicjax.engine.segments import write_chunk
 from topicjax.store.writer import Writer
 from topicjax.sweep import expand, product
 from topicjax.sweep.files import NamedSweep

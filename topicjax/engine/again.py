@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from topicjax.engine.chunk import is_key, state_leaves
+from topicjax.engine.segments import is_key, state_leaves
 from topicjax.experiments.contract import Experiment, columns_of
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run

@@ -15,6 +15,7 @@ from topicjax.trial import Trial
 
 POLL_SECONDS = 0.1
 Entry = dict[str, Any]  # of the manifest: settings, and values or an error
+ReferencesOf = Mapping[str, References]  # by trial
 
 
 class Pending(NamedTuple):

@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from topicjax.engine import costs
-from topicjax.engine.chunk import Callbacks, Chunk, Interrupted, prepare, train_chunk, write_chunk
+from topicjax.engine.chunk import Callbacks, Chunk, Interrupted
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.engine.progress import Progress
-from topicjax.engine.references import Background, Known, Pending
-from topicjax.experiments.contract import Experiment, Records, References
+from topicjax.engine.references import Background, Known, Pending, ReferencesOf
+from topicjax.engine.segments import prepare, train_chunk, write_chunk
+from topicjax.experiments.contract import Experiment, Records
 from topicjax.store.files import StoreError
 from topicjax.store.manifest import FORMAT
 from topicjax.store.writer import Writer
@@ -27,7 +28,6 @@ from topicjax.trial import Trial
 
 IsStopping = Callable[[], bool]
 Trained = Generator[tuple[Group, Chunk], None, None]
-ReferencesOf = Mapping[str, References]  # by trial
 
 
 class Failure(NamedTuple):

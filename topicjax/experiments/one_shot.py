@@ -53,8 +53,8 @@ def one_shot(
     Hypers: type,
     metrics: tuple[str, ...],
     steps: int = 1,
-    Spec: type | None = None,
     weights: Callable[[Any], Any] = lambda state: {},
+    Spec: type | None = None,
     details: tuple[str, ...] = (),
     **others: Any,
 ) -> Experiment:

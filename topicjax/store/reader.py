@@ -149,10 +149,13 @@ class Run:
         return [name for name in self.trials.columns if name not in KEPT_OF_TRIALS and name[:6] != "final_"]
 
     def replace(self, **tables: Any) -> Self:
-        """Return the run with other trials, trajectories, details or missing; all else is read as before."""
+        """Return the run with other tables or missing; all else is as before.
+
+        References follow the trials, unless they are given.
+        """
         other = type(self)(self.folder)
-        vars(other).update(vars(self) | tables)
-        vars(other).pop("references", None)  # they follow the trials
+        kept = {name: value for name, value in vars(self).items() if name != "references"}
+        vars(other).update(kept | tables)
         return other
 
     def select(self, trial_ids: Sequence[str]) -> Self:

@@ -186,7 +186,7 @@ def test_the_table_of_cells_is_that_of_a_plain_loop(tmp_path):
 
 
 def test_the_page_has_the_counts_first_and_every_part(tmp_path):
-    text = page_of(tmp_path / "run", grid(), trials_planned=32, description="Is it fast?")
+    text = page_of(tmp_path / "run", grid(), planned=32, description="Is it fast?")
     first = re.search(r"<li>(.*?)</li>", text)
     assert first is not None
     assert first[1] == "30 of 32 planned trials finished, 2 missing: 28 ok, 2 diverged."

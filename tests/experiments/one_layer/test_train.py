@@ -11,7 +11,7 @@ import pytest
 from support.one_trial import programs
 
 from topicjax.engine import programs as orders
-from topicjax.engine.chunk import check_room
+from topicjax.engine.segments import check_room
 from topicjax.experiments.one_layer import kernel, lda, model, records, threefry, train
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from topicjax.engine import costs
-from topicjax.engine.chunk import Chunk, Interrupted, prepare
+from topicjax.engine.chunk import Chunk, Interrupted
 from topicjax.engine.cluster import handshake
 from topicjax.engine.cluster.messages import Event, Lost, Orders, Report, Task, WorkerDevice
 from topicjax.engine.options import Options
 from topicjax.engine.plan import Group, StreamRow
 from topicjax.engine.progress import counted
+from topicjax.engine.segments import prepare
 from topicjax.engine.training import Failure, IsStopping, Trained, Training
 from topicjax.errors import UserError
 from topicjax.store.files import first_line

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from topicjax.engine.chunk import Chunk, Start
 from topicjax.engine.options import Options
 from topicjax.engine.plan import Group
-from topicjax.engine.training import ReferencesOf
+from topicjax.engine.references import ReferencesOf
 from topicjax.trial import Trial
 
 Kind = Literal["begun", "waits", "trained", "saved", "said", "stopped", "failed", "memory", "refused"]

@@ -14,13 +14,15 @@ from typing import Any
 import jax
 
 from topicjax.engine import costs
-from topicjax.engine.chunk import Callbacks, Interrupted, train_chunk
+from topicjax.engine.chunk import Callbacks, Interrupted
 from topicjax.engine.cluster.messages import Event, Kind, Orders, Report, Task
 from topicjax.engine.options import DEVICES_FLAG, DEVICES_VARIABLE
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, device_mesh
+from topicjax.engine.references import ReferencesOf
 from topicjax.engine.resources import use_all_cores
-from topicjax.engine.training import ReferencesOf, decider
+from topicjax.engine.segments import train_chunk
+from topicjax.engine.training import decider
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
 
