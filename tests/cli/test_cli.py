@@ -105,7 +105,7 @@ def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache):
     again = f"python -m topicjax run {shlex.join(arguments)}"
     assert f"Continue with the same command: {again}\n" in out
     status = start("status", "my runs", cache=cache, cwd=tmp_path).communicate()[0]
-    assert "0 of 64 trials finished" in status and "not running" in status
+    assert "0 of 80 trials finished" in status and "not running" in status
 
 
 MISTAKES = [
@@ -303,8 +303,15 @@ def test_version_and_settings_are_printed(capsys):
     assert capsys.readouterr().out == f"topicjax {topicjax.__version__}\n"
     assert cli.main(["settings"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines[1:]} == set(SETTINGS)
-    (row,) = [line for line in lines if line.startswith("p_mask ")]
+    heads = [number for number, line in enumerate(lines) if line.startswith("experiment ")]
+    assert [lines[head] for head in heads] == [
+        "experiment encoder",
+        "experiment one_layer",
+        "experiment text",
+    ]
+    own = lines[heads[1] + 2 : heads[2]]
+    assert [line.split()[0] for line in own] == list(SETTINGS)
+    (row,) = [line.strip() for line in own if line.startswith("  p_mask ")]
     assert re.split(r"  +", row)[1:] == [
         "0.15",
         "above 0, at most 1",

@@ -177,6 +177,7 @@ def test_nohup_is_respected():
 
 
 SWEEP = """from topicjax.sweep import product
+EXPERIMENT = "one_layer"
 BASE = dict(topics=3, words_per_topic=2, length_min=8, length_max=12, batch_size=4, eval_documents=6,
             optimizer="sgd", steps=40, record_every=10)
 SWEEP = product(seed=0)
