@@ -187,7 +187,7 @@ def test_a_run_has_its_page(tmp_path, monkeypatch):
     assert text.index("Do all layers behave like the one?") < text.index("10 of 10 planned trials finished")
     assert text.index("Classes by layer") < text.index("<nav>") < text.index("Layers over the steps")
     pieces = [line for line in said if line.startswith(("figure ", "table ")) and line.endswith("...")]
-    assert len(pieces) == 10 and "(10 of 10)" in pieces[-1]
+    assert len(pieces) == 11 and "(11 of 11)" in pieces[-1]
     for name in ("layer_map", "layers", "layer_onsets", "layer_topics", "records", "finals"):
         assert (folder / "figures" / f"{name}.svg").exists()
     for name in ("layer_answers", "layer_losses", "layer_stages", "cells"):

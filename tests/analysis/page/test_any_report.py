@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.synthetic_runs import make_run, whole_id, write_run
+from support.synthetic_runs import make_run, manifest_of, whole_id, write_run
 
 from topicjax.analysis.figures import any_run
 from topicjax.analysis.page import report
 from topicjax.errors import UserError
+from topicjax.store.manifest import write_manifest
 from topicjax.store.reader import Run, Status
 
 STEPS = np.arange(0, 101, 10)
@@ -46,7 +47,7 @@ def grid() -> list[tuple[dict, pd.DataFrame]]:
 
 def folder_of(folder: Path, made: list[tuple[dict, pd.DataFrame]], **manifest: Any) -> Path:
     rows, frames = zip(*made, strict=True)
-    named = dict(runs=[dict(experiment="deep_linear")], limit_lines=[]) | manifest
+    named = dict(runs=[dict(experiment="deep_linear")], references=[]) | manifest
     return write_run(folder, list(rows), list(frames), **named)
 
 
@@ -312,7 +313,7 @@ def test_a_random_search_has_a_page_of_bounded_size(tmp_path):
     for name, frame in (("trials", run.trials), ("trajectories", run.trajectories)):
         (folder / name).mkdir(parents=True)
         frame.to_parquet(folder / name / "part-00000.parquet", index=False)
-    (folder / "manifest.json").write_text('{"sweep": "wild", "runs": [{"experiment": "deep_linear"}]}')
+    write_manifest(folder, manifest_of("wild", runs=[dict(experiment="deep_linear")], references=[]))
     text = report.write(folder).read_text()
     assert len(text) < 2_000_000 and "Drawn are 24 of 3,000 cells" in text
     assert "Neighbouring values of rate share 40 places" in text
@@ -347,7 +348,8 @@ def test_more_trials_are_not_more_calls_but_longer_arrays(make):
 def test_pieces_are_said_and_no_scores_are_written(tmp_path):
     said: list[str] = []
     report.write(folder_of(tmp_path / "run", grid()), said.append)
-    pieces = ["figure records (1 of 3) ...", "figure finals (2 of 3) ...", "table cells (3 of 3) ..."]
+    pieces = ["page explorer ...", "figure records (1 of 3) ...", "figure finals (2 of 3) ..."]
+    pieces += ["table cells (3 of 3) ..."]
     assert [line for line in said if line.endswith("...")] == ["reading the run ...", *pieces]
     assert not list((tmp_path / "run").glob("*.parquet"))
 

@@ -102,7 +102,7 @@ RUNS: dict[str, tuple[Made, dict[str, Any]]] = {
     "a random sample": (random_points(30), {}),
     "odd axes": (grid(p_keep=(0.1, 0.2), alpha=(0.1, 1.0), init=("normal", "uniform")), {}),
     "words only": (grid(key_visibility=("all", "unmasked"), documents=("lda", "tau")), {}),
-    "no limit lines": (grid(learning_rate=(0.1, 1.0), init_scale=(0.1, 1.0)), dict(limit_lines=[])),
+    "no limit lines": (grid(learning_rate=(0.1, 1.0), init_scale=(0.1, 1.0)), dict(references=[])),
     "attention frozen": (grid(attention=("uniform",), learning_rate=(0.1, 1.0)), {}),
     "value frozen": (grid(value=("blocks",), learning_rate=(0.1, 1.0)), {}),
     "some frozen": (grid(attention=("uniform", "trained"), learning_rate=(0.1, 1.0)), {}),
@@ -110,10 +110,10 @@ RUNS: dict[str, tuple[Made, dict[str, Any]]] = {
     "trials that stop early": (early() + early(learning_rate=0.5), {}),
     "many optimizers": (
         grid(optimizer=("sgd", "adam", "momentum", "adamw"), objective=("squared", "cross_entropy")),
-        dict(limit_lines=[line_entry(), line_entry("squared")]),
+        dict(references=[line_entry(), line_entry("squared")]),
     ),
     "refined": refined(),
-    "overlapping topics": (grid(overlap=(0.2,), init_scale=(0.001, 0.01, 0.1)), dict(limit_lines=[])),
+    "overlapping topics": (grid(overlap=(0.2,), init_scale=(0.001, 0.01, 0.1)), dict(references=[])),
     "no topical attention": (
         [made(V_ONLY, init_scale=scale) for scale in (0.001, 0.01, 0.1)],
         {},
@@ -231,7 +231,7 @@ def test_another_experiment_is_filtered_and_drawn_along_chosen_axes(tmp_path: Pa
         row = dict(trial_id=whole_id(f"{number:x}"), seed=0, depth=depth, width=width, kind=kind)
         rows.append(row | dict(status="ok", diverged_step=None, final_loss=1.0 * number))
         frames.append(pd.DataFrame(dict(trial_id=row["trial_id"], step=step, loss=1.0 * number)))
-    folder = write_run(tmp_path / "run", rows, frames, runs=[dict(experiment="deep")], limit_lines=[])
+    folder = write_run(tmp_path / "run", rows, frames, runs=[dict(experiment="deep")], references=[])
     text = report.write(folder, chosen=Selection("depth", "kind", filters=("width=16,32",))).read_text()
     assert "Final values by depth" in text and "8 of 12 trials are shown" in text and "defect" not in text
     assert "a colour per value of kind" in text

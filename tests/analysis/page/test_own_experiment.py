@@ -148,7 +148,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Run, "references", property(lambda run: references(run.trials)), raising=False)
     rows, frames = zip(*trials(), strict=True)
     runs = [dict(experiment="deep_linear", file=str(file), description="One mode after another?")]
-    return write_run(tmp_path / "run", list(rows), list(frames), runs=runs, limit_lines=[])
+    return write_run(tmp_path / "run", list(rows), list(frames), runs=runs, references=[])
 
 
 def page_of(folder: Path, **options: Any) -> str:

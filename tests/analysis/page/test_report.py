@@ -84,7 +84,7 @@ def test_stages_and_cells_are_written(reported):
 
 
 def test_a_folder_with_a_report_is_still_a_run(reported, monkeypatch, capsys):
-    monkeypatch.setattr("topicjax.engine.run.use_all_cores", lambda: None)
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
     assert cli.main(["run", "smoke", "--lanes", "2", "--out", str(reported)]) == 0
     assert "Nothing left to train" in capsys.readouterr().out
 

@@ -106,6 +106,6 @@ def test_a_difference_within_its_error_is_no_use_of_context():
 
 def test_a_page_is_written(tmp_path):
     runs = [dict(experiment="text", description="Is it Figure 5?")]
-    folder = folder_of(tmp_path / "run", *grid(), runs=runs, limit_lines=[])
+    folder = folder_of(tmp_path / "run", *grid(), runs=runs, references=[])
     page = report.write(folder).read_text()
     assert "Does the shape of the paper" in page and "defect" not in page and "Not drawn" not in page
