@@ -18,8 +18,7 @@ from topicjax.sweep import product
 CONTROL = "SLOW_TRIALS"
 BROKEN_RATE = 0.25
 REFERENCE_SECONDS = 0.5
-TOGETHER_SECONDS = 0.05  # trials asked within this time are of one chunk
-LATELY = []
+TRAINING = set()  # the trial that was asked last, unless it is over
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,19 @@ def decided(trial, records, references):
     time.sleep(float(said("pause") or 0))
     if said("broken") and trial.hypers.learning_rate == BROKEN_RATE:
         raise RuntimeError("broken on purpose\nand so on")
+    why = "enough" if trial.hypers.learning_rate == 0.5 and len(records["loss"]) >= 10 else ""
     if said("hungry"):
-        LATELY.append((time.monotonic(), trial))
-        if len({other for when, other in LATELY if time.monotonic() - when < TOGETHER_SECONDS}) > 1:
-            LATELY.clear()
-            raise MemoryError("two at once")
-    return "enough" if trial.hypers.learning_rate == 0.5 and len(records["loss"]) >= 10 else ""
+        check_alone(trial, is_over=bool(why) or len(records["loss"]) == trial.spec.steps)
+    return why
+
+
+def check_alone(trial, is_over):
+    """Raise if another trial is asked before the last one is over: they are of one chunk."""
+    others = TRAINING - {trial}
+    TRAINING.clear()
+    if others:
+        raise MemoryError("two at once")
+    TRAINING.update(() if is_over else {trial})
 
 
 EXPERIMENT = Experiment(

@@ -179,8 +179,9 @@ def read_folder(folder: Path) -> Checkpoint:
 
 def read_checkpoint(read: Callable[[str], bytes], source: str) -> Checkpoint:
     """Read the checkpoint whose files `read` returns by name."""
+    text = read("config.json")
     try:
-        config = json.loads(read("config.json"))
+        config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"config.json of {source} is not JSON: {error}") from error
     if not isinstance(config, dict):
