@@ -231,19 +231,16 @@ def make_run(folder: Path) -> Path:
     ids = [trial_id(trial) for trial in found[:2]]
     chunk = ids_name(ids)
     rows = pd.DataFrame([settings_of(trial) for trial in found[:2]]).assign(
-        trial_id=ids, status="ok", diverged_step=None, snapshot_steps="", chunk=chunk, row=[0, 1], run=1
+        trial_id=ids, status="ok", diverged_step=None, stopped_step=100, stop_reason="steps", run=1
     )
-    rows = rows.assign(stopped_step=rows["record_every"], stop_reason="steps")
-    steps = (0, int(rows["record_every"].iloc[0]))
-    records = pd.DataFrame([dict(trial_id=own, step=step, loss=1.0) for own in ids for step in steps])
+    rows = rows.assign(record_every=100, snapshot_steps=[[], []], chunk=chunk, row=[0, 1])
+    records = pd.DataFrame([dict(trial_id=own, step=step, loss=1.0) for own in ids for step in (0, 100)])
     values = {str: "x", dict: {}, list: ["cpu"], int: 4}
     entry = {name: values[kind if isinstance(kind, type) else kind[0]] for name, kind in RUN_FIELDS.items()}
     with Writer(folder, "smoke") as writer:
         entry |= dict(sweep="smoke", plan=writer.write_plan([trial_id(trial) for trial in found]), planned=16)
-        line = dict(settings={"topics": 4}, objective="squared", bayes=0.5)
-        writer.write_manifest(
-            {"format": 2, "sweep": "smoke", "runs": [entry], "limit_lines": [line]},
-        )
+        line = dict(settings={"topics": 4, "objective": "squared"}, values={"bayes": 0.5})
+        writer.write_manifest(writer.manifest | {"runs": [entry], "references": [line]})
         writer.commit(chunk, rows, records)
     assert set(read_manifest(folder)["runs"][0]) == set(RUN_FIELDS)
     return folder
@@ -321,18 +318,23 @@ def odd_manifests(good: dict[str, Any]) -> Iterator[bytes]:
             )
             if not fits or (name == "plan"):
                 yield encode(good | {"runs": [good["runs"][0] | {name: value}]})
-    for name in ("runs", "limit_lines"):
+    for name in ("runs", "references"):
         for value in (None, 5, "x", {}, [5], [[]], ["x"], [None]):
             yield encode(good | {name: value})
     for name, value in (
         ("settings", 5),
         ("settings", None),
-        ("objective", 5),
-        ("bayes", "x"),
-        ("bayes", [1]),
+        ("settings", {"objective": None}),
+        ("settings", {"objective": [1]}),
+        ("values", 5),
+        ("values", {"bayes": "x"}),
+        ("values", {"bayes": [1]}),
+        ("values", {"bayes": True}),
+        ("error", "both"),
+        ("objective", "squared"),
     ):
-        yield encode(good | {"limit_lines": [good["limit_lines"][0] | {name: value}]})
-    for value in ("new", 3, -1, None, [2], {}, 2.5, "2"):
+        yield encode(good | {"references": [good["references"][0] | {name: value}]})
+    for value in ("new", 2, 4, -1, None, [3], {}, 3.5, "3"):
         yield encode(good | {"format": value})
     for value in (None, 5, [], {}, True):
         yield encode(good | {"sweep": value})

@@ -270,7 +270,7 @@ def failing() -> Page:
 
 REMARKS = {
     "raises": (experiment(failing), "report of mine.py raises ImportError: no module named mine; the page"),
-    "no page": (experiment(lambda: 3), "report of mine.py returns int; allowed: a Page; the page shows"),
+    "no page": (experiment(lambda: 3), "report of deep_linear returns int; allowed: a Page; the page shows"),
     "figures": (experiment(lambda: Page(figures=3)), "report of mine.py raises TypeError"),
     "another": ("encoder", "mine.py defines encoder, not deep_linear; the page shows what any run can."),
 }
@@ -301,7 +301,9 @@ def test_a_file_that_is_gone_or_inside_the_folder_is_not_run(folder, monkeypatch
 
 
 def test_a_sweep_file_given_by_its_path_is_known_by_it(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text("from topicjax.sweep import product\nSWEEP = product(seed=range(2))\n")
+    (tmp_path / "mine.py").write_text(
+        'from topicjax.sweep import product\nEXPERIMENT = "one_layer"\nSWEEP = product(seed=range(2))\n'
+    )
     monkeypatch.chdir(tmp_path)
     assert load_sweep("mine.py").file == str(tmp_path / "mine.py")
     assert load_sweep("smoke").file == "" and product(seed=range(2))
