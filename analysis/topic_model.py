@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from topicjax.experiments.one_layer import settings as trial
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
+from topicjax.theory.document_settings import DATA_SETTINGS
 
 from .frames import check_columns, column, sort_records
 from .pictures import LABELS, PHRASES, VALUE_ORDER

@@ -5,13 +5,10 @@ from dataclasses import replace
 import pytest
 
 from topicjax.experiments.one_layer.settings import (
-    DATA_SETTINGS,
     DEFAULTS,
-    DOCUMENT_SETTINGS,
     SETTINGS,
     Hypers,
     Spec,
-    Stream,
     Trial,
     code,
     convert,
@@ -21,6 +18,7 @@ from topicjax.experiments.one_layer.settings import (
     trial_id,
 )
 from topicjax.settings import Choice, Role
+from topicjax.theory.document_settings import DATA_SETTINGS, DOCUMENT_SETTINGS, Stream
 
 
 def test_defaults_are_the_papers():

@@ -229,6 +229,13 @@ class Key:
 
 Kind = Whole | Real | Choice | Flag | Key
 
+# Fields of a Stream or of Hypers hold plain values, then arrays: their type is Any, their kind says what is
+# allowed.
+AutomaticSize = Annotated[int, Whole(0)]  # 0: chosen
+Probability = Annotated[Any, Real(low=0, high=1)]
+NotNegative = Annotated[Any, Real(low=0)]
+BelowOne = Annotated[Any, Real(low=0, below=1)]
+
 
 class Setting(NamedTuple):
     """One setting as its class declares it."""

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
+from topicjax.theory.document_settings import DATA_SETTINGS
 from topicjax.theory.documents import DataModel
 from topicjax.theory.theorems import relative_residual
 

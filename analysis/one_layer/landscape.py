@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS, MEMBER_SETTINGS
+from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
+from topicjax.theory.document_settings import DATA_SETTINGS
 from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import uniform_attention_optimum
 from topicjax.theory.stage2 import attention_landscape, optimal_attention

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
+from topicjax.theory.document_settings import DATA_SETTINGS
 
 from ..figures.step_panels import (
     ACROSS,

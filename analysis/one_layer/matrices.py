@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
 from topicjax.store.reader import Run
+from topicjax.theory.document_settings import DATA_SETTINGS
 from topicjax.theory.theorems import theorem2_matrix
 
 from ..frames import Array, Frame

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS
+from topicjax.theory.document_settings import DATA_SETTINGS
 
 from ..frames import Array, Frame, distinct, varying
 from ..pictures import SMALL, counted, setting_text

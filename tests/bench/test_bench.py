@@ -16,9 +16,12 @@ from topicjax.bench.compare import summary, text
 from topicjax.bench.sizes import Size
 from topicjax.bench.timing import Method
 from topicjax.engine import costs, plan
-from topicjax.experiments.one_layer import lda, model
-from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
-from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, traced, trial_id
+from topicjax.experiments.one_layer import model
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import Hypers, Spec, traced, trial_id
+from topicjax.experiments.shared import lda
+from topicjax.experiments.shared.bags import fit_queries
+from topicjax.theory.document_settings import Stream
 
 MACHINE = dict(device="2 x cpu", load_before=0.1, peak_memory_bytes=900e6, record_every=20)
 
@@ -310,19 +313,20 @@ def test_chunks_are_trained_by_the_engines_own_programs():
 def test_torch_encoder_has_the_loss_and_gradients_of_the_encoder():
     pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
     from topicjax.bench import torch_eager
-    from topicjax.experiments.encoder import layers, rows
-    from topicjax.experiments.encoder import model as encoder_model
+    from topicjax.experiments.encoder import losses, rows
     from topicjax.experiments.encoder import settings as encoder
+    from topicjax.experiments.shared import encoder as encoder_model
+    from topicjax.experiments.shared.settings import LayerHypers
 
     spec = encoder.Spec(topics=3, words_per_topic=4, layers=2, heads=2, width=8, shortest=20, longest=30)
-    hypers, stream = encoder.traced(encoder.Hypers(init="default", init_scale=1.0)), traced(Stream())
+    hypers, stream = encoder.traced(LayerHypers(init="default", init_scale=1.0)), traced(Stream())
     documents = small_documents()
 
     @jax.jit
     def both(key):
         params = encoder_model.init(spec, hypers, key)
         own = rows.from_documents(spec, stream, documents)
-        return params, *layers.loss_and_gradients(spec, hypers, params, {}, own)
+        return params, *losses.loss_and_gradients(spec, hypers, params, {}, own)
 
     params, expected, gradients = both(jax.random.key(0))
     module = torch_eager.Encoder(params, spec.heads)

@@ -360,7 +360,7 @@ def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
         never.wait()
         return {}
 
-    monkeypatch.setattr("topicjax.experiments.one_layer.lines.stage_lines", endless)
+    monkeypatch.setattr("topicjax.experiments.shared.lines.stage_lines", endless)
     named = NamedSweep("test", "", "one_layer", engine_runs.BASE, product(seed=0))
     threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
     trials = expand(named.base, named.sweep)

@@ -13,9 +13,9 @@ from topicjax import cli
 from topicjax.engine import admission, costs, resources
 from topicjax.engine.plan import make_groups
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer import bags
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Spec, make_trial, trial_id
+from topicjax.experiments.shared import bags
 from topicjax.store.files import StoreError
 from topicjax.sweep import product
 

@@ -20,23 +20,18 @@ from topicjax.engine.progress import Progress
 from topicjax.engine.resources import Layout, choose_devices, layout_of
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment
-from topicjax.experiments.one_layer import lda, model
-from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
-from topicjax.experiments.one_layer.settings import (
-    SETTINGS,
-    Spec,
-    Stream,
-    make_trial,
-    settings_of,
-    traced,
-    trial_id,
-)
+from topicjax.experiments.one_layer import model
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import SETTINGS, Spec, make_trial, settings_of, traced, trial_id
+from topicjax.experiments.shared import lda
+from topicjax.experiments.shared.bags import fit_queries
 from topicjax.store.files import StoreError
 from topicjax.store.writer import Writer
 from topicjax.sweep import Sweep, chain, logspace, product
 from topicjax.sweep import expand as expand_any
 from topicjax.sweep.files import load_sweep, sweep_names
 from topicjax.sweep.overrides import override
+from topicjax.theory.document_settings import Stream
 
 
 @pytest.fixture(scope="module")

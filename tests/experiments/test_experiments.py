@@ -264,7 +264,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import topicjax
-from topicjax.experiments.one_layer import losses, optimizers
+from topicjax.experiments.shared import losses, optimizers
 from topicjax.sweep import product
 
 def absolute(output, target, real):

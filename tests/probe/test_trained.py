@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from support.small_corpus import small_corpus
 
-from topicjax.experiments.encoder import model
 from topicjax.experiments.encoder.settings import TRIALS
+from topicjax.experiments.shared import encoder
 from topicjax.probe.trained import as_read, encode, word_attention
 
 SETTINGS = {
@@ -22,7 +22,7 @@ def test_states_and_attention_are_those_of_the_definition(changes, monkeypatch):
     spec, _, hypers = TRIALS.make_trial(settings | changes)
     settings = TRIALS.settings_of(TRIALS.make_trial(settings | changes))
     traced = TRIALS.traced(hypers)
-    params = model.init(spec, traced, jax.random.key(1))
+    params = encoder.init(spec, traced, jax.random.key(1))
     params |= {name: leaf + 0.1 for name, leaf in params.items() if name.startswith(("gain", "bias", "b_"))}
     params |= {name: 3 * params[name] for name in ("W_K", "W_Q")}
     words = np.random.default_rng(0).integers(0, 13, (2, 9))
@@ -32,10 +32,10 @@ def test_states_and_attention_are_those_of_the_definition(changes, monkeypatch):
         seen.append(np.asarray(original(score_NxN, is_key)))
         return original(score_NxN, is_key)
 
-    original = model.masked_softmax
-    monkeypatch.setattr(model, "masked_softmax", watched)
+    original = encoder.masked_softmax
+    monkeypatch.setattr(encoder, "masked_softmax", watched)
     expected = [
-        model.Encoder(spec, traced).apply({"params": params}, window, np.ones(9, bool)) for window in words
+        encoder.Encoder(spec, traced).apply({"params": params}, window, np.ones(9, bool)) for window in words
     ]
     states, attention = encode(settings, params, words)
     head = params["W_E"] if spec.head == "tied" else params["W_head"].T

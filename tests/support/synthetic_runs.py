@@ -8,12 +8,13 @@ import pandas as pd
 
 from topicjax.analysis.one_layer.scores import score_trials
 from topicjax.analysis.topic_model import LINE_COLUMNS, NEEDED_TRAJECTORIES, join_settings
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS, DEFAULTS
+from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store import journal
 from topicjax.store.files import FileMark, part_path
 from topicjax.store.journal import Commit, Journal
 from topicjax.store.manifest import FORMAT, write_manifest
 from topicjax.store.reader import Run
+from topicjax.theory.document_settings import DATA_SETTINGS
 
 LINES = dict(uniform=4.6, stage1=3.4, stage2=3.3, bayes=2.9)
 ERRORS = dict(uniform_se=0.0, stage1_se=0.001, stage2_se=0.002, bayes_se=0.003)

@@ -33,12 +33,16 @@ from topicjax.engine.programs import init_row, lane_at_a_time
 from topicjax.engine.resources import use_all_cores
 from topicjax.errors import UserError
 from topicjax.experiments.encoder import experiment as encoder
-from topicjax.experiments.encoder import model as encoder_model
 from topicjax.experiments.encoder import settings as encoder_settings
-from topicjax.experiments.one_layer import lda, model, threefry
-from topicjax.experiments.one_layer.experiment import EXPERIMENT, fit_queries
-from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, Stream, traced
+from topicjax.experiments.one_layer import model
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
+from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, traced
+from topicjax.experiments.shared import encoder as encoder_model
+from topicjax.experiments.shared import lda, threefry
+from topicjax.experiments.shared.bags import fit_queries
+from topicjax.experiments.shared.model import Params
 from topicjax.sweep import expand, logspace, product
+from topicjax.theory.document_settings import Stream
 
 ENGINE_TRIALS = 128
 TOGETHER_LANES = 16  # at which lanes together are fastest on a core
@@ -84,12 +88,12 @@ def token_method() -> Method:
     keys, names = lda.stream_keys(0), model.trained_names(spec)
     objective = traced(Hypers()).objective
 
-    def one(rate: jax.Array, params: model.Params, documents: lda.Documents) -> model.Params:
+    def one(rate: jax.Array, params: Params, documents: lda.Documents) -> Params:
         loss = functools.partial(model.token_loss, spec, stream, objective)
         gradients = jax.grad(lambda trained: loss(params | trained, documents))({n: params[n] for n in names})
         return params | {n: params[n] - rate * gradients[n] for n in names}
 
-    def step(params: model.Params, number: jax.Array) -> model.Params:
+    def step(params: Params, number: jax.Array) -> Params:
         phi_TxW, key = lda.topic_words(spec, stream), threefry.fold_in(threefry.raw(keys.documents), number)
         documents = lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size)
         return jax.vmap(one, (0, 0, None))(rates, params, documents)

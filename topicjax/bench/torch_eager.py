@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
-from topicjax.experiments.one_layer.lda import Documents
+from topicjax.experiments.shared.lda import Documents
 
 lookup, cross_entropy = torch.nn.functional.embedding, torch.nn.functional.cross_entropy
 

@@ -8,8 +8,10 @@ from topicjax.errors import UserError, shown, unknown_name
 from topicjax.experiments.contract import Experiment
 from topicjax.trial import TrialSettings
 
-SHIPPED = {  # every package here, each with settings.TRIALS and experiment.EXPERIMENT
-    found.name: f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__) if found.ispkg
+SHIPPED = {  # every package here with settings.TRIALS and experiment.EXPERIMENT: all but what they share
+    found.name: f"{__name__}.{found.name}"
+    for found in pkgutil.iter_modules(__path__)
+    if found.ispkg and found.name != "shared"
 }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from topicjax.corpora.corpus import Corpus, load_corpus
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment, trial_settings
-from topicjax.experiments.encoder.model import feed_forward, layer_norm
+from topicjax.experiments.shared.encoder import feed_forward, layer_norm
 from topicjax.probe.models import Model
 from topicjax.store.reader import Run, load
 
@@ -100,7 +100,7 @@ def word_attention(settings: Settings, weights: Weights, words_BxN: Any) -> jax.
 def encode(settings: Settings, weights: Weights, words_BxN: Any) -> tuple[jax.Array, jax.Array]:
     """Compute the last states, B x N x D, and the attention from query to key, L x B x H x N x N.
 
-    The model is that of `experiments.encoder.model`, with a key at every word.
+    The model is that of `experiments.shared.encoder`, with a key at every word.
     """
     X_BxNxD = weights["W_E"].T[words_BxN]
     if "W_P" in weights:

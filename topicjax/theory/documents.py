@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer.settings import DEFAULTS, DOCUMENT_SETTINGS, SETTINGS, check_documents
+from topicjax.theory.document_settings import DOCUMENT_SETTINGS, SETTINGS, check_documents
 
 Array = np.ndarray
 MAX_SUBSETS = 20_000  # of topics, listed one by one
 
 # Typed as Any: the fields are the settings that declare the role DOCUMENTS.
 DocumentSettings: Any = make_dataclass(
-    "DocumentSettings", [(name, Any, DEFAULTS[name]) for name in DOCUMENT_SETTINGS], frozen=True
+    "DocumentSettings", [(name, Any, SETTINGS[name].default) for name in DOCUMENT_SETTINGS], frozen=True
 )
 
 

@@ -15,7 +15,8 @@ from typing import get_args
 import numpy as np
 from scipy.special import digamma, entr
 
-from topicjax.experiments.one_layer.settings import Objective, convert
+from topicjax.errors import UserError, shown
+from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import (
     Array,
     DataModel,
@@ -126,7 +127,8 @@ class Limits:
 
     def models(self, objective: Objective) -> tuple[StageModel, StageModel]:
         """Find the optimal models of stages 1 and 2."""
-        convert("objective", objective)  # raises unless it is one of them
+        if objective not in OBJECTIVES:
+            raise UserError(f"objective is {shown(objective)}; allowed: {', '.join(OBJECTIVES)}")
         if objective not in OBJECTIVES:
             raise ValueError(f"theory has no limit lines for objective {objective}")
         if objective not in self._models:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from topicjax.experiments.one_layer.settings import Objective
+from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import Array, DataModel, Queries, same_topic
 from topicjax.theory.stage_models import examples_of, merged
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
-from topicjax.experiments.one_layer.settings import Objective
+from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import Array, DataModel, Queries, first_documents, is_enumerated, topic_subsets
 from topicjax.theory.stage_models import Outputs, StageModel, examples_of, pair_weights
 from topicjax.theory.theorems import theorem2_entries

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topicjax.experiments.one_layer.settings import Objective
+from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import Array, DataModel, Queries, kept_chances
 
 BLOCK = 2_000  # queries that are computed together: their arrays stay in the cache

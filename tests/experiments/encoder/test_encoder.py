@@ -13,15 +13,19 @@ from support import encoder_reference
 
 import topicjax
 from topicjax.errors import UserError
-from topicjax.experiments.encoder import layers, model, records, rows, train
+from topicjax.experiments.encoder import experiment, records, rows
+from topicjax.experiments.encoder import losses as row_losses
 from topicjax.experiments.encoder.experiment import EXPERIMENT
-from topicjax.experiments.encoder.settings import Hypers, Spec, Stream, code, make_trial, traced
-from topicjax.experiments.one_layer import bags, kernel
+from topicjax.experiments.encoder.settings import Spec, code, make_trial, traced
+from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer import model as one_layer_model
-from topicjax.experiments.one_layer.lda import Documents, key_positions
 from topicjax.experiments.one_layer.settings import Spec as OneLayerSpec
-from topicjax.experiments.one_layer.state import split
+from topicjax.experiments.shared import bags, encoder, layer_records, layers
+from topicjax.experiments.shared.lda import Documents, key_positions
+from topicjax.experiments.shared.settings import LayerHypers as Hypers
+from topicjax.experiments.shared.state import split
 from topicjax.sweep import product
+from topicjax.theory.document_settings import Stream
 
 TINY = Spec(
     topics=2, words_per_topic=3, shortest=3, longest=7, word_query_probability=1.0, width=4, heads=2, layers=2
@@ -51,7 +55,7 @@ DOCUMENTS = ragged_documents()
 def random_params(spec: Spec, seed: int = 0) -> dict[str, np.ndarray]:
     """Weights of the size of 1: nothing is near a symmetric point."""
     rng = np.random.default_rng(seed)
-    shapes = model.parameters(spec, Hypers(init=0))
+    shapes = encoder.parameters(spec, Hypers(init=0))
     return {name: rng.normal(size=shape) for name, (_, shape) in shapes.items()}
 
 
@@ -69,12 +73,12 @@ def compiled(spec: Spec):
 
     def losses(hypers, params, stream, gates, documents=DOCUMENTS):
         own = rows.from_documents(spec, stream, documents)
-        output = layers.outputs(spec, hypers, params, own, gates)
-        return layers.loss_of_documents(hypers.objective, output, own.target_BxQxV)
+        output = row_losses.outputs(spec, hypers, params, own, gates)
+        return row_losses.loss_of_documents(hypers.objective, output, own.target_BxQxV)
 
     def gradients(hypers, params, stream):
         own = rows.from_documents(spec, stream, DOCUMENTS)
-        return layers.loss_and_gradients(spec, hypers, params, {}, own)[1]
+        return row_losses.loss_and_gradients(spec, hypers, params, {}, own)[1]
 
     return jax.jit(losses), jax.jit(gradients)
 
@@ -116,7 +120,7 @@ def test_the_definition_in_flax_is_the_same_model(spec):
     params = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in random_params(spec).items()}
     shown, keys = DOCUMENTS.shown_BxN[0], list(range(7))
     for residual, norm in itertools.product((True, False), NORMS):
-        module = model.Encoder(spec, hypers(residual, norm))
+        module = encoder.Encoder(spec, hypers(residual, norm))
         found = module.apply({"params": params}, shown, jnp.ones(7, bool))
         own, _ = encoder_reference.encode(
             random_params(spec), np.asarray(shown), keys, heads=spec.heads, residual=residual, norm=norm
@@ -151,8 +155,8 @@ def test_infinite_documents_are_those_of_the_one_layer_model():
     @jax.jit
     def both(params, weights):
         own = rows.from_distributions(spec, own_stream, P_BxW)
-        output = layers.outputs(spec, hypers(residual=False), params, own)
-        found = layers.loss_of_documents(jnp.int32(1), output, own.target_BxQxV).sum()
+        output = row_losses.outputs(spec, hypers(residual=False), params, own)
+        found = row_losses.loss_of_documents(jnp.int32(1), output, own.target_BxQxV).sum()
         bag = bags.from_distributions(plain, own_stream, P_BxW)
         effective = kernel.effective(plain, kernel.pad(weights))
         return found, kernel.loss(effective, bag, jnp.int32(1), kernel.real_types(plain)), own.shown_BxU
@@ -194,7 +198,7 @@ def test_gates_make_attention_uniform_or_silent_in_one_layer():
 
 def test_gate_settings_are_measured_once_each():
     for number, passes in ((1, 3), (2, 7), (4, 11)):
-        distinct, which = records.gate_settings(number)
+        distinct, which = layer_records.gate_settings(number)
         assert len(distinct) == passes and len(which) == 3 + 2 * number
         every = distinct[which]
         assert every[0].all() and not every[1][0].any() and every[1][1].all() and not every[2][1].any()
@@ -274,7 +278,7 @@ def error_of(values):
 
 def test_norms_of_heads_add_up_to_those_of_layers():
     spec, params = TINY, random_params(TINY)
-    found = records.head_norms(spec, {"k": params["W_K"]})
+    found = layer_records.head_norms(spec, {"k": params["W_K"]})
     np.testing.assert_allclose(found["norm_k_head2"][1], np.linalg.norm(params["W_K"][1, 2:]), rtol=1e-6)
     total = np.hypot(found["norm_k_head1"], found["norm_k_head2"])
     np.testing.assert_allclose(total, np.linalg.norm(params["W_K"], axis=(1, 2)), rtol=1e-6)
@@ -293,7 +297,7 @@ class Small(NamedTuple):
     spec: Spec
     stream: Any
     hypers: Any
-    source: train.Source
+    source: experiment.Source
     state: Any
     batch: rows.Rows
 
@@ -305,9 +309,9 @@ def small_trial(**changed) -> Small:
 
     @jax.jit
     def begin(hypers):
-        source = train.make_source(spec, own_stream)
-        state = train.init(spec, own_stream, hypers)
-        return source, state, train.draw_batch(spec, own_stream, source, jnp.int32(0))
+        source = experiment.make_source(spec, own_stream)
+        state = experiment.init(spec, own_stream, hypers)
+        return source, state, experiment.draw_batch(spec, own_stream, source, jnp.int32(0))
 
     return Small(spec, own_stream, traced(trial.hypers), *begin(traced(trial.hypers)))
 
@@ -326,10 +330,10 @@ def test_rows_that_only_unusual_documents_need_change_nothing():
 
 def test_rows_without_room_are_noticed():
     _, _, _, source, _, batch = small_trial()
-    assert int(train.rows_missing(source, batch)) <= 0
+    assert int(experiment.rows_missing(source, batch)) <= 0
     cut = batch._replace(target_BxQxV=batch.target_BxQxV[:, :1])
     most = int(batch.most_predicted)
-    assert most > 1 and int(train.rows_missing(source, cut)) == most - 1
+    assert most > 1 and int(experiment.rows_missing(source, cut)) == most - 1
 
 
 def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
@@ -339,9 +343,9 @@ def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
 
     @jax.jit
     def step(state, batch):
-        trained, frozen = split(state.params, model.trained_names(spec))
-        _, bare = layers.loss_and_gradients(spec, own_hypers, trained, frozen, batch)
-        return *train.update(spec, own_stream, own_hypers, state, batch, jnp.int32(0)), bare
+        trained, frozen = split(state.params, encoder.trained_names(spec))
+        _, bare = row_losses.loss_and_gradients(spec, own_hypers, trained, frozen, batch)
+        return *experiment.update(spec, own_stream, own_hypers, state, batch, jnp.int32(0)), bare
 
     stepped, (_, loss, gradients), bare = step(state, batch)
     assert 0 < float(loss) < 10
@@ -355,7 +359,7 @@ def test_a_step_is_sgd_on_trained_parts_and_frozen_parts_stay():
 
 def test_layer_norms_that_are_off_stay_as_they_were():
     spec, own_stream, own_hypers, _, state, batch = small_trial()
-    stepped, _ = jax.jit(train.update, static_argnums=0)(
+    stepped, _ = jax.jit(experiment.update, static_argnums=0)(
         spec, own_stream, own_hypers, state, batch, jnp.int32(0)
     )
     for name in ("gain_attention", "bias_attention", "gain_last"):

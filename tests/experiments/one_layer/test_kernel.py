@@ -11,9 +11,11 @@ import pytest
 from jax.test_util import check_grads
 from support import reference
 
-from topicjax.experiments.one_layer import bags, kernel, lda, model, threefry
-from topicjax.experiments.one_layer.lda import Documents
-from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, check, traced
+from topicjax.experiments.one_layer import kernel, model
+from topicjax.experiments.one_layer.settings import Hypers, Spec, check, traced
+from topicjax.experiments.shared import bags, lda, threefry
+from topicjax.experiments.shared.lda import Documents
+from topicjax.theory.document_settings import Stream
 from topicjax.trial import Trial
 
 TINY = Spec(topics=2, words_per_topic=3, shortest=3, longest=7, word_query_probability=1.0)

@@ -10,10 +10,11 @@ import pytest
 from support.one_trial import as_lane, only_lane
 
 from topicjax.engine import programs as orders
-from topicjax.experiments.one_layer import kernel, lda, model, records, threefry, train
+from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
-from topicjax.experiments.one_layer.settings import Stream as AnyStream
+from topicjax.experiments.shared import lda, threefry
+from topicjax.theory.document_settings import Stream as AnyStream
 from topicjax.theory.theorems import theorem2_matrix
 
 SPEC = Spec(
@@ -36,12 +37,12 @@ STREAM = traced(Stream(seed=4, p_mask=0.4, p_keep=0.3, p_random=0.2, key_visibil
 HYPERS = traced(Hypers(init_scale=0.7, init="normal", objective="squared"))
 
 
-def record_of(spec: Spec, stream: AnyStream, hypers: Hypers, state: train.State) -> records.Record:
+def record_of(spec: Spec, stream: AnyStream, hypers: Hypers, state: experiment.State) -> records.Record:
     """Return the record of a state before its first step."""
 
     @jax.jit
     def record(state):
-        source, zero = train.make_source(spec, stream), jnp.int32(0)
+        source, zero = experiment.make_source(spec, stream), jnp.int32(0)
         row = orders.RowState(zero, zero, source, jax.tree.map(lambda leaf: leaf[None], state))
         lane, one_step = as_lane(hypers), jnp.ones(1, jnp.int32)
         _, found = orders.lane_at_a_time(EXPERIMENT, spec, stream, lane, row, one_step, num_windows=1)
@@ -51,8 +52,8 @@ def record_of(spec: Spec, stream: AnyStream, hypers: Hypers, state: train.State)
 
 
 @pytest.fixture(scope="module")
-def state() -> train.State:
-    start = jax.jit(functools.partial(train.init, SPEC))(STREAM, HYPERS)
+def state() -> experiment.State:
+    start = jax.jit(functools.partial(experiment.init, SPEC))(STREAM, HYPERS)
     rng = np.random.default_rng(0)
     params = {
         name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32)
@@ -160,7 +161,7 @@ def test_columns_without_meaning_are_nan(record):
     assert np.isnan(record.rotation_v)  # no step ten before step 0
     spec = Spec(topics=2, words_per_topic=1, shortest=9, longest=9, attention="uniform")
     stream, hypers = traced(AnyStream(alpha=9.0, length_min=9, length_max=9)), traced(Hypers())
-    uniform = record_of(spec, stream, hypers, train.init(spec, stream, hypers))
+    uniform = record_of(spec, stream, hypers, experiment.init(spec, stream, hypers))
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
     frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block"}
     one_word_topics = {"v_block", "v_diag", "attn_same_topic"}

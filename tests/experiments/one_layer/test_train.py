@@ -12,11 +12,12 @@ from support.one_trial import programs
 
 from topicjax.engine import programs as orders
 from topicjax.engine.segments import check_room
-from topicjax.experiments.one_layer import kernel, lda, model, records, threefry, train
+from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
-from topicjax.experiments.one_layer.settings import Stream as AnyStream
+from topicjax.experiments.shared import lda, threefry
 from topicjax.theory import limits
+from topicjax.theory.document_settings import Stream as AnyStream
 from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import uniform_attention_loss
 from topicjax.theory.theorems import lemma1_member, lemma1_residual, theorem2_matrix
@@ -97,7 +98,7 @@ def test_l2_adds_the_gradient_of_its_penalty():
     """Whether steps use it: test_training_is_the_token_model_under_optax, whose objective has the penalty."""
     params = {"W_V": jnp.array([[1.0, -2.0], [0.0, 3.0]]), "frozen": jnp.ones(2)}
     penalty = jax.grad(lambda W_V: 0.25 * (W_V**2).sum())(params["W_V"])
-    found = train.add_l2(traced(Hypers(l2=0.25)), params, {"W_V": jnp.full((2, 2), 7.0)})
+    found = experiment.add_l2(traced(Hypers(l2=0.25)), params, {"W_V": jnp.full((2, 2), 7.0)})
     assert list(found) == ["W_V"]
     np.testing.assert_allclose(found["W_V"], 7.0 + penalty, rtol=1e-6)
 

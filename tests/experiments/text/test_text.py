@@ -15,11 +15,12 @@ from support.small_corpus import write_corpora
 import topicjax
 from topicjax.corpora.corpus import load_corpus
 from topicjax.errors import UserError
-from topicjax.experiments.encoder import layers, model
-from topicjax.experiments.one_layer.lda import Documents
-from topicjax.experiments.text import records, rows, train, windows, word_losses
+from topicjax.experiments.shared import encoder, layers
+from topicjax.experiments.shared.lda import Documents
+from topicjax.experiments.shared.settings import LayerHypers as Hypers
+from topicjax.experiments.text import experiment, losses, records, rows, windows
 from topicjax.experiments.text.experiment import EXPERIMENT
-from topicjax.experiments.text.settings import TRIALS, Hypers, Spec, Stream, make_trial, traced
+from topicjax.experiments.text.settings import TRIALS, Spec, Stream, make_trial, traced
 from topicjax.sweep import expand, product
 from topicjax.sweep.files import load_sweep
 from topicjax.sweep.overrides import override
@@ -49,7 +50,7 @@ WINDOWS = ragged_windows()
 def random_params(spec: Spec, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
-        name: rng.normal(size=shape) for name, (_, shape) in model.parameters(spec, Hypers(init=0)).items()
+        name: rng.normal(size=shape) for name, (_, shape) in encoder.parameters(spec, Hypers(init=0)).items()
     }
 
 
@@ -71,11 +72,11 @@ def compiled(spec: Spec):
 
     def loss(hypers, params, stream, gates):
         own = made(stream)
-        output = word_losses.outputs(spec, hypers, params, own, room, gates)
-        return word_losses.losses_of_windows(hypers.objective, output, own), own.missing
+        output = losses.outputs(spec, hypers, params, own, room, gates)
+        return losses.losses_of_windows(hypers.objective, output, own), own.missing
 
     def gradients(hypers, params, stream):
-        return word_losses.loss_and_gradients(spec, hypers, params, {}, made(stream), room)
+        return losses.loss_and_gradients(spec, hypers, params, {}, made(stream), room)
 
     return jax.jit(loss), jax.jit(gradients)
 
@@ -229,8 +230,8 @@ def test_shapes_are_known_before_the_corpus_is_read(data):
 
 @functools.cache
 def drawing(spec: Spec):
-    return jax.jit(functools.partial(train.draw_windows, spec)), jax.jit(
-        functools.partial(train.make_source, spec)
+    return jax.jit(functools.partial(experiment.draw_windows, spec)), jax.jit(
+        functools.partial(experiment.make_source, spec)
     )
 
 
@@ -266,14 +267,14 @@ def test_the_unigram_line_is_that_of_counting(data):
             for word in found.ids[start:end]:
                 counts[word if word < 24 else 1] += 1
     counts[:2] = 0
-    documents = train.held_out_documents(spec, traced(trial.stream), own)
+    documents = experiment.held_out_documents(spec, traced(trial.stream), own)
     word, shown, masked, _ = map(np.asarray, documents)
     means = [
         np.mean([-np.log(counts[w] / counts.sum()) for w, s, m in zip(*row, strict=True) if m and s == 0])
         for row in zip(word, shown, masked, strict=True)
         if (row[2] & (row[1] == 0)).any()
     ]
-    source = train.make_source(spec, traced(trial.stream), own)
+    source = experiment.make_source(spec, traced(trial.stream), own)
     parts = np.asarray(source.unigram_KxB)
     assert parts[0].sum() == pytest.approx(np.mean(means))
     assert sorted(parts[0][parts[0] > 0] * len(means)) == pytest.approx(sorted(means), rel=1e-5)
@@ -294,7 +295,7 @@ def test_held_out_losses_are_of_positions_that_show_mask(data):
     found = jax.jit(records.gated_losses, static_argnums=0)(
         spec, hypers("pre"), source.held_out, source.unigram_KxB, params
     )
-    documents = train.held_out_documents(spec, own, windows.data(spec).load())
+    documents = experiment.held_out_documents(spec, own, windows.data(spec).load())
     word, shown, masked, present = map(np.asarray, documents)
     shows_mask = masked & (shown == 0)
     assert (masked & ~shows_mask).any()

@@ -1,45 +1,88 @@
-"""An encoder of several layers on topic documents, as the engine takes it."""
+"""An encoder of several layers on topic documents, as the engine takes it: data, training, costs."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from topicjax.experiments.contract import Experiment
-from topicjax.experiments.encoder import costs, train
-from topicjax.experiments.encoder.records import HEALTHY
-from topicjax.experiments.encoder.settings import TRIALS
-from topicjax.experiments.one_layer import lines
-from topicjax.experiments.one_layer.bags import fit_queries
-from topicjax.experiments.one_layer.settings import DATA_SETTINGS, make_trial
-from topicjax.trial import Trial
+from topicjax.experiments.encoder import losses, rows
+from topicjax.experiments.encoder.records import measure_model
+from topicjax.experiments.encoder.rows import Rows
+from topicjax.experiments.encoder.settings import TRIALS, Spec
+from topicjax.experiments.shared import lda, lines
+from topicjax.experiments.shared.bags import fit_queries
+from topicjax.experiments.shared.layer_records import HEALTHY, Made
+from topicjax.experiments.shared.layer_training import init, layer_flops, stepped, weights
+from topicjax.experiments.shared.lda import Source
+from topicjax.experiments.shared.model import Params
+from topicjax.experiments.shared.settings import LayerHypers
+from topicjax.experiments.shared.state import State
+from topicjax.theory.document_settings import Stream
 
 
-def one_layer_twin(trial: Trial) -> Trial:
-    """Return a trial of the one-layer model with the same documents and objective."""
-    names = {*DATA_SETTINGS, "eval_documents", "seed", "objective"}
-    return make_trial({name: value for name, value in TRIALS.settings_of(trial).items() if name in names})
+def make_source(spec: Spec, stream: Stream) -> Source:
+    """Return the topics and the held-out documents of a Stream: those of the one-layer model."""
+    return lda.make_source(spec, stream, lambda documents: to_rows(spec, stream, documents))
 
 
-def references(trial: Trial) -> dict[str, float]:
-    """Return the limit lines of a trial's documents, which are those of the one-layer model."""
-    return lines.references(one_layer_twin(trial))
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Rows:
+    """Return the documents of a step."""
+    return lda.draw_batch(spec, stream, source, step, lambda documents: to_rows(spec, stream, documents))
 
 
-def reference_settings(trial: Trial) -> tuple[str, ...]:
-    """Return what limit lines depend on."""
-    return lines.reference_settings(one_layer_twin(trial))
+def to_rows(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array) -> Rows:
+    """Return documents as the encoder takes them."""
+    if isinstance(documents, lda.Documents):
+        return rows.from_documents(spec, stream, documents)
+    return rows.from_distributions(spec, stream, documents)
+
+
+def rows_missing(source: Source, batch: Rows) -> jax.Array:
+    """Return how many rows to predict there are beyond the room for them."""
+    return jnp.maximum(rows.missing(source.held_out), rows.missing(batch))
+
+
+def update(
+    spec: Spec, stream: Stream, hypers: LayerHypers, state: State, batch: Rows, step: jax.Array
+) -> tuple[State, Made]:
+    """Return the state one step later, and the loss and gradients of that step."""
+
+    def loss_and_gradients(trained: Params, frozen: Params) -> tuple[jax.Array, Params]:
+        return rows.with_usual_rows(
+            spec, lambda own: losses.loss_and_gradients(spec, hypers, trained, frozen, own), batch
+        )
+
+    return stepped(spec, hypers, state, step, loss_and_gradients)
+
+
+def measure(
+    spec: Spec, stream: Stream, hypers: LayerHypers, source: Source, state: State, batch: Rows, made: Made
+) -> Any:
+    """Return the record of a state, before the step of this batch; `made` is of that step."""
+    return measure_model(spec, hypers, source.held_out, state, made)
+
+
+def step_flops(spec: Spec) -> float:
+    """Return about the floating-point operations of one trial-step, of usual batches."""
+    used, predicting = rows.usual_room(spec)
+    return layer_flops(spec, spec.batch_size, used, predicting, spec.batch_size * predicting)
 
 
 EXPERIMENT = Experiment(
     settings=TRIALS,
     details=("layer",),
-    source=train.make_source,
-    batch=train.draw_batch,
-    init=train.init,
-    update=train.update,
-    measure=train.measure,
-    weights=train.weights,
+    source=make_source,
+    batch=draw_batch,
+    init=init,
+    update=update,
+    measure=measure,
+    weights=weights,
     healthy=HEALTHY,
     fit=fit_queries,
-    missing=train.rows_missing,
-    step_flops=costs.step_flops,
+    missing=rows_missing,
+    step_flops=step_flops,
     draw_cost=0.25,
-    references=references,
-    reference_settings=reference_settings,
+    references=lines.references,
+    reference_settings=lines.reference_settings,
 )

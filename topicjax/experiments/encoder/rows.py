@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.encoder.settings import Spec
-from topicjax.experiments.one_layer import bags
-from topicjax.experiments.one_layer.bags import histogram, largest, padded, query_capacity
-from topicjax.experiments.one_layer.lda import Documents, key_positions
-from topicjax.experiments.one_layer.settings import Stream
+from topicjax.experiments.shared import bags
+from topicjax.experiments.shared.bags import histogram, largest, padded, query_capacity
+from topicjax.experiments.shared.lda import Documents, key_positions
+from topicjax.theory.document_settings import Stream
 
 OVERFLOW = 1e-15  # probability of a document with more rows to predict than there is room: an error
 UNUSUAL = 1e-4  # probability of a document that needs more than the usual room: it only takes longer

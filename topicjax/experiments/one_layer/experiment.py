@@ -1,25 +1,195 @@
-"""The paper's one-layer transformer on topic documents, as the engine takes it."""
+"""The paper's one-layer transformer on topic documents, as the engine takes it: data, training, costs.
+
+The batch of a step is a function of the Stream and the step alone: trials that share a Stream see the same
+documents, and the engine draws them once for all.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
 
 from topicjax.experiments.contract import Experiment
-from topicjax.experiments.one_layer import costs, decided, lines, train
-from topicjax.experiments.one_layer.bags import fit_queries
-from topicjax.experiments.one_layer.records import HEALTHY
-from topicjax.experiments.one_layer.settings import TRIALS
+from topicjax.experiments.one_layer import kernel, model
+from topicjax.experiments.one_layer.decided import decided
+from topicjax.experiments.one_layer.records import HEALTHY, HeldOut, Record, measure_model
+from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, traced
+from topicjax.experiments.shared import bags, lda, lines
+from topicjax.experiments.shared.bags import Bag, fit_queries, to_bag
+from topicjax.experiments.shared.lda import Source
+from topicjax.experiments.shared.model import Params
+from topicjax.experiments.shared.optimizers import optimizer
+from topicjax.experiments.shared.state import (
+    ROTATION_LAG,
+    State,
+    add_l2,
+    earlier_value,
+    first_state,
+    next_state,
+    split,
+)
+from topicjax.theory.document_settings import Stream
+
+FLOAT = 4  # bytes
+
+
+class Made(NamedTuple):
+    """What an update leaves for the record of its step."""
+
+    step: jax.Array
+    gradients: Params
+
+
+def make_source(spec: Spec, stream: Stream) -> Source:
+    """Return the topics and the held-out documents of a Stream."""
+
+    def held_out(documents: lda.Documents | jax.Array) -> HeldOut:
+        uniform = to_bag(spec, stream, documents, uniform=True)
+        attends = spec.attention == "trained"
+        return HeldOut(to_bag(spec, stream, documents) if attends else uniform, uniform)
+
+    return lda.make_source(spec, stream, held_out)
+
+
+def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Bag:
+    """Return the documents of a step, as the kernel takes them."""
+    is_uniform = spec.attention == "uniform"
+    return lda.draw_batch(spec, stream, source, step, lambda own: to_bag(spec, stream, own, is_uniform))
+
+
+def queries_missing(source: Source, batch: Bag) -> jax.Array:
+    """Return how many kept and random words there are beyond the kernel's room for them."""
+    return jnp.maximum(source.held_out.attended.queries_missing, batch.queries_missing)
+
+
+def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
+    """Return the state of a trial before its first step; its parameters are padded."""
+    params = kernel.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
+    return first_state(spec, hypers, params, model.trained_names(spec))
+
+
+def update(
+    spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Bag, step: jax.Array
+) -> tuple[State, Made]:
+    """Return the state one step later, and the gradients of that step."""
+    gradients = bags.with_usual_queries(
+        spec,
+        lambda bag: loss_gradients(spec, hypers, state.params, bag),
+        batch,
+        spec.batch_size,
+        num_sizes=2,
+    )
+    gradients = add_l2(hypers, state.params, gradients)
+    return next_state(spec, hypers, state, gradients, step), Made(step, gradients)
+
+
+def measure(
+    spec: Spec,
+    stream: Stream,
+    hypers: Hypers,
+    source: Source,
+    state: State,
+    batch: Bag,
+    made: Made,
+) -> Record:
+    """Return the record of a state, before the step of this batch, with the gradients of that step.
+
+    Steps need gradients alone: the loss is computed here, for records only.
+    """
+    kernel_model, real_V = kernel.effective(spec, state.params), kernel.real_types(spec)
+    return measure_model(
+        spec=spec,
+        stream=stream,
+        hypers=hypers,
+        held_out=source.held_out,
+        params=state.params,
+        earlier_value=earlier_value(spec, state, made.step),
+        has_past=made.step >= ROTATION_LAG,
+        loss=kernel.loss(kernel_model, batch, hypers.objective, real_V),
+        gradients=made.gradients,
+    )
+
+
+def weights(spec: Spec, state: State) -> Params:
+    """Return the parameters in their true shapes, under the paper's names."""
+    return kernel.unpad(spec, state.params)
+
+
+def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Params:
+    """Return the gradients of eq. (1) for the trained parameters."""
+    trained, frozen = split(params, model.trained_names(spec))
+
+    def loss(trained: Params) -> jax.Array:
+        kernel_model = kernel.effective(spec, trained | frozen)
+        return kernel.loss(kernel_model, batch, hypers.objective, kernel.real_types(spec))
+
+    return jax.grad(loss)(trained)
+
+
+def mean_queries(spec: Spec) -> float:
+    """Return how many queries of a batch have words to predict, on average."""
+    if spec.attention == "uniform":
+        return spec.batch_size
+    if spec.infinite_documents:
+        return spec.batch_size * spec.vocabulary
+    return spec.batch_size * (1 + spec.word_query_probability * (spec.shortest + spec.longest) / 2)
+
+
+def step_flops(spec: Spec) -> float:
+    """Return the useful floating-point operations of one trial-step: matrix products, no padding."""
+    V, D, A = spec.vocabulary, spec.width, spec.head_width
+    products = 2 if spec.attention == "uniform" else 3  # output; gradients of value and attention
+    flops = 2.0 * mean_queries(spec) * V * V * products
+    if spec.attention == "trained":
+        flops += 3 * 2.0 * A * V * V
+    if spec.embedding != "one_hot":
+        flops += 3 * 2.0 * (2 * A * D * V + D * D * V + D * V * V)
+    return flops
+
+
+def weight_entries(spec: Spec) -> int:
+    """Return how many numbers one trial's parameters are, unpadded."""
+    V, D, A = spec.vocabulary, spec.width, spec.head_width
+    entries = 2 * A * D + D * D + V + (0 if spec.embedding == "one_hot" else D * V)
+    return entries + (2 * A + D if spec.attention_biases == "trained" else 0)
+
+
+@functools.cache
+def optimizer_copies(name: str) -> int:
+    """Return how many numbers an optimizer keeps of each parameter."""
+    number = jnp.zeros((1024,))
+    state = jax.eval_shape(lambda: optimizer(Spec(optimizer=name), traced(Hypers())).init(number))
+    return sum(leaf.size for leaf in jax.tree.leaves(state)) // number.size
+
+
+def trial_bytes(spec: Spec) -> float:
+    """Return about how much memory one trial and its documents take while it trains."""
+    T, V = spec.topics, bags.padded(spec.vocabulary)
+    states = (2 + optimizer_copies(spec.optimizer)) * weight_entries(spec)  # weights, gradients
+    slots = math.ceil(ROTATION_LAG / spec.record_every)
+    held_out = spec.eval_documents * (V if spec.infinite_documents else 6)
+    work = 4 * V * (mean_queries(spec) + held_out) + 8 * V * V
+    drawn = max(spec.batch_size, spec.eval_documents)
+    tokens = 0 if spec.infinite_documents else 10 * drawn * spec.longest
+    return FLOAT * (states + slots * V * V + work + tokens + 20 * drawn * T + 2 * T * V + V * V)
+
 
 EXPERIMENT = Experiment(
     settings=TRIALS,
-    source=train.make_source,
-    batch=train.draw_batch,
-    init=train.init,
-    update=train.update,
-    measure=train.measure,
-    weights=train.weights,
+    source=make_source,
+    batch=draw_batch,
+    init=init,
+    update=update,
+    measure=measure,
+    weights=weights,
     healthy=HEALTHY,
     fit=fit_queries,
-    missing=train.queries_missing,
-    trial_bytes=costs.trial_bytes,
-    step_flops=costs.step_flops,
+    missing=queries_missing,
+    trial_bytes=trial_bytes,
+    step_flops=step_flops,
     references=lines.references,
     reference_settings=lines.reference_settings,
-    decided=decided.decided,
+    decided=decided,
 )

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.one_layer.bags import Bag, counts_and_targets, padded
-from topicjax.experiments.one_layer.losses import queries_loss
-from topicjax.experiments.one_layer.model import Params
 from topicjax.experiments.one_layer.settings import Spec
+from topicjax.experiments.shared.bags import Bag, counts_and_targets, padded
+from topicjax.experiments.shared.losses import queries_loss
+from topicjax.experiments.shared.model import Params
 
 
 class Effective(NamedTuple):

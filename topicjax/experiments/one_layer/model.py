@@ -4,19 +4,18 @@ It is slow and defines what tests expect; training uses the equivalent type-spac
 Dimension letters: B documents, N positions, V vocabulary, D embedding, A attention head.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.one_layer import threefry
-from topicjax.experiments.one_layer.lda import Documents, key_positions
-from topicjax.experiments.one_layer.settings import Hypers, Spec, Stream, code
+from topicjax.experiments.one_layer.settings import Hypers, Spec, code
+from topicjax.experiments.shared import threefry
+from topicjax.experiments.shared.lda import Documents, key_positions
+from topicjax.experiments.shared.model import DEFAULT, Initializer, Params, initializer, masked_softmax
+from topicjax.theory.document_settings import Stream
 from topicjax.theory.theorems import lemma1_entries, theorem1_bias
-
-Params = dict[str, jax.Array]
 
 
 class Transformer(nn.Module):
@@ -62,39 +61,12 @@ class Transformer(nn.Module):
         return jax.vmap(document)(shown_BxN, is_key_BxN)
 
 
-def masked_softmax(score_NxN: jax.Array, is_key_Nx1: jax.Array) -> jax.Array:
-    """Return the softmax over keys, one column per query; all zeros where there is no key."""
-    weight_NxN = jax.nn.softmax(jnp.where(is_key_Nx1, score_NxN, -1e30), axis=0)
-    return jnp.where(is_key_Nx1, weight_NxN, 0.0)
-
-
-Initializer = Callable[..., jax.Array]
-
-
-def initializer(hypers: Any) -> Initializer:
-    """Return the distribution of the initial weight matrices; hypers' init and init_scale may be traced.
-
-    It is normal(0, s), uniform on [0, s), or s times the usual default of linear layers, which is uniform
-    between -1/sqrt(fan_in) and 1/sqrt(fan_in).
-    """
-
-    def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        (bits,) = threefry.random_bits((threefry.raw(key), threefry.places(*shape)))
-        normal, uniform = threefry.normal(bits).astype(dtype), threefry.uniform(bits).astype(dtype)
-        default = (2 * uniform - 1) / shape[1] ** 0.5
-        chosen = jnp.where(hypers.init == code("init", "uniform"), uniform, normal)
-        chosen = jnp.where(hypers.init == code("init", "default"), default, chosen)
-        return hypers.init_scale * chosen
-
-    return draw
-
-
 def bias_initializer(hypers: Hypers, fan_in: int) -> Initializer:
     """Return zeros, or with init=default s times the usual default of linear layers."""
 
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         default = jax.random.uniform(key, shape, dtype, -1, 1) / fan_in**0.5
-        return jnp.where(hypers.init == code("init", "default"), hypers.init_scale * default, 0.0)
+        return jnp.where(hypers.init == DEFAULT, hypers.init_scale * default, 0.0)
 
     return draw
 

@@ -13,11 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from topicjax.experiments.one_layer import bags, kernel
-from topicjax.experiments.one_layer.bags import Bag
+from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer.kernel import Effective
-from topicjax.experiments.one_layer.model import Params, lemma1_value
-from topicjax.experiments.one_layer.settings import DocumentSpec, Hypers, Spec, Stream
+from topicjax.experiments.one_layer.model import lemma1_value
+from topicjax.experiments.one_layer.settings import Hypers, Spec
+from topicjax.experiments.shared import bags
+from topicjax.experiments.shared.bags import Bag
+from topicjax.experiments.shared.model import (
+    Params,
+    block_differences,
+    norm,
+    pair_masks,
+    rotation,
+    topic_block,
+)
+from topicjax.theory.document_settings import Stream
 
 HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
 MAX_SCORE_RANGE = 80.0  # float32 can safely divide by weights down to exp(-80)
@@ -115,48 +125,6 @@ def held_out_losses(
         spec.eval_documents,
     )
     return loss, uniform_loss
-
-
-def norm(matrix: jax.Array) -> jax.Array:
-    """Return the Frobenius norm."""
-    return jnp.sqrt(jnp.sum(jnp.square(matrix)))
-
-
-def rotation(matrix: jax.Array, earlier: jax.Array) -> jax.Array:
-    """Return the cosine distance (1 - cos) / 2 between two matrices; NaN if one of them is zero."""
-    cosine = jnp.sum(matrix * earlier) / (norm(matrix) * norm(earlier))
-    return (1 - cosine) / 2
-
-
-def pair_masks(spec: DocumentSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the word pairs of each kind, V x V: same word; same topic, other word; other topic."""
-    token_V = np.arange(bags.padded(spec.vocabulary))
-    is_word_V = (token_V >= 1) & (token_V < spec.vocabulary)
-    topic_V = (token_V - 1) // spec.words_per_topic
-    word_pair = is_word_V[:, None] & is_word_V[None, :]
-    same_word = word_pair & (token_V[:, None] == token_V[None, :])
-    same_topic = word_pair & (topic_V[:, None] == topic_V[None, :])
-    return same_word, same_topic & ~same_word, word_pair & ~same_topic
-
-
-def masked_mean(matrix: jax.Array, mask: np.ndarray) -> jax.Array:
-    """Return the mean of the entries in the mask; NaN for an empty mask."""
-    if not mask.any():
-        return jnp.full((), jnp.nan, matrix.dtype)
-    return jnp.where(mask, matrix, 0).sum() / mask.sum()
-
-
-def block_differences(
-    spec: DocumentSpec, matrix: jax.Array, block: str, diagonal: str
-) -> dict[str, jax.Array]:
-    """Return same topic - other topic and own word - same topic, under the two given names."""
-    own, same, other = (masked_mean(matrix, mask) for mask in pair_masks(spec))
-    return {block: same - other, diagonal: own - same}
-
-
-def topic_block(spec: DocumentSpec, matrix: jax.Array) -> jax.Array:
-    """Return the mean over pairs of one topic minus the mean over pairs of different topics."""
-    return block_differences(spec, matrix, "block", "diagonal")["block"]
 
 
 def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:

@@ -1,7 +1,7 @@
-"""One record of an encoder on text: the columns of the encoder on topic documents, without those of topics.
+"""One record of an encoder on text: what every encoder records, beside the loss of the unigram model.
 
-Held-out losses are of positions that show [MASK] only: kept words are copied.  Beside them stands the loss of
-the unigram model on the same words: only a model whose loss is below it uses the context of a word.
+Held-out losses are of positions that show [MASK] only: kept words are copied.  Only a model whose loss is
+below that of the unigram model on the same words uses the context of a word.
 """
 
 import collections
@@ -10,52 +10,53 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.encoder import layers
-from topicjax.experiments.encoder.records import BY_LAYER as ENCODER_BY_LAYER
-from topicjax.experiments.encoder.records import HEALTHY as HEALTHY
-from topicjax.experiments.encoder.records import SCALARS as ENCODER_SCALARS
-from topicjax.experiments.encoder.records import (
-    Moment,
-    columns_of_any,
+from topicjax.experiments.shared import layers
+from topicjax.experiments.shared.layer_records import (
+    ATTENTION_BY_LAYER,
+    SCALARS,
+    WEIGHTS_BY_LAYER,
+    Made,
     entropy_deficit,
     gate_settings,
     loss_columns,
     standard_error,
+    weight_columns,
 )
-from topicjax.experiments.encoder.settings import Hypers
-from topicjax.experiments.one_layer.model import Params
-from topicjax.experiments.text import word_losses
+from topicjax.experiments.shared.model import Params
+from topicjax.experiments.shared.settings import LayerHypers
+from topicjax.experiments.shared.state import State
+from topicjax.experiments.text import losses
 from topicjax.experiments.text.rows import Rows, held_out_room
 from topicjax.experiments.text.settings import Spec
 
-OF_TOPICS = ("e_block", "attn_same_word", "attn_same_topic", "attn_diff_topic")
 OF_WORDS = (
     "eval_loss_unigram",  # of predicting every word by how often it occurs
     "eval_context_se",  # standard error over windows of eval_loss_unigram - eval_loss
 )
-COLUMNS = [name for name in (*ENCODER_SCALARS, *OF_WORDS, *ENCODER_BY_LAYER) if name not in OF_TOPICS]
-Record: Any = collections.namedtuple("Record", COLUMNS)
+Record: Any = collections.namedtuple("Record", (*SCALARS, *OF_WORDS, *WEIGHTS_BY_LAYER, *ATTENTION_BY_LAYER))
 
 
-def measure_model(spec: Spec, hypers: Hypers, held_out: Rows, unigram_KxB: jax.Array, now: Moment) -> Any:
+def measure_model(
+    spec: Spec, hypers: LayerHypers, held_out: Rows, unigram_KxB: jax.Array, state: State, made: Made
+) -> Any:
     """Return the record of a trial at a step."""
     return Record(
-        **gated_losses(spec, hypers, held_out, unigram_KxB, now.params),
-        **columns_of_any(spec, now),
-        entropy_deficit=entropy_deficits(spec, hypers, held_out, now.params),
+        **gated_losses(spec, hypers, held_out, unigram_KxB, state.params),
+        **weight_columns(spec, state, made),
+        entropy_deficit=entropy_deficits(spec, hypers, held_out, state.params),
     )
 
 
 def gated_losses(
-    spec: Spec, hypers: Hypers, held_out: Rows, unigram_KxB: jax.Array, params: Params
+    spec: Spec, hypers: LayerHypers, held_out: Rows, unigram_KxB: jax.Array, params: Params
 ) -> dict[str, jax.Array]:
     """Return the losses on the held-out windows under all settings of the gates, and their errors."""
     settings_Gx2xL, which = gate_settings(spec.layers)
 
     def under(gate_2xL: jax.Array) -> jax.Array:
         gates = layers.Gates(gate_2xL[0], gate_2xL[1])
-        output_FxV = word_losses.outputs(spec, hypers, params, held_out, held_out_room(spec), gates)
-        return word_losses.losses_of_windows(hypers.objective, output_FxV, held_out)
+        output_FxV = losses.outputs(spec, hypers, params, held_out, held_out_room(spec), gates)
+        return losses.losses_of_windows(hypers.objective, output_FxV, held_out)
 
     part_MxB = jax.lax.map(under, jnp.asarray(settings_Gx2xL))[which]
     counts_B, unigram_B = held_out.weight_BxN.sum(axis=1) > 0, unigram_KxB[hypers.objective]
@@ -65,7 +66,7 @@ def gated_losses(
     )
 
 
-def entropy_deficits(spec: Spec, hypers: Hypers, held_out: Rows, params: Params) -> jax.Array:
+def entropy_deficits(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> jax.Array:
     """Return the entropy deficit of attention on the held-out windows, one value per layer."""
     found: list[jax.Array] = []
 

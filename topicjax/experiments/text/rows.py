@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from topicjax.experiments.one_layer.bags import padded
-from topicjax.experiments.one_layer.lda import Documents, key_positions
+from topicjax.experiments.shared.bags import padded
+from topicjax.experiments.shared.lda import Documents, key_positions
 from topicjax.experiments.text.settings import Spec, Stream
 
 OVERFLOW = (

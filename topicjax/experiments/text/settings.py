@@ -1,13 +1,13 @@
-"""The settings of the encoder on text, each declared once; those of its layers are the encoder's."""
+"""The settings of the encoder on text, each declared once; those of layers are shared."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from topicjax.corpora.corpus import STANDARD, find_hash
 from topicjax.errors import UserError
-from topicjax.experiments.encoder.settings import Hypers, LayerSpec, check_layers
-from topicjax.experiments.one_layer.settings import EXECUTION, KeyVisibility, Probability
-from topicjax.settings import MAX_INT32, Choice, Key, Real, Whole
+from topicjax.experiments.shared.settings import LayerHypers, LayerSpec, check_layers
+from topicjax.settings import MAX_INT32, Choice, Key, Probability, Real, Role, Whole
+from topicjax.theory.document_settings import KeyVisibility
 from topicjax.trial import Trial, TrialSettings
 
 SPECIAL = 2  # [MASK] and [UNK], which are never predicted
@@ -26,10 +26,13 @@ class CorpusSpec:
     batch_size: Annotated[int, Whole(1), "windows per step"] = 16
     eval_windows: Annotated[int, Whole(2), "held-out windows per record"] = 64
     mask_probability: Annotated[
-        float, Real(low=0, high=1), "largest p_mask among a program's trials", EXECUTION
+        float, Real(low=0, high=1), "largest p_mask among a program's trials", Role.EXECUTION
     ] = 0.15
     word_query_probability: Annotated[
-        float, Real(low=0, high=1), "largest p_mask (p_keep + p_random) among a program's trials", EXECUTION
+        float,
+        Real(low=0, high=1),
+        "largest p_mask (p_keep + p_random) among a program's trials",
+        Role.EXECUTION,
     ] = 0.03
 
 
@@ -71,7 +74,7 @@ def check(trial: Trial) -> None:
         )
 
 
-TRIALS = TrialSettings("text", Spec, Stream, Hypers, check)
+TRIALS = TrialSettings("text", Spec, Stream, LayerHypers, check)
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 make_trial, settings_of = TRIALS.make_trial, TRIALS.settings_of
 traced, code = TRIALS.traced, TRIALS.code

@@ -1,13 +1,14 @@
 """Optimizers, rebuilt from Hypers wherever they are used: a state holds data only, no transformations.
 
-A new optimizer is one entry here: what makes it, and the settings that it uses besides the learning rate.
+A new optimizer is one entry here: what makes it, and the settings that it uses besides the learning rate.  A
+new setting is declared below the entries, and added to the Hypers of the experiments that should have it.
 optax comes with jax, so it is imported when a transformation is made: settings need the names alone.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from topicjax.settings import Only
+from topicjax.settings import BelowOne, NotNegative, Only
 
 if TYPE_CHECKING:
     import optax
@@ -39,6 +40,13 @@ OPTIMIZERS = {
 def used(setting: str) -> Only:
     """Mark a setting that acts with the optimizers that use it."""
     return Only("optimizer", tuple(name for name, entry in OPTIMIZERS.items() if setting in entry.uses))
+
+
+Momentum = Annotated[BelowOne, "decay of the velocity", used("momentum")]
+Beta1 = Annotated[BelowOne, "decay of the mean gradient", used("beta1")]
+Beta2 = Annotated[BelowOne, "decay of the mean squared gradient", used("beta2")]
+Epsilon = Annotated[NotNegative, "added to the root of the mean square", used("epsilon")]
+WeightDecay = Annotated[NotNegative, "decoupled weight decay", used("weight_decay")]
 
 
 def optimizer(spec: Any, hypers: Any) -> "optax.GradientTransformation":

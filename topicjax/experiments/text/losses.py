@@ -1,6 +1,6 @@
 """The losses of rows whose targets are single words, by their numbers: no array of targets per vocabulary.
 
-Each objective of one_layer is w (n(f) - c f_word) summed over positions, with n(f) a function of the outputs:
+Each objective is w (n(f) - c f_word) summed over positions, with n(f) a function of the outputs:
 cross-entropy  n = logsumexp(f), c = 1        squared  n = f.f + 1, c = 2
 Dimension letters: F rows that predict, V vocabulary, B windows, N positions, K objectives.
 """
@@ -8,9 +8,9 @@ Dimension letters: F rows that predict, V vocabulary, B windows, N positions, K 
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.encoder import layers
-from topicjax.experiments.encoder.settings import Hypers
-from topicjax.experiments.one_layer.model import Params
+from topicjax.experiments.shared import layers
+from topicjax.experiments.shared.model import Params
+from topicjax.experiments.shared.settings import LayerHypers
 from topicjax.experiments.text.rows import Room, Rows
 from topicjax.experiments.text.settings import SPECIAL, Spec
 
@@ -37,7 +37,7 @@ def normalisers(objective: jax.Array, output_FxV: jax.Array) -> tuple[jax.Array,
 
 def outputs(
     spec: Spec,
-    hypers: Hypers,
+    hypers: LayerHypers,
     params: Params,
     rows: Rows,
     room: Room,
@@ -68,7 +68,7 @@ def loss_and_d_output(objective: jax.Array, output_FxV: jax.Array, rows: Rows) -
 
 
 def loss_and_gradients(
-    spec: Spec, hypers: Hypers, trained: Params, frozen: Params, rows: Rows, room: Room
+    spec: Spec, hypers: LayerHypers, trained: Params, frozen: Params, rows: Rows, room: Room
 ) -> tuple[jax.Array, Params]:
     """Return eq. (1), and its gradients for the trained parameters."""
     output_FxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows, room), trained)

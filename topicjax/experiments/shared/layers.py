@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.encoder.model import feed_forward, layer_norm
-from topicjax.experiments.encoder.rows import Rows
-from topicjax.experiments.encoder.settings import Hypers, LayerSpec, code
-from topicjax.experiments.one_layer.losses import queries_loss
-from topicjax.experiments.one_layer.model import Params
+from topicjax.experiments.shared.encoder import feed_forward, layer_norm
+from topicjax.experiments.shared.model import Params
+from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHypers, LayerSpec
 
 
 class Gates(NamedTuple):
@@ -34,22 +32,6 @@ def open_gates(spec: LayerSpec) -> Gates:
     return Gates(jnp.ones(spec.layers), jnp.ones(spec.layers))
 
 
-def outputs(
-    spec: LayerSpec,
-    hypers: Hypers,
-    params: Params,
-    rows: Rows,
-    gates: Gates | None = None,
-    watch: Watch | None = None,
-) -> jax.Array:
-    """Return the outputs f_BxQxV of all rows that predict.
-
-    `watch` is called with the attention of each layer; all rows are computed in the last layer too then.
-    """
-    X_BxQxD = states(spec, hypers, params, rows, rows.target_BxQxV.shape[1], gates, watch)
-    return X_BxQxD @ head(spec, params) + params["b_pred"][None, None, :]
-
-
 def head(spec: LayerSpec, params: Params) -> jax.Array:
     """Return the matrix, D x V, that makes outputs of states."""
     return embedding(spec, params) if spec.head == "tied" else params["W_head"].T
@@ -62,7 +44,7 @@ def embedding(spec: LayerSpec, params: Params) -> jax.Array:
 
 def states(
     spec: LayerSpec,
-    hypers: Hypers,
+    hypers: LayerHypers,
     params: Params,
     rows: Any,
     Q: int,
@@ -82,7 +64,7 @@ def states(
         needed = Q if layer == spec.layers - 1 and watch is None else X_BxUxD.shape[1]
         X_BxUxD = attend(spec, hypers, own, rows.keys_BxU, X_BxUxD, needed, gate, watch)
         X_BxUxD = transform(spec, hypers, own, X_BxUxD) if spec.mlp else X_BxUxD
-    return normed(hypers, "pre", X_BxUxD[:, :Q], params["gain_last"], params["bias_last"])
+    return normed(hypers, PRE_NORM, X_BxUxD[:, :Q], params["gain_last"], params["bias_last"])
 
 
 STACKED = ("W_K", "W_Q", "W_V", "W_O", "W_1", "b_1", "W_2", "b_2")
@@ -91,7 +73,7 @@ STACKED += ("gain_attention", "bias_attention", "gain_mlp", "bias_mlp")
 
 def attend(
     spec: LayerSpec,
-    hypers: Hypers,
+    hypers: LayerHypers,
     own: Params,
     keys_BxU: jax.Array,
     X_BxUxD: jax.Array,
@@ -101,7 +83,7 @@ def attend(
 ) -> jax.Array:
     """Return the states of the first rows, as many as are needed, after a layer's attention."""
     gain, bias = own["gain_attention"], own["bias_attention"]
-    inside_BxUxD = normed(hypers, "pre", X_BxUxD, gain, bias)
+    inside_BxUxD = normed(hypers, PRE_NORM, X_BxUxD, gain, bias)
     K_BxUxHxA, V_BxUxHxA = (in_heads(spec, inside_BxUxD @ own[name].T) for name in ("W_K", "W_V"))
     Q_BxRxHxA = in_heads(spec, inside_BxUxD[:, :needed] @ own["W_Q"].T)
     score_BxHxRxU = jnp.einsum("brha,buha->bhru", Q_BxRxHxA, K_BxUxHxA) / spec.head_size**0.5
@@ -117,27 +99,27 @@ def attend(
         joined_BxRxD = joined_BxRxD @ own["W_O"].T
     if gate is not None:
         joined_BxRxD = joined_BxRxD * gate[1]
-    return normed(hypers, "post", passed_on(hypers, X_BxUxD[:, :needed]) + joined_BxRxD, gain, bias)
+    return normed(hypers, POST_NORM, passed_on(hypers, X_BxUxD[:, :needed]) + joined_BxRxD, gain, bias)
 
 
-def transform(spec: LayerSpec, hypers: Hypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
+def transform(spec: LayerSpec, hypers: LayerHypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
     """Return the states after a layer's MLP."""
     gain, bias = own["gain_mlp"], own["bias_mlp"]
-    inside_BxRxD = normed(hypers, "pre", X_BxRxD, gain, bias)
+    inside_BxRxD = normed(hypers, PRE_NORM, X_BxRxD, gain, bias)
     added_BxRxD = feed_forward(inside_BxRxD, *(own[name] for name in ("W_1", "b_1", "W_2", "b_2")))
-    return normed(hypers, "post", passed_on(hypers, X_BxRxD) + added_BxRxD, gain, bias)
+    return normed(hypers, POST_NORM, passed_on(hypers, X_BxRxD) + added_BxRxD, gain, bias)
 
 
-def normed(hypers: Hypers, where: str, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
+def normed(hypers: LayerHypers, where: int, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
     """Return the layer norm of the states if the trial has one at this place, else the states."""
     return jax.lax.cond(
-        hypers.layer_norm == code("layer_norm", where),
+        hypers.layer_norm == where,
         lambda: layer_norm(X, gain_D, bias_D),
         lambda: X,
     )
 
 
-def passed_on(hypers: Hypers, X: jax.Array) -> jax.Array:
+def passed_on(hypers: LayerHypers, X: jax.Array) -> jax.Array:
     """Return what a residual connection adds: the states, or nothing."""
     return X * hypers.residual.astype(X.dtype)
 
@@ -168,23 +150,3 @@ def _softmax_backward(attention: jax.Array, d_attention: jax.Array) -> tuple[jax
 
 
 counted_softmax.defvjp(_softmax_forward, _softmax_backward)
-
-
-def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQxV: jax.Array) -> jax.Array:
-    """Return each document's part of the loss; eq. (1) is their sum."""
-    real_V = jnp.ones(output_BxQxV.shape[2], bool)
-    loss = jax.vmap(lambda output, target: queries_loss(objective, output, target, real_V)[0])
-    return loss(output_BxQxV, target_BxQxV)
-
-
-def loss_and_gradients(
-    spec: LayerSpec, hypers: Hypers, trained: Params, frozen: Params, rows: Rows
-) -> tuple[jax.Array, Params]:
-    """Return eq. (1), and its gradients for the trained parameters."""
-    output_BxQxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows), trained)
-    B, Q, V = output_BxQxV.shape
-    flat = (B * Q, V)
-    targets = rows.target_BxQxV.reshape(flat)
-    real_V = jnp.ones(V, bool)
-    loss, d_output = queries_loss(hypers.objective, output_BxQxV.reshape(flat), targets, real_V)
-    return loss, pull_back(d_output.reshape(B, Q, V))[0]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from topicjax.experiments.one_layer import threefry
+from topicjax.experiments.shared import threefry
 
 KEYS = [jax.random.key(seed) for seed in (0, 7, 2**31 + 5)]
 

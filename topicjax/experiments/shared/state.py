@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from topicjax.experiments.one_layer.model import Params
-from topicjax.experiments.one_layer.optimizers import optimizer
+from topicjax.experiments.shared.model import Params
+from topicjax.experiments.shared.optimizers import optimizer
 
 ROTATION_LAG = 10  # steps between the two W_V that the paper's Figure 5 compares
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from topicjax.experiments.one_layer import lda, threefry
 from topicjax.experiments.one_layer.settings import Spec, traced
-from topicjax.experiments.one_layer.settings import Stream as AnyStream
+from topicjax.experiments.shared import lda, threefry
+from topicjax.theory.document_settings import Stream as AnyStream
 
 SPEC = Spec(topics=4, words_per_topic=3, shortest=20, longest=30)
 Stream = functools.partial(AnyStream, length_min=20, length_max=30)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from topicjax.engine.references import pending_references
-from topicjax.experiments.one_layer import bags, kernel, lda, lines, records, threefry, train
+from topicjax.experiments.one_layer import experiment, kernel, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, make_trial, traced
+from topicjax.experiments.shared import bags, lda, lines, threefry
 from topicjax.theory.progress import progress, units
 from topicjax.theory.stage_models import pair_weights
 
@@ -27,7 +28,7 @@ def held_out_documents(trial: Any) -> list[np.ndarray]:
     spec = bags.fit_queries(trial.spec, [trial.stream])
     key = threefry.raw(jax.random.key(lda.EVAL_SEED))
     phi = lda.topic_words(spec, traced(trial.stream))
-    draw = partial(train.draw_documents, spec, num_documents=spec.eval_documents)
+    draw = partial(lda.draw_documents, spec, num_documents=spec.eval_documents)
     return [np.asarray(array) for array in jax.jit(draw)(traced(trial.stream), phi, key)]
 
 
@@ -65,7 +66,7 @@ def token_losses(trial: Any, model: Any, objective: str) -> np.ndarray:
 def test_held_out_lines_are_the_losses_of_the_optimal_models_token_by_token(objective, visibility):
     trial = make_trial(TINY | dict(key_visibility=visibility, objective=objective, seed=3, steps=40))
     entry = EXPERIMENT.references(trial)
-    models = lines.limits_of(make_trial(lines.line_settings(trial))).models(objective)
+    models = lines.limits_of(lines.data_of(trial)).models(objective)
     for name, model in zip(("stage1", "stage2"), models, strict=True):
         losses = token_losses(trial, model, objective)
         assert 10 < len(losses) < 25  # some documents have no masked position
@@ -79,12 +80,12 @@ def test_held_out_lines_are_the_losses_of_the_optimal_models_token_by_token(obje
 def measured(trial: Any, model: Any, objective: str) -> tuple[float, float]:
     """The loss and the loss with uniform attention that a record has of this model."""
     spec, stream = bags.fit_queries(trial.spec, [trial.stream]), traced(trial.stream)
-    held_out = jax.jit(train.make_source, static_argnums=0)(spec, stream).held_out
+    held_out = jax.jit(experiment.make_source, static_argnums=0)(spec, stream).held_out
     value = model.value.copy()
     value[0] = CERTAIN if objective == "cross_entropy" else value[0]
     V = bags.padded(spec.vocabulary)
     pad = ((0, V - spec.vocabulary),) * 2
-    scores = np.log(pair_weights(lines.limits_of(trial).data, model))
+    scores = np.log(pair_weights(lines.limits_of(lines.data_of(trial)).data, model))
     effective = kernel.Effective(
         jnp.asarray(np.pad(scores, pad), jnp.float32),
         jnp.asarray(np.pad(value.T, pad), jnp.float32),
@@ -100,9 +101,10 @@ def measured(trial: Any, model: Any, objective: str) -> tuple[float, float]:
 @pytest.mark.parametrize("changed", [{}, dict(documents="tau", infinite_documents=True, topics=4)])
 def test_the_optimum_of_each_stage_has_progress_one_on_the_held_out_documents(objective, visibility, changed):
     settings = dict(eval_documents=40, topics=5, words_per_topic=4, key_visibility=visibility) | changed
-    trial = make_trial(lines.line_settings(make_trial(settings)))
-    found = lines.stage_lines(lines.line_settings(trial), objective)
-    stage1, stage2 = lines.limits_of(trial).models(objective)
+    trial = make_trial(settings)
+    data = lines.data_of(trial)
+    found = lines.stage_lines(data, objective)
+    stage1, stage2 = lines.limits_of(data).models(objective)
     initial = np.log(trial.spec.vocabulary) if objective == "cross_entropy" else 1.0  # of weights that are 0
     drop, gain = units(initial, found)
     rounding = 1e-4 if trial.spec.infinite_documents else 2e-6  # W^V grows without bound there
@@ -135,16 +137,15 @@ def test_lines_are_wanted_once_per_documents_objective_and_held_out_documents():
 
 
 def test_one_held_out_document_has_a_line_without_an_error():
-    settings = lines.line_settings(make_trial(TINY | dict(eval_documents=1, length_min=30, length_max=30)))
-    found = lines.stage_lines(settings, "squared")
+    trial = make_trial(TINY | dict(eval_documents=1, length_min=30, length_max=30))
+    found = lines.stage_lines(lines.data_of(trial), "squared")
     assert np.isfinite(found["held_out_stage1"]) and np.isnan(found["held_out_stage1_se"])
 
 
 def test_documents_whose_words_are_drawn_have_their_own_held_out_lines():
     changed = TINY | dict(word_distribution="dirichlet", length_min=20, length_max=30, documents="tau")
     found = [
-        lines.stage_lines(lines.line_settings(make_trial(changed | dict(seed=seed))), "squared")
-        for seed in (1, 2)
+        lines.stage_lines(lines.data_of(make_trial(changed | dict(seed=seed))), "squared") for seed in (1, 2)
     ]
     for one in found:
         assert abs(one["held_out_stage1"] - one["stage1"]) < 5 * one["held_out_stage1_se"]

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from topicjax.experiments.one_layer.lda import Documents, key_positions
-from topicjax.experiments.one_layer.settings import DocumentSpec, Spec, Stream, code
+from topicjax.experiments.shared.lda import UNMASKED_KEYS, Documents, key_positions
+from topicjax.theory.document_settings import DocumentSpec, Stream
 
 VECTOR_WIDTH = 8
 OVERFLOW_PROBABILITY = 1e-12  # of a batch with more kept and random words than the capacity: an error
@@ -83,7 +83,7 @@ def query_capacity(spec: DocumentSpec, num_documents: int, overflow: float = OVE
     return min(padded(enough), positions)
 
 
-def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bool = False) -> Bag:
+def from_documents(spec: DocumentSpec, stream: Stream, documents: Documents, uniform: bool = False) -> Bag:
     """Return the bag of finite documents, with a fixed number of queries for kept and random words.
 
     Under uniform attention all positions of a document predict the same: one query per document.
@@ -116,6 +116,15 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents, uniform: bo
     return Bag(count_BxV, target_BxV, joined(own_queries(B), word_queries), missing)
 
 
+def to_bag(
+    spec: DocumentSpec, stream: Stream, documents: Documents | jax.Array, uniform: bool = False
+) -> Bag:
+    """Return drawn documents as the kernel takes them, for attending or uniform models."""
+    if isinstance(documents, Documents):
+        return from_documents(spec, stream, documents, uniform)
+    return from_distributions(spec, stream, documents, uniform)
+
+
 def own_queries(B: int) -> Queries:
     """Return one [MASK] query per document, which must predict all of its document's targets."""
     none_B = jnp.zeros(B, jnp.int32)
@@ -128,7 +137,7 @@ def joined(first: Queries, second: Queries) -> Queries:
 
 
 def with_usual_queries(
-    spec: Spec, function: Callable[[Bag], Any], batch: Bag, num_documents: int, num_sizes: int = 1
+    spec: DocumentSpec, function: Callable[[Bag], Any], batch: Bag, num_documents: int, num_sizes: int = 1
 ) -> Any:
     """Return function(batch) to rounding, without the queries that only unusual batches need.
 
@@ -148,7 +157,7 @@ def with_usual_queries(
     return jax.lax.switch(place, [*map(with_first, sizes), lambda: function(batch)])
 
 
-def usual_capacities(spec: Spec, num_documents: int) -> list[int]:
+def usual_capacities(spec: DocumentSpec, num_documents: int) -> list[int]:
     """Return numbers of kept and random words that about half of the batches, and nearly all, stay below."""
     probability, lengths = spec.word_query_probability, spec.longest - spec.shortest + 1
     mean_length = (spec.shortest + spec.longest) / 2
@@ -189,7 +198,7 @@ def from_distributions(spec: DocumentSpec, stream: Stream, P_BxW: jax.Array, uni
     is_word_V = (jnp.arange(V) >= 1) & (jnp.arange(V) <= W)
     noise_V = jnp.where(is_word_V, p_m * p_r / W, 0.0).at[0].set(p_m * (1 - p_c - p_r))
     all_BxV = (1 - (1 - p_c) * p_m) * P_BxV + noise_V[None, :]
-    hides_masked = stream.key_visibility == code("key_visibility", "unmasked")
+    hides_masked = stream.key_visibility == UNMASKED_KEYS
     count_BxV = jnp.where(hides_masked, (1 - p_m) * P_BxV, all_BxV)
     none_missing = jnp.zeros((), jnp.int32)
     if uniform:

@@ -11,8 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.encoder.settings import Hypers, LayerSpec, code
-from topicjax.experiments.one_layer.model import Initializer, Params, initializer, masked_softmax
+from topicjax.experiments.shared.model import Initializer, Params, initializer, masked_softmax
+from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHypers, LayerSpec
 
 EPSILON = 1e-5  # of layer norms
 BY_LAYER = ("W_K", "W_Q", "W_V")  # start near zero; their rows are those of the heads, one after the other
@@ -22,7 +22,7 @@ class Encoder(nn.Module):
     """States X = W_E tokens; in each layer attention, then the MLP; outputs by W_E^T or by W_head."""
 
     spec: LayerSpec
-    hypers: Hypers
+    hypers: LayerHypers
 
     @nn.compact
     def __call__(self, shown_N: jax.Array, is_key_N: jax.Array) -> jax.Array:
@@ -34,8 +34,8 @@ class Encoder(nn.Module):
         X_NxD = W_E.T[shown_N]
         if spec.places:
             X_NxD = X_NxD + weights["W_P"].T[: len(shown_N)]
-        is_pre = hypers.layer_norm == code("layer_norm", "pre")
-        is_post = hypers.layer_norm == code("layer_norm", "post")
+        is_pre = hypers.layer_norm == PRE_NORM
+        is_post = hypers.layer_norm == POST_NORM
 
         def sublayer(X_NxD: jax.Array, function: Any, norm: str, layer: int) -> jax.Array:
             gain, bias = weights[f"gain_{norm}"][layer], weights[f"bias_{norm}"][layer]
@@ -84,7 +84,7 @@ def along(values_D: jax.Array, X: jax.Array) -> jax.Array:
     return values_D.reshape((1,) * (X.ndim - 1) + values_D.shape)
 
 
-def parameters(spec: LayerSpec, hypers: Hypers) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
+def parameters(spec: LayerSpec, hypers: LayerHypers) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
     """Return the initial distribution and the shape of every parameter, those of layers stacked."""
     L, D, V, M = spec.layers, spec.size, spec.vocabulary, spec.mlp
     near_zero, usual = by_layer(initializer(hypers)), by_layer(usual_initializer)
@@ -118,7 +118,7 @@ def by_layer(draw: Initializer) -> Initializer:
     return lambda key, shape: jnp.stack([draw(own, shape[1:]) for own in jax.random.split(key, shape[0])])
 
 
-def init(spec: LayerSpec, hypers: Hypers, key: jax.Array) -> Params:
+def init(spec: LayerSpec, hypers: LayerHypers, key: jax.Array) -> Params:
     """Return the initial parameters, frozen ones included."""
     found = Encoder(spec, hypers).init(key, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))["params"]
     return {name: jnp.asarray(leaf) for name, leaf in found.items()}
@@ -129,5 +129,5 @@ def trained_names(spec: LayerSpec) -> tuple[str, ...]:
     frozen = {"W_K", "W_Q"} if spec.attention == "uniform" else set()
     frozen |= {"W_E"} if spec.embedding != "trained" else set()
     frozen |= {"b_pred"} if spec.output_bias == "zero" else set()
-    shapes = parameters(spec, Hypers(init=0))  # which there are does not depend on the hyperparameters
+    shapes = parameters(spec, LayerHypers(init=0))  # which there are does not depend on the hyperparameters
     return tuple(sorted(shapes.keys() - frozen))

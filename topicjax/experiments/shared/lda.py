@@ -4,16 +4,18 @@ Dimension letters: B documents, N positions, T topics, J words of one topic, W =
 Token 0 is [MASK]; the words are 1..W and word i belongs to topic (i - 1) // J.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.one_layer import threefry
-from topicjax.experiments.one_layer.settings import DocumentSpec, Stream, code
+from topicjax.experiments.shared import threefry
+from topicjax.theory.document_settings import DocumentSpec, KeyVisibility, Stream
 
 PROPOSALS = 8  # per draw from a Gamma distribution
 TINY = float(jnp.finfo(jnp.float32).tiny)
+UNMASKED_KEYS = get_args(KeyVisibility).index("unmasked")
 EVAL_SEED = 20230723  # trials of one data setting share their held-out documents, whatever their seed
 
 
@@ -32,6 +34,39 @@ class Keys(NamedTuple):
     words: jax.Array  # word distributions of the topics
     weights: jax.Array  # initial weights
     documents: jax.Array  # fold_in(documents, t) draws the batch of step t
+
+
+class Source(NamedTuple):
+    """What a Stream fixes for the whole training."""
+
+    phi_TxW: jax.Array
+    documents_key: jax.Array
+    held_out: Any  # the held-out documents, as the model takes them
+
+
+def make_source(spec: DocumentSpec, stream: Stream, convert: Callable[[Any], Any]) -> Source:
+    """Return the topics and the held-out documents of a Stream; `convert` makes them what the model takes."""
+    phi_TxW = topic_words(spec, stream)
+    key = threefry.raw(jax.random.key(EVAL_SEED))
+    held_out = convert(draw_documents(spec, stream, phi_TxW, key, spec.eval_documents))
+    return Source(phi_TxW, stream_keys(stream.seed).documents, held_out)
+
+
+def draw_batch(
+    spec: DocumentSpec, stream: Stream, source: Source, step: jax.Array, convert: Callable[[Any], Any]
+) -> Any:
+    """Return the documents of a step; `convert` makes them what the model takes."""
+    key = threefry.fold_in(threefry.raw(source.documents_key), step)
+    documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
+    return convert(jax.lax.optimization_barrier(documents))  # else the compiler draws them more than once
+
+
+def draw_documents(
+    spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
+) -> Documents | jax.Array:
+    """Return new documents: token by token, or the word distributions of infinite ones."""
+    draw = word_distributions if spec.infinite_documents else sample_documents
+    return draw(spec, stream, phi_TxW, key, num_documents)
 
 
 def stream_keys(seed: jax.Array | int) -> Keys:
@@ -163,5 +198,5 @@ def shown_words(
 
 def key_positions(stream: Any, documents: Documents) -> jax.Array:
     """Return which positions are keys: all present ones, or only those outside M."""
-    hides_masked = stream.key_visibility == code("key_visibility", "unmasked")
+    hides_masked = stream.key_visibility == UNMASKED_KEYS
     return documents.present_BxN & ~(hides_masked & documents.masked_BxN)

@@ -1,0 +1,50 @@
+"""The outputs and losses of rows whose targets are histograms of words: the encoder on topic documents.
+
+Dimension letters: B documents, Q rows with words to predict, V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from topicjax.experiments.encoder.rows import Rows
+from topicjax.experiments.encoder.settings import Spec
+from topicjax.experiments.shared import layers
+from topicjax.experiments.shared.losses import queries_loss
+from topicjax.experiments.shared.model import Params
+from topicjax.experiments.shared.settings import LayerHypers
+
+
+def outputs(
+    spec: Spec,
+    hypers: LayerHypers,
+    params: Params,
+    rows: Rows,
+    gates: layers.Gates | None = None,
+    watch: layers.Watch | None = None,
+) -> jax.Array:
+    """Return the outputs f_BxQxV of all rows that predict.
+
+    `watch` is called with the attention of each layer; all rows are computed in the last layer too then.
+    """
+    X_BxQxD = layers.states(spec, hypers, params, rows, rows.target_BxQxV.shape[1], gates, watch)
+    return X_BxQxD @ layers.head(spec, params) + params["b_pred"][None, None, :]
+
+
+def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQxV: jax.Array) -> jax.Array:
+    """Return each document's part of the loss; eq. (1) is their sum."""
+    real_V = jnp.ones(output_BxQxV.shape[2], bool)
+    loss = jax.vmap(lambda output, target: queries_loss(objective, output, target, real_V)[0])
+    return loss(output_BxQxV, target_BxQxV)
+
+
+def loss_and_gradients(
+    spec: Spec, hypers: LayerHypers, trained: Params, frozen: Params, rows: Rows
+) -> tuple[jax.Array, Params]:
+    """Return eq. (1), and its gradients for the trained parameters."""
+    output_BxQxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows), trained)
+    B, Q, V = output_BxQxV.shape
+    flat = (B * Q, V)
+    targets = rows.target_BxQxV.reshape(flat)
+    real_V = jnp.ones(V, bool)
+    loss, d_output = queries_loss(hypers.objective, output_BxQxV.reshape(flat), targets, real_V)
+    return loss, pull_back(d_output.reshape(B, Q, V))[0]

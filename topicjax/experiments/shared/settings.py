@@ -1,0 +1,90 @@
+"""Settings that several experiments share: laws of initial weights, and those of an encoder's layers.
+
+What changes shapes is static (layers, heads, MLP); residual connections and layer norms are traced, so that
+trials with and without them share a program and their data.  Imports no jax.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+from topicjax.errors import UserError
+from topicjax.experiments.shared.losses import OBJECTIVES
+from topicjax.experiments.shared.optimizers import OPTIMIZERS, Beta1, Beta2, Epsilon, Momentum, WeightDecay
+from topicjax.settings import AutomaticSize, Choice, Flag, NotNegative, Only, Whole
+
+InitLaw = Literal["normal", "uniform", "default"]
+LayerNorm = Literal["none", "pre", "post"]
+PRE_NORM, POST_NORM = (get_args(LayerNorm).index(name) for name in ("pre", "post"))
+MAX_LAYERS, MAX_HEADS = 48, 8  # each head has its own columns in the records
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """Static settings of layers and of their training: those that every experiment with an encoder has."""
+
+    layers: Annotated[int, Whole(1, MAX_LAYERS), "L: number of layers"] = 2
+    heads: Annotated[int, Whole(1, MAX_HEADS), "H: attention heads per layer"] = 1
+    width: Annotated[AutomaticSize, "d, a multiple of heads; 0: the vocabulary size"] = 64
+    embedding: Annotated[Literal["trained", "random", "one_hot"], "W^E; only trained ones change"] = "trained"
+    attention: Annotated[Literal["trained", "uniform"], "W^K and W^Q; uniform: both are zero"] = "trained"
+    output_projection: Annotated[bool, "W^O, after the heads are joined"] = False
+    mlp: Annotated[AutomaticSize, "hidden units of each layer's MLP; 0: no MLP"] = 0
+    head: Annotated[Literal["tied", "free"], "outputs by W^E, or by a matrix of their own"] = "tied"
+    output_bias: Annotated[Literal["trained", "zero"], "b^pred"] = "zero"
+    optimizer: Annotated[str, Choice(tuple(OPTIMIZERS)), "how weights are updated"] = "adam"
+    steps: Annotated[int, Whole(1), "training steps, a multiple of record_every"] = 600
+    record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
+
+    @property
+    def vocabulary(self) -> int:
+        """Return V, the number of words and [MASK]."""
+        raise NotImplementedError
+
+    @property
+    def places(self) -> int:
+        """Return how many positions have an embedding of their own; 0: positions are not told apart."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        """Return d, the size of a state."""
+        return self.width or self.vocabulary
+
+    @property
+    def head_size(self) -> int:
+        """Return d / H, the size of a key, query or value of one head."""
+        return self.size // self.heads
+
+
+class LayerHypers(NamedTuple):
+    """Traced numbers that act on an encoder given its data."""
+
+    learning_rate: Annotated[NotNegative, "of the optimizer"] = 1e-3
+    objective: Annotated[Any, Choice(tuple(OBJECTIVES)), "loss to train and record"] = "cross_entropy"
+    residual: Annotated[Any, Flag(), "the input of attention and MLP is added to their output"] = True
+    layer_norm: Annotated[
+        Any, Choice(get_args(LayerNorm)), "before attention and MLP, or after each of them"
+    ] = "none"
+    init: Annotated[
+        Any,
+        Choice(get_args(InitLaw)),
+        "W^K, W^Q, W^V: normal(0, s), uniform on [0, s), or s times a linear layer's default",
+    ] = "normal"
+    init_scale: Annotated[NotNegative, "s: scale of the initial W^K, W^Q, W^V"] = 1e-3
+    embedding_scale: Annotated[
+        NotNegative, "expected norm of an embedding", Only("embedding", ("trained", "random"))
+    ] = 1.0
+    l2: Annotated[NotNegative, "lambda of eq. (2), over all trained parameters"] = 0.0
+    momentum: Momentum = 0.9
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    epsilon: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
+
+
+def check_layers(spec: LayerSpec) -> None:
+    """Raise a UserError unless the sizes of layers go together."""
+    if spec.size % spec.heads:
+        raise UserError(f"heads is {spec.heads}; allowed: a divisor of the width, {spec.size}")
+    if spec.embedding == "one_hot" and spec.size != spec.vocabulary:
+        raise UserError(f"width is {spec.width}; allowed: 0 when embedding is 'one_hot'")

@@ -1,0 +1,116 @@
+"""The settings of topic documents, each declared once: how they are written, masked and seen.
+
+Experiments on topic documents extend `DocumentSpec` and use `Stream`; theory's DataModel has a field for each
+setting with the role DOCUMENTS.  Imports no jax.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+from topicjax.errors import UserError
+from topicjax.settings import (
+    MAX_INT32,
+    Choice,
+    NotNegative,
+    Only,
+    Probability,
+    Real,
+    Role,
+    Whole,
+    declared,
+)
+
+Objective = Literal["cross_entropy", "squared"]
+KeyVisibility = Literal["all", "unmasked"]
+DOCUMENTS, TOPIC_WORDS, EXECUTION = Role.DOCUMENTS, Role.TOPIC_WORDS, Role.EXECUTION
+Positive = Annotated[Any, Real(above=0, smallest=1e-30)]  # a smaller concentration draws NaN in float32
+MAX_LENGTHS = 100_000  # of documents: the kernel's room for queries is found by a sum over all of them
+FINITE = Only("infinite_documents", (False,))
+
+
+@dataclass(frozen=True)
+class DocumentSpec:
+    """Static settings that every experiment on topic documents has."""
+
+    topics: Annotated[int, Whole(1), "T: number of topics", DOCUMENTS] = 10
+    words_per_topic: Annotated[int, Whole(1), "v: the vocabulary is T v words and [MASK]", DOCUMENTS] = 10
+    documents: Annotated[Literal["lda", "tau"], "topic shares: Dirichlet, tau equal ones", DOCUMENTS] = "lda"
+    infinite_documents: Annotated[bool, "Assumption 1: every count is its expectation", DOCUMENTS] = False
+    word_distribution: Annotated[
+        Literal["uniform", "zipf", "dirichlet"], "distribution of the words within a topic", TOPIC_WORDS
+    ] = "uniform"
+    batch_size: Annotated[int, Whole(1), "documents per step"] = 40
+    eval_documents: Annotated[int, Whole(1), "held-out documents per record"] = 160
+    word_query_probability: Annotated[
+        float, Real(low=0, high=1), "largest p_mask (p_keep + p_random) among a program's trials", EXECUTION
+    ] = 0.03
+    shortest: Annotated[int, Whole(1), "largest length_min among a program's trials", EXECUTION] = 100
+    longest: Annotated[int, Whole(1), "largest length_max among a program's trials", EXECUTION] = 150
+
+    @property
+    def num_words(self) -> int:
+        """Return T v, the number of words of all topics, without [MASK]."""
+        return self.topics * self.words_per_topic
+
+    @property
+    def vocabulary(self) -> int:
+        """Return V = T v + 1, the number of words and [MASK]."""
+        return self.num_words + 1
+
+
+class Stream(NamedTuple):
+    """Traced numbers that determine the documents: equal Streams see the same documents."""
+
+    seed: Annotated[Any, Whole(0, MAX_INT32), "of the documents and the initial weights"] = 0
+    alpha: Annotated[
+        Positive, "Dirichlet concentration of the topic shares", DOCUMENTS, Only("documents", ("lda",))
+    ] = 0.1
+    topics_per_document: Annotated[
+        Any, Whole(1), "tau: topics per document", DOCUMENTS, Only("documents", ("tau",))
+    ] = 2
+    length_min: Annotated[Any, Whole(1), "fewest words of a document", DOCUMENTS, FINITE] = 100
+    length_max: Annotated[
+        Any, Whole(1), "most words; every length between is as likely", DOCUMENTS, FINITE
+    ] = 150
+    overlap: Annotated[Probability, "share of a topic's words that the one before uses", TOPIC_WORDS] = 0.0
+    zipf_exponent: Annotated[
+        NotNegative, "of Zipf's law", TOPIC_WORDS, Only("word_distribution", ("zipf",))
+    ] = 1.0
+    word_concentration: Annotated[
+        Positive,
+        "Dirichlet concentration of the words",
+        TOPIC_WORDS,
+        Only("word_distribution", ("dirichlet",)),
+    ] = 1.0
+    p_mask: Annotated[Any, Real(above=0, high=1), "p_m: a position is masked", DOCUMENTS] = 0.15
+    p_keep: Annotated[Probability, "p_c: a masked position shows its own word", DOCUMENTS] = 0.1
+    p_random: Annotated[Probability, "p_r: a masked position shows a random word", DOCUMENTS] = 0.1
+    key_visibility: Annotated[
+        Any, Choice(get_args(KeyVisibility)), "positions that are keys: all, or only unmasked ones", DOCUMENTS
+    ] = "all"
+
+
+def check_documents(settings: Mapping[str, Any]) -> None:
+    """Raise a UserError unless documents can have these settings together, each of them in its range."""
+    length_min, length_max = settings["length_min"], settings["length_max"]
+    if length_min > length_max:
+        raise UserError(f"length_min is {length_min}; allowed: at most length_max = {length_max}")
+    if length_max - length_min >= MAX_LENGTHS:
+        raise UserError(
+            f"documents have {length_max - length_min + 1:,} different lengths; allowed: up to "
+            f"{MAX_LENGTHS:,}; bring length_max = {length_max} and length_min = {length_min} closer together"
+        )
+    p_keep, p_random = settings["p_keep"], settings["p_random"]
+    if p_keep + p_random > 1:
+        raise UserError(f"p_keep + p_random is {p_keep} + {p_random}; allowed: a sum of at most 1")
+    tau, topics = settings["topics_per_document"], settings["topics"]
+    if settings["documents"] == "tau" and tau > topics:
+        raise UserError(f"topics_per_document is {tau}; allowed: at most topics = {topics}")
+    if settings.get("overlap", 0) > 0 and topics < 2:
+        raise UserError(f"overlap is {settings['overlap']}; allowed: 0 when there is one topic")
+
+
+SETTINGS = declared(DocumentSpec) | declared(Stream)
+DOCUMENT_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role is DOCUMENTS)
+DATA_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.role in (DOCUMENTS, TOPIC_WORDS))
