@@ -228,6 +228,31 @@ def test_records_that_are_no_table_are_refused_before_anything_is_made(sentence,
     assert not (tmp_path / "run").exists()
 
 
+def test_weights_that_no_checkpoint_holds_are_refused_before_anything_is_made(tmp_path):
+    keyed = replace(EXPERIMENT, weights=lambda spec, state: {1: state})
+    with pytest.raises(UserError, match=r"weights of layers: the key 1 of .* allowed: dicts with string keys"):
+        train(tmp_path / "run", experiment=keyed)
+    assert not (tmp_path / "run").exists()
+    train(tmp_path / "none", product(rate=0.01), replace(EXPERIMENT, weights=lambda spec, state: {}))
+
+
+def test_columns_that_a_folder_has_not_are_refused_before_anything_is_trained(copied):
+    """Also by a plan: a folder of other columns once had its first chunk trained and written in vain."""
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
+    for sentence, other in {
+        r"trajectories has other columns than these trials would write \(first\)": with_record(
+            size=lambda depth: (depth,), slope=lambda depth: (depth,)
+        ),
+        r"details has other columns than these trials would write \(gap, slope\)": with_record(
+            first=lambda depth: (), size=lambda depth: (depth,), gap=lambda depth: (depth,)
+        ),
+        "holds trials with details, unlike these": with_record((), first=lambda depth: ()),
+    }.items():
+        with pytest.raises(StoreError, match=rf"{sentence}.*; allowed: another folder \(--out\)"):
+            train(copied, product(rate=0.03), other)
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*")} == before
+
+
 @pytest.mark.parametrize("name", ["depth", "step", "trial_id", "a layer", "layer"])
 def test_an_index_that_cannot_be_a_column_is_refused(name):
     with pytest.raises(UserError, match=rf"details of layers has '{name}'; allowed: letters, digits and _, "):

@@ -150,7 +150,7 @@ def test_a_saved_state_stays_as_it_was_while_training_goes_on(tmp_path, monkeypa
             payload = {name: values.copy() for name, values in saved.payload.items()}
             kept.append((saved, payload, dict(saved.meta)))
 
-        around.save_seconds, around.save = -1.0, keep
+        around.options, around.save = replace(around.options, save_every=-1.0), keep
         segments.train_chunk(programs, chunk, start, around)
 
     monkeypatch.setattr("topicjax.engine.training.train_chunk", train_chunk)

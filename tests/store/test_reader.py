@@ -134,8 +134,8 @@ def test_columns_can_be_checked_before_anything_is_written(tmp_path: Path):
     check_columns(tmp_path / "run", kinds)
     check_columns(tmp_path / "new", kinds | {"details": {}})  # a folder without trials takes anything
     bad = {
-        "trials have other columns .*new_setting": ("trials", dict(kinds["trials"], new_setting=pa.int64())),
-        r"trajectories have other columns .*\(loss\)": (
+        "trials has other columns .*new_setting": ("trials", dict(kinds["trials"], new_setting=pa.int64())),
+        r"trajectories has other columns .*\(loss\)": (
             "trajectories",
             dict(kinds["trajectories"], loss=pa.int8()),
         ),

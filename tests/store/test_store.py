@@ -684,9 +684,9 @@ def test_parts_of_one_folder_share_one_schema(run: Path):
     third = "0" * 12
     trials, records = tables(["e" * 12], third)
     with Writer(run, "demo") as writer:
-        with pytest.raises(StoreError, match=f"parts of {run}/trials have other columns .*new_setting"):
+        with pytest.raises(StoreError, match=f"{run}/trials has other columns .*new_setting"):
             writer.commit(third, trials.assign(new_setting=1), records)
-        with pytest.raises(StoreError, match=f"parts of {run}/trajectories have other columns .*loss"):
+        with pytest.raises(StoreError, match=f"{run}/trajectories has other columns .*loss"):
             writer.commit(third, trials, records.drop(columns="loss"))
         writer.commit(third, trials, records)
     assert len(pd.read_parquet(run / "trials")) == 6

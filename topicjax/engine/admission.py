@@ -10,19 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from topicjax.engine import costs
+from topicjax.engine.chunk import Chunk
 from topicjax.engine.options import Options
-from topicjax.engine.plan import Group, fitted_specs, make_groups, with_earlier
+from topicjax.engine.plan import ALL_STEPS, Group, StreamRow, fitted_specs, make_groups, with_earlier
 from topicjax.engine.programs import default_order
 from topicjax.engine.progress import duration, size
 from topicjax.engine.references import checked
+from topicjax.engine.segments import tables
 from topicjax.errors import UserError, shown
 from topicjax.experiments.contract import TAKEN, Experiment
 from topicjax.settings import Setting, Whole, declared
+from topicjax.store.checkpoints import describe_tree
 from topicjax.store.files import StoreError, check_kind, check_name
 from topicjax.store.manifest import experiment_of, read_manifest
+from topicjax.store.parts import Columns, check_columns, column_types, make_tables
 from topicjax.store.reader import committed
 from topicjax.trial import NEEDED, Trial
 
@@ -53,6 +59,7 @@ def plan_groups(
     check_folder(folder, experiment)
     check_specs(experiment, specs, devices)
     check_references(experiment, next(iter(trials.values())))
+    check_columns(folder, new_columns(experiment, specs[0], next(iter(trials.values()))))
     lanes = options.lanes or costs.lanes_that_fit(experiment, specs, devices)
     options = replace(options, lanes=lanes, order=options.order or default_order(devices))
     groups = make_groups(experiment, trials, len(devices), lanes, options.snapshots)
@@ -85,6 +92,29 @@ def check_specs(experiment: Experiment, specs: Collection[Any], devices: Sequenc
                 f"lower {largest_setting(experiment, spec)}"
             )
     check_records(experiment, specs)
+    for spec in specs:
+        weights = costs.shapes(experiment, spec).weights
+        try:
+            if jax.tree.leaves(weights):  # an experiment may keep none
+                describe_tree(weights)
+        except UserError as error:
+            raise UserError(f"weights of {experiment.name}: {error}") from error
+
+
+def new_columns(experiment: Experiment, spec: Any, trial: Trial) -> dict[str, Columns]:
+    """Return the tables that a run of this experiment writes, by name, with the type of each column.
+
+    They are the tables of a chunk whose only trial ended at its first record.
+    """
+    trial_id = experiment.settings.trial_id(trial)
+    row = StreamRow(trial.stream, (trial.hypers,), (trial_id,))
+    group = Group(experiment, spec, "", (), (row,), 1, 1)
+    chunk = Chunk([row])
+    record = costs.shapes(experiment, spec).record
+    chunk.records = [{name: np.zeros((1, 1, *leaf.shape), leaf.dtype) for name, leaf in record.items()}]
+    chunk.end(np.ones(1, bool), 0, [ALL_STEPS])
+    made = make_tables(*tables(chunk, group, {trial_id: trial}, run=1), checksums=[[]])
+    return {name: column_types(table.schema) for name, table in made.items()}
 
 
 def check_records(experiment: Experiment, specs: Collection[Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from topicjax.engine.options import Options
 from topicjax.engine.plan import StreamRow
 from topicjax.experiments.contract import Records
 from topicjax.store.files import ids_name
@@ -58,7 +59,7 @@ class Start:
 class Callbacks:
     """What the training of a chunk asks of its run, which may be on another machine."""
 
-    save_seconds: float
+    options: Options
     decide: Callable[[str, Records], str]  # (trial id, its records) -> why it ends, or nothing
     on_segment: Callable[[float, float], bool]  # (trial-steps done, trial-steps spared) -> asked to stop?
     save: Callable[[Saved], None]  # keeps a state to go on from

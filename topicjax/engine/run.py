@@ -84,10 +84,10 @@ def run_sweep(
             progress.say(opening(entry, folder, resources, groups))
             wanted = pending_references(experiment, trials, writer.manifest["references"])
             manifest = RunManifest(writer, experiment, entry, wanted, progress.training)
-            training = Training(groups, by_id, manifest, writer, progress, options.save_every)
+            training = Training(groups, by_id, manifest, writer, progress, options)
             with contextlib.suppress(Interrupted, KeyboardInterrupt):
                 waiting = WAITING if resources.cluster else 0
-                training.run(source_of(options, resources), is_stopping, waiting)
+                training.run(source_of(resources), is_stopping, waiting)
                 if manifest.references.is_busy:
                     progress.say("computing reference losses ...")
                 manifest.references.wait(is_stopping)
@@ -109,11 +109,11 @@ def run_sweep(
     )
 
 
-def source_of(options: Options, resources: Resources) -> Source:
+def source_of(resources: Resources) -> Source:
     """Return what trains chunks: the workers of a cluster, or the devices of this process."""
     if isinstance(resources.cluster, Cluster):
-        return functools.partial(resources.cluster.train, options=options)
-    return functools.partial(train_here, devices=resources.devices, order=options.order)
+        return resources.cluster.train
+    return functools.partial(train_here, devices=resources.devices)
 
 
 def describe_run(

@@ -44,7 +44,7 @@ def train_chunk(programs: Programs, chunk: Chunk, start: Start, run: Callbacks) 
         left = programs.spec.steps - step
         stop = run.on_segment(segment * going.sum(), left * (going & ~chunk.goes_on).sum())
         is_over = not chunk.goes_on.any()
-        if not is_over and (stop or time.monotonic() - saved > run.save_seconds):
+        if not is_over and (stop or time.monotonic() - saved > run.options.save_every):
             check_room(state)
             run.save(suspended(chunk, state, programs.layout | dict(step=step)))
             saved = time.monotonic()

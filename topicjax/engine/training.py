@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from topicjax.engine import costs
 from topicjax.engine.chunk import Callbacks, Chunk, Interrupted
+from topicjax.engine.options import Options
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.engine.progress import Progress
@@ -46,7 +47,7 @@ class Training:
     manifest: "RunManifest"
     writer: Writer
     progress: Progress
-    save_seconds: float
+    options: Options
     seconds: float = 0.0
     failures: list[Failure] = field(default_factory=list)
 
@@ -104,11 +105,12 @@ def decider(
     return lambda trial_id, records: rule(trials[trial_id], records, once()[trial_id])
 
 
-def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[Any], order: str) -> Trained:
+def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[Any]) -> Trained:
     """Give the chunks of all groups one after another, trained on devices of this process."""
     mesh, progress = device_mesh(devices), training.progress
     progress.programs = len(training.groups)
-    every = (Programs(group, mesh, progress.add_compile_time, order) for group in training.groups)
+    order, on_compile = training.options.order, progress.add_compile_time
+    every = (Programs(group, mesh, on_compile, order) for group in training.groups)
     with contextlib.closing(compiled_ahead(every)) as ahead:
         for programs in ahead:
             group = programs.group
@@ -139,7 +141,7 @@ def callbacks(training: Training, group: Group, chunk: Chunk, is_stopping: IsSto
         return is_stopping()
 
     return Callbacks(
-        training.save_seconds,
+        training.options,
         decider(group.experiment, training.trials, references),
         on_segment,
         lambda saved: training.writer.save_partial(chunk.name, saved.payload, saved.meta),

@@ -169,8 +169,8 @@ def check_columns(
         differ = sorted(column for column in {*own, *known} if own.get(column) != known.get(column))
         if differ:
             raise StoreError(
-                f"the parts of {folder / name} have other columns than this version writes "
-                f"({', '.join(differ)}); allowed: another folder (--out)"
+                f"{folder / name} has other columns than these trials would write ({', '.join(differ)}); "
+                "allowed: another folder (--out)"
             )
 
 

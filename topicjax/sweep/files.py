@@ -114,21 +114,22 @@ def failure_sentence(error: BaseException, path: Path, place: str) -> str:
     return f"sweep file {path} fails: {type(error).__name__}: {said[:MOST_SAID]} ({place or 'unknown line'})"
 
 
-def failing_line(error: BaseException, path: Path, experiment: Any = None) -> str:
+def failing_line(error: BaseException, path: Path | None, experiment: Any = None) -> str:
     """Return where a user's code raised an exception, as `mine.py, line 12, in update`; empty if it did not.
 
-    The user's code is the sweep file and the functions of its experiment, wherever those are defined.
+    The user's code is the sweep file, and the files that define the functions of its experiment.
     """
     members = vars(experiment).values() if isinstance(experiment, Experiment) else ()
     functions = [inspect.unwrap(getattr(member, "func", member)) for member in members if callable(member)]
     codes = {getattr(function, "__code__", None): function for function in functions}
+    files = {code.co_filename for code in codes if code is not None}
     raised: BaseException | None = error
     while raised is not None:
         if isinstance(raised, SyntaxError) and raised.filename == str(path):
             return f"{path}, line {raised.lineno}"
         frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(raised.__traceback__)]
         mine = [each for each in frames if each[0].co_filename == str(path)]
-        for code, line in (mine or [each for each in frames if each[0] in codes])[-1:]:
+        for code, line in (mine or [each for each in frames if each[0].co_filename in files])[-1:]:
             inside = "" if code.co_name == "<module>" else f", in {code.co_name}"
             return f"{code.co_filename}, line {line}{inside}"
         raised = raised.__cause__ or raised.__context__

@@ -15,7 +15,7 @@ from typing import Any, Self
 from topicjax.engine.cluster.driver import WORKER, Dispatch, Members
 from topicjax.engine.cluster.messages import WorkerDevice
 from topicjax.engine.costs import host_memory
-from topicjax.engine.options import Address, Options
+from topicjax.engine.options import Address
 from topicjax.engine.training import IsStopping, Trained, Training
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
@@ -87,9 +87,9 @@ class Cluster:
         """How many workers there are now."""
         return len(self.members.ready)
 
-    def train(self, training: Training, is_stopping: IsStopping, options: Options) -> Trained:
+    def train(self, training: Training, is_stopping: IsStopping) -> Trained:
         """Yield the chunks of all groups as they are trained, in any order."""
-        self.last = Dispatch(self.members, training, options)
+        self.last = Dispatch(self.members, training)
         try:
             yield from self.last.run(is_stopping)
         finally:

@@ -17,7 +17,6 @@ from topicjax.engine import costs
 from topicjax.engine.chunk import Chunk, Interrupted
 from topicjax.engine.cluster import handshake
 from topicjax.engine.cluster.messages import Event, Lost, Orders, Report, Task, WorkerDevice
-from topicjax.engine.options import Options
 from topicjax.engine.plan import Group, StreamRow
 from topicjax.engine.progress import counted
 from topicjax.engine.segments import prepare
@@ -341,8 +340,8 @@ class Members:
 class Dispatch:
     """One run: which chunks wait, which are being trained where, which were lost."""
 
-    def __init__(self, members: Members, training: Training, options: Options) -> None:
-        self.members, self.training, self.options = members, training, options
+    def __init__(self, members: Members, training: Training) -> None:
+        self.members, self.training = members, training
         self.jobs = Jobs(training.groups)
         self.running: dict[int, Job] = {}
         self.begun: Counter[str] = Counter()  # chunks by name
@@ -398,7 +397,7 @@ class Dispatch:
             program=job.program,
             first_program=self.jobs.first_program,
             group=None if job.program in member.programs else replace(group, streams=()),
-            options=replace(self.options, save_every=seldom * self.options.save_every),
+            options=replace(training.options, save_every=seldom * training.options.save_every),
             start=prepare(chunk, group, training.writer),
             chunk=chunk,
             trials={i: training.trials[i] for i in job.trial_ids} if may_stop else {},

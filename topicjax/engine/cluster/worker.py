@@ -25,6 +25,7 @@ from topicjax.engine.segments import train_chunk
 from topicjax.engine.training import decider
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
+from topicjax.sweep.files import failing_line
 
 REPORT_SECONDS = 1.0  # at most, from one report to the next
 NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
@@ -89,7 +90,9 @@ class Worker:
             traceback.print_exc()  # to Ray's log of this worker
             self._programs.pop(task.program, None)
             is_memory = isinstance(error, MemoryError) or NO_MEMORY.search(str(error))
-            self._tell(task, "memory" if is_memory else "failed", described(error))
+            self._tell(
+                task, "memory" if is_memory else "failed", described(error, self._groups[task.program])
+            )
 
     def _train(self, task: Task) -> None:
         self._programs = {
@@ -123,7 +126,7 @@ class Worker:
                 return self._is_stopping
 
         return Callbacks(
-            task.options.save_every,
+            task.options,
             decider(programs.group.experiment, task.trials, references),
             on_segment,
             lambda saved: self._tell(task, "saved", saved),
@@ -153,7 +156,8 @@ def start_jax(num_devices: int, on_cores: bool) -> list[Any]:
     return jax.local_devices()[:num_devices]
 
 
-def described(error: BaseException) -> str:
-    """Return an exception in one line."""
+def described(error: BaseException, group: Group) -> str:
+    """Return an exception in one line, and where the functions of the experiment raised it."""
     said = first_line(error) if isinstance(error, Exception) else ""
-    return f"{type(error).__name__}: {said}"
+    place = failing_line(error, None, group.experiment)
+    return f"{type(error).__name__}: {said}{f' ({place})' if place else ''}"
