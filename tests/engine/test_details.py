@@ -230,7 +230,7 @@ def test_records_that_are_no_table_are_refused_before_anything_is_made(sentence,
 
 def test_weights_that_no_checkpoint_holds_are_refused_before_anything_is_made(tmp_path):
     keyed = replace(EXPERIMENT, weights=lambda spec, state: {1: state})
-    with pytest.raises(UserError, match=r"weights of layers: the key 1 of .* allowed: dicts with string keys"):
+    with pytest.raises(UserError, match=r"weights of layers: the key 1 .*string keys"):
         train(tmp_path / "run", experiment=keyed)
     assert not (tmp_path / "run").exists()
     train(tmp_path / "none", product(rate=0.01), replace(EXPERIMENT, weights=lambda spec, state: {}))
