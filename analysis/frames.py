@@ -49,14 +49,11 @@ def cell_of_rows(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     return frame.groupby(list(names), dropna=False).ngroup().to_numpy()
 
 
-def reference_losses(run: Run) -> pd.DataFrame:
-    """Return the reference losses of each trial that are lines to draw: no standard errors, one per name.
-
-    Those on a trial's own held-out documents stand beside the ones of the same name over all documents.
-    """
+def reference_losses(run: Run, drawn: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the reference losses of each trial that are drawn as lines: those named, or all but errors."""
     found = run.references.set_axis(run.trials.index)
-    lines = [name for name in found if not name.endswith("_se") and not name.startswith("held_out_")]
-    return found.loc[:, lines]
+    lines = [str(name) for name in found if not str(name).endswith("_se")]
+    return found.loc[:, [name for name in drawn or lines if name in found]]
 
 
 def column(frame: pd.DataFrame, name: str) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Score two columns of any run: one row per trial with Theta, lag and onsets (see topicjax.stages)."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -9,7 +10,7 @@ from topicjax.errors import UserError, unknown_name
 from topicjax.stages import HALF, Array, Records, compare, monotone, rise, steady_maximum
 from topicjax.store.reader import Run
 
-from .frames import column, sort_records
+from .frames import Frame, column, sort_records
 
 Unit = Literal["one", "own maximum"]
 
@@ -24,7 +25,8 @@ def stages(run: Run, first: str, second: str, unit: Unit = "one", level: float =
         log_lag                    ln(t_second / t_first) for two jumps; positive: the first leads
         onset_first, onset_second  the step at which a curve reaches `level`; NaN if never
         max_first, max_second      the largest progress, by medians of three records
-    Trials with a value that is not finite have NaN.
+    Trials with a value that is not finite have NaN.  If a column is measured rarely, the records between are
+    left out.
     """
     if unit not in get_args(Unit):
         raise UserError(unknown_name("unit", unit, get_args(Unit)))
@@ -34,7 +36,8 @@ def stages(run: Run, first: str, second: str, unit: Unit = "one", level: float =
     for name in (first, second):
         if name not in known:
             raise UserError(unknown_name("column", name, known))
-    frame, _ = sort_records(run.trajectories, run.trials)
+    frame, owner = sort_records(run.trajectories, run.trials)
+    frame = measured_records(frame, run.trials.iloc[owner], (first, second))
     records = Records.of(frame["step"].to_numpy())
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         curves = {"first": column(frame, first), "second": column(frame, second)}
@@ -46,6 +49,19 @@ def stages(run: Run, first: str, second: str, unit: Unit = "one", level: float =
             is_bad = records.any(~np.isfinite(curve))
             scores[f"max_{name}"] = np.where(is_bad, np.nan, steady_maximum(records, curve))
     return run.trials[["trial_id", *run.setting_names]].reset_index(drop=True).assign(**scores)
+
+
+def measured_records(frame: Frame, trials: Frame, names: Sequence[str]) -> Frame:
+    """Keep the records at which these columns were measured; `trials` has the row of each record's trial.
+
+    A rare column is NaN at all records but every `rare_every`-th one.
+    """
+    if "rare_every" not in trials:
+        return frame
+    number = frame["step"].to_numpy() // trials["record_every"].to_numpy()
+    is_due = number % trials["rare_every"].to_numpy() == 0
+    is_rare = any(np.isnan(column(frame, name)[~is_due]).all() for name in names)
+    return frame.loc[is_due].reset_index(drop=True) if is_rare and not is_due.all() else frame
 
 
 def join_flags(flags: dict[str, Array], where: Array) -> Array:

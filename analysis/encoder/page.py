@@ -2,7 +2,7 @@
 
 from ..layers import ALL
 from ..page.contract import Chart, Entry, Page
-from ..topic_model import CLASS_COLOURS
+from ..topic_model import CLASS_COLOURS, LINES
 from .figures import layer_onsets, layer_topics, layers
 from .findings import WORDS, findings
 from .layer_maps import layer_map
@@ -21,6 +21,7 @@ PAGE = Page(
     of_trials=lambda scores: scores.loc[scores["layer"] == ALL].reset_index(drop=True),
     classes={name: CLASS_COLOURS.get(name, "#FFFFFF") for name in LAYER_CLASSES},
     charts=(Chart("Held-out loss", {"eval_loss": "loss", "eval_loss_uniform": "uniform"}, references=True),),
+    references=LINES,
     findings=findings,
     lead=(Entry("layer_map", layer_map),),
     figures={

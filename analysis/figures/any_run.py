@@ -55,7 +55,7 @@ def any_page(own: Page) -> Page:
     """Return what any run shows beside the page of its experiment, without what that page replaces."""
 
     def loss_figure(run: Run, scores: pd.DataFrame, **axes: Any) -> Picture:
-        return losses(run, loss_column(run, own), **axes)
+        return losses(run, loss_column(run, own), reference_losses(run, own.references), **axes)
 
     figures = {
         "Losses": [Entry("losses", loss_figure, lambda run, _: has_references(run, own), axes=("x", "y"))],
@@ -162,18 +162,20 @@ def loss_column(run: Run, own: Page) -> str:
 
 def has_references(run: Run, own: Page) -> bool:
     """Return whether there are reference losses to draw, and trials that they belong to."""
-    return len(reference_losses(run).columns) > 0 and bool(loss_column(run, own)) and bool(is_ok(run).any())
+    has_some = len(reference_losses(run, own.references).columns) > 0
+    return has_some and bool(loss_column(run, own)) and bool(is_ok(run).any())
 
 
-def losses(run: Run, name: str, x: str | None = None, y: str | None = None) -> Picture:
+def losses(
+    run: Run, name: str, references: pd.DataFrame, x: str | None = None, y: str | None = None
+) -> Picture:
     """Return a loss over the steps beside its reference losses; below, what is left above the lowest of them.
 
     Trials with equal references share a panel.  The lower panels are logarithmic: a plateau at a reference
     is a level there, however close to the lowest.
     """
     names, axis, _ = swept(run, x, y)
-    ok, found = is_ok(run), reference_losses(run)
-    references: Frame = found[[n for n in found if not str(n).endswith(ERROR)]]
+    ok, references = is_ok(run), references.set_axis(run.trials.index)
     group = cell_of_rows(references.fillna(np.inf), list(references.columns))
     groups = np.unique(group[ok])
     shown = groups[evenly(len(groups), PANELS)]
@@ -433,45 +435,61 @@ def curves_by(
     where: Mapping[str, Any] | None = None,
     scale: str = "linear",
 ) -> Figure:
-    """Draw columns of the trajectories over the steps: medians and quartiles, a panel per value of a setting.
+    """Draw columns of the trajectories over the steps: medians over seeds, a panel per value of a setting.
 
-    `where` keeps trials with these settings only.  Trials that diverged are left out.  The figure says over
-    which settings the quartiles are, besides the seed.
+    `where` keeps the trials with these settings only.  Trials that diverged are left out.  Trials that differ
+    in more than the seed are never pooled: each cell of a panel has a line of its own; where a panel has one
+    cell, the quartiles over its seeds are drawn too.
     """
-    columns = [columns] if isinstance(columns, str) else list(columns)
-    for name in columns:
-        if name not in run.trajectories:
-            raise UserError(unknown_name("column", name, map(str, run.trajectories.columns[2:])))
-    for name in (*(where or {}), *([panel] if panel else [])):
-        if name not in run.setting_names:
-            raise UserError(unknown_name("setting", name, run.setting_names))
-    kept = is_ok(run)
-    for name, value in (where or {}).items():
-        kept = kept & (run.trials[name] == value).to_numpy()
-    if not kept.any():
-        raise UserError("no trial that did not diverge has these settings")
-    by = [panel] if panel else []
-    cell = cell_of_rows(run.trials, by)
-    values: Frame = run.trials.loc[kept].iloc[np.unique(cell[kept], return_index=True)[1]]
-    own: Frame = rows_of(run, run.trajectories, kept)
-    found = np.unique(cell[kept])
-    drawn = evenly(len(found), PANELS)
-    pooled = [said(n) for n in varying(run.trials.loc[kept], run.setting_names, by) if n != "seed"]
+    columns, by = [columns] if isinstance(columns, str) else list(columns), [panel] if panel else []
+    kept = trials_where(run, columns, by, where or {})
+    inside = [name for name in varying(run.trials.loc[kept], run.setting_names, by) if name != "seed"]
+    place, cell = cell_of_rows(run.trials, by), cell_of_rows(run.trials, [*by, *inside])
+    found = np.unique(place[kept])
+    panels = found[evenly(len(found), PANELS)]
+    firsts = [run.trials.loc[kept & (place == number)].iloc[0] for number in panels]
+    cells = {number: np.unique(cell[kept & (place == number)]) for number in panels}
+    shown = {number: own[evenly(len(own), MOST_LINES)] for number, own in cells.items()}
+    own: Frame = rows_of(run, run.trajectories, kept & np.isin(cell, np.concatenate(list(shown.values()))))
     with style():
-        titles = [[in_words(n, values.iloc[place][n]) for n in by] or [""] for place in drawn]
+        titles = [[in_words(n, row[n]) for n in by] or [""] for row in firsts]
         figure, axes = panel_grid(titles, ACROSS, {said(columns[0]) if len(columns) == 1 else "": 1.6})
         colours = COLOURS if len(columns) <= len(COLOURS) else SHADES(np.linspace(0, 1, len(columns)))
-        for (ax,), place in zip(axes, drawn, strict=True):
+        for (ax,), number in zip(axes, panels, strict=True):
+            part = own.loc[np.isin(cell[own["trial_id"]], shown[number])]
             for name, colour in zip(columns, colours, strict=False):
-                band = quartiles(own.loc[cell[own["trial_id"]] == found[place]], name, cell)
-                draw_bands(ax, band, "cell", {int(found[place]): colour})
+                band = quartiles(part, name, cell)
+                if inside:
+                    band = band.assign(q25=band["q50"], q75=band["q50"])  # bands of many cells hide lines
+                draw_bands(ax, band, "cell", dict.fromkeys(shown[number].tolist(), colour))
                 ax.lines[-1].set_label(said(name))
             ax.set_yscale(scale)
             step_axis(ax, own["step"])
-        shown = f", {len(drawn)} of {len(found)} values of {said(panel)}" if len(drawn) < len(found) else ""
-        over = f"band: quartiles over {', '.join(['seed', *pooled])}{shown}"
-        shared_legend(figure, axes, more=[Patch(fc="0.5", alpha=0.3, lw=0, label=over)])
+        few = f", {len(panels)} of {len(found)} values of {said(panel)}" if len(panels) < len(found) else ""
+        over = Patch(fc="0.5", alpha=0.3, lw=0, label=f"band: quartiles over seeds{few}")
+        if inside:
+            left = sum(map(len, cells.values())) - sum(map(len, shown.values()))
+            some = f" ({counted(left, 'cell')} not drawn)" if left else ""
+            alone = f"a line per {', '.join(map(said, inside))}: median over seeds{few}{some}"
+            over = Line2D([], [], color="0.5", label=alone)
+        shared_legend(figure, axes, more=[over])
     return figure
+
+
+def trials_where(run: Run, columns: Sequence[str], by: Sequence[str], where: Mapping[str, Any]) -> np.ndarray:
+    """Return which trials have these settings and did not diverge; raise a UserError for unknown names."""
+    for name in columns:
+        if name not in run.trajectories:
+            raise UserError(unknown_name("column", name, map(str, run.trajectories.columns[2:])))
+    for name in (*where, *by):
+        if name not in run.setting_names:
+            raise UserError(unknown_name("setting", name, run.setting_names))
+    kept = is_ok(run)
+    for name, value in where.items():
+        kept = kept & (run.trials[name] == value).to_numpy()
+    if not kept.any():
+        raise UserError("no trial that did not diverge has these settings")
+    return kept
 
 
 def panel_figure(names: Sequence[str], below: str) -> tuple[Figure, list[Axes]]:

@@ -31,7 +31,7 @@ def records(run: Run, step: int, page: Page) -> Picture:
     trial, own, loss = run.trials.iloc[0], run.trajectories.sort_values("step"), loss_column(run, page)
     names = [loss, *(name for name in own if name not in ("trial_id", "step", loss))]
     full = [n for n in names if n and is_numeric_dtype(own[n]) and np.isfinite(own[n].to_numpy(float)).any()]
-    references = reference_losses(run)
+    references = reference_losses(run, page.references)
     settings = ", ".join(in_words(name, trial[name]) for name in run.setting_names)
     with style():
         figure, columns = panel_grid([[said(name)] for name in full[:PANELS]] or [[""]], ACROSS, {"": 1.5})

@@ -16,7 +16,6 @@ from ..page.contract import CLASS, Look, Page, Scores, View
 SEED = "seed"  # the setting that replicates a trial
 FINAL, STATUS, DIVERGED, UNSCORED = "final_", "status", "diverged", "unscored"
 NOTES = (STATUS, "diverged_step", "stopped_step", "stop_reason")  # columns of trials that say how they ended
-REFERENCES = ("line_", "held_out_")  # how columns of reference losses begin
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")  # Okabe and Ito's
 ENDINGS = {"ok": Look("#009E73"), DIVERGED: Look("#333333", "xxxx")}  # of trials without a class
 Table = Callable[[pd.DataFrame, Sequence[str]], pd.DataFrame]  # of trials and settings: one row per cell
@@ -28,7 +27,7 @@ def scored_trials(run: Run, scores: Scores, page: Page) -> tuple[pd.DataFrame, l
     Scores come first, and keep their order of settings; a missing class is called "unscored".
     """
     rows = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(scores["trial_id"]))
-    names = [name for name in run.setting_names if not name.startswith(REFERENCES)]
+    names = run.setting_names
     more = [*names, *(name for name in run.trials if str(name).startswith(FINAL) or name in NOTES)]
     own = run.trials[[name for name in more if name not in scores]].iloc[rows]
     frame = pd.concat([scores.reset_index(drop=True), own.reset_index(drop=True)], axis=1)

@@ -13,7 +13,7 @@ from topicjax.store.reader import Run, Status
 from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
-from ..topic_model import MAIN_SETTINGS, aligned
+from ..topic_model import LINES, MAIN_SETTINGS, aligned
 from . import tables
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
@@ -288,6 +288,7 @@ PAGE = Page(
     classes=LOOKS,
     views=tuple(MAP_VIEWS.values()),
     charts=CHARTS,
+    references=LINES,
     findings=opening,
     terms=definitions,
     lead=(LEAD,),

@@ -101,6 +101,7 @@ class Page:
     words: Any = ()  # sentences, or {word: meaning}
     views: Sequence[View] = (View("class"),)
     charts: Sequence[Chart] = ()  # none: the loss columns with their references, then every other column
+    references: Sequence[str] = ()  # reference losses that are drawn; none: all, without standard errors
     inspect: Callable[..., Any] | None = None  # (run, trial_id, step) -> Pictures of one trained model
     prepare: Callable[[Run], Run] | None = None  # the run as `score` and all other functions take it
     of_trials: Callable[[Scores], Scores] | None = None  # one row per trial, where `score` returns more

@@ -113,7 +113,7 @@ def page_data(
     finals = [name for name in names if name.startswith(FINAL)]
     first = f"view:{views[0].name}"
     charts = drawn_charts(run, page)
-    records, sentence = packed_records(run, trials, settings, charts)
+    records, sentence = packed_records(run, trials, settings, charts, page)
     return {
         "name": run.name,
         "ids": trials["trial_id"].tolist(),
@@ -405,7 +405,7 @@ def scale_of(values: Any) -> Any:
 
 
 def packed_records(
-    run: Run, trials: pd.DataFrame, settings: Sequence[str], charts: Sequence[Mapping[str, Any]]
+    run: Run, trials: pd.DataFrame, settings: Sequence[str], charts: Sequence[Mapping[str, Any]], page: Page
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the kept records of the trials whose trajectories fit on a page, and what was left out."""
     names = list(dict.fromkeys(curve["name"] for chart in charts for curve in chart["curves"]))
@@ -436,12 +436,13 @@ def packed_records(
     for name in names if len(places) else ():
         codes, low, high = code_series(column(frame, name)[order[places]], start)
         curves[name] = dict(codes=in_text(codes, "<u2"), low=in_text(low, "<f4"), high=in_text(high, "<f4"))
+    references = reference_losses(run, page.references)
     packed = {
         "rows": in_text(rows, "<u4"),
         "counts": in_text(counts, "<u2"),
         "steps": in_text(step[places], "<u4"),
         "curves": curves,
-        "references": packed_references(run, trials["trial_id"].iloc[rows]),
+        "references": packed_references(references, run, trials["trial_id"].iloc[rows]),
     }
     return packed, sentence
 
@@ -463,9 +464,8 @@ def trials_that_fit(cell: Array, curves: int) -> tuple[Array, int, str]:
     return rows, most, ""
 
 
-def packed_references(run: Run, trial_ids: pd.Series) -> list[dict[str, str]]:
+def packed_references(found: pd.DataFrame, run: Run, trial_ids: pd.Series) -> list[dict[str, str]]:
     """Return the reference losses of these trials, each with its name, packed."""
-    found = reference_losses(run)
     rows = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(trial_ids))
     values = {str(name): column(found, str(name))[rows] for name in found}
     return [

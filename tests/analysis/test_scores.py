@@ -45,6 +45,16 @@ def test_curves_without_a_unit_are_divided_by_their_own_rise():
     assert scores["onset_second"][1] == pytest.approx(50)
 
 
+def test_a_rare_column_is_scored_on_the_records_at_which_it_was_measured():
+    rare = np.where(np.arange(len(STEP)) % 2 == 0, ramp(400, 600), np.nan)
+    run = modes((ramp(0, 100), rare))
+    trials = run.trials.assign(record_every=int(STEP[1]), rare_every=2)
+    scores = stages(run.replace(trials=trials, setting_names=["record_every"]), "mode_1", "mode_2")
+    assert scores["onset_second"][0] == pytest.approx(500) and scores["theta"][0] == pytest.approx(1)
+    usual = stages(run.replace(trials=trials.assign(rare_every=1)), "mode_1", "mode_2")
+    assert usual["theta"].isna().all()  # then a missing value is one
+
+
 def test_the_level_of_an_onset_can_be_chosen():
     scores = stages(modes((ramp(0, 100), ramp(0, 200))), "mode_1", "mode_2", level=0.25)
     assert (scores["onset_first"][0], scores["onset_second"][0]) == pytest.approx((25, 50))

@@ -143,9 +143,9 @@ class Run:
         """The experiment of the folder's trials; empty if the folder does not say."""
         return experiment_of(self.manifest)
 
-    @property
+    @functools.cached_property
     def setting_names(self) -> list[str]:
-        """The columns of `trials` that are settings."""
+        """The columns of `trials` that are settings; `replace` keeps them if it is given other trials."""
         return [name for name in self.trials.columns if name not in KEPT_OF_TRIALS and name[:6] != "final_"]
 
     def replace(self, **tables: Any) -> Self:
@@ -154,6 +154,8 @@ class Run:
         References follow the trials, unless they are given.
         """
         other = type(self)(self.folder)
+        if "trials" in vars(self):
+            _ = self.setting_names  # known from now on: other trials may have columns of an analysis too
         kept = {name: value for name, value in vars(self).items() if name != "references"}
         vars(other).update(kept | tables)
         return other

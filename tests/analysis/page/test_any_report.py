@@ -438,19 +438,21 @@ def test_how_trials_ended_is_a_table_where_reasons_differ(tmp_path):
     assert table["ended: steps"].tolist() == [2, 5, 5, 5, 5, 4, 1]
 
 
-def test_curves_of_columns_have_a_panel_per_value_and_say_what_is_pooled():
+def test_curves_of_columns_have_a_panel_per_value_and_pool_nothing_but_seeds():
     made = grid()
     figure = any_run.curves_by(run_of(made), ["loss", "gap"], panel="depth")
     assert [ax.get_title() for ax in figure.axes] == ["depth 1", "depth 2"]
     for ax, depth in zip(figure.axes, DEPTHS, strict=True):
-        for line, name in zip(ax.lines, ("loss", "gap"), strict=True):
-            assert np.asarray(line.get_ydata()) == pytest.approx(expected_band(made, name, depth=depth)[:, 1])
+        drawn = [(name, rate) for name in ("loss", "gap") for rate in RATES]
+        for line, (name, rate) in zip(ax.lines, drawn, strict=True):
+            middle = expected_band(made, name, depth=depth, learning_rate=rate)[:, 1]
+            assert np.asarray(line.get_ydata()) == pytest.approx(middle)
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == ["loss", "gap", "band: quartiles over seed, learning rate"]
+    assert texts == ["loss", "gap", "a line per learning rate: median over seeds"]
     one = any_run.curves_by(run_of(made), "loss", where=dict(depth=1, learning_rate=0.1))
     middle = expected_band(made, "loss", depth=1, learning_rate=0.1)[:, 1]
     assert np.asarray(one.axes[0].lines[0].get_ydata()) == pytest.approx(middle)
-    assert one.legends[0].get_texts()[-1].get_text() == "band: quartiles over seed"
+    assert one.legends[0].get_texts()[-1].get_text() == "band: quartiles over seeds"
     with pytest.raises(UserError, match="unknown column 'lost'"):
         any_run.curves_by(run_of(made), "lost")
     with pytest.raises(UserError, match="unknown setting 'deep'; did you mean 'depth'"):
