@@ -251,7 +251,7 @@ def symmetric_weights(data: DataModel, weights: AttentionWeights) -> Array:
 
 
 def best_symmetric_attention(data: DataModel, value: Array) -> tuple[AttentionWeights, float]:
-    """Find the best attention that treats topics and words alike, and its loss; the value matrix must do so too.
+    """Find the best attention that treats topics and words alike, and its loss; so must the value matrix.
 
     It improves on Assumption 2's optimum, where words weigh [MASK] by 1.  [MASK] queries attend uniformly:
     that is optimal for them if W^V is optimal for uniform attention (Lemma 1).  With uniform blocks only
