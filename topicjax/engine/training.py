@@ -200,10 +200,10 @@ class RunManifest:
         self.write()
 
     def _write_in_background(self) -> None:
-        with contextlib.suppress(StoreError):  # the end of the run tells of a full disk
+        with contextlib.suppress(StoreError):  # the end of the run reports a full disk
             self.write()
 
 
 def now() -> str:
-    """Return the time in UTC, to the second."""
+    """Format the current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
