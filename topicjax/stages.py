@@ -173,8 +173,7 @@ def monotone(records: Records, progress: Array) -> Array:
     """
     is_bad = records.any(~np.isfinite(progress))
     clipped, fit = np.clip(progress, 0, 1), np.full(len(progress), np.nan)
-    # One fit per trial: a joint fit with each trial shifted above the one before would lose digits to the
-    # shift.
+    # One fit per trial: a joint fit, with each trial shifted above the one before, would lose digits.
     for start, end in zip(records.start[~is_bad], records.end[~is_bad] + 1, strict=True):
         own = isotonic_regression(clipped[start:end]).x
         fit[start:end] = own - own[0]

@@ -1,4 +1,4 @@
-"""Time methods in turns, so that other load affects all alike; and wrap the engine as such a method."""
+"""Time methods in turns, so that other load affects all alike, and wrap the engine as one of them."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence

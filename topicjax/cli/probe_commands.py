@@ -70,7 +70,7 @@ def probe_models(options: argparse.Namespace) -> int:
 
 
 def chosen_names(options: argparse.Namespace) -> list[str]:
-    """List the models that were asked for, or the default ones, or raise a UserError."""
+    """List the requested models, or the default ones, or raise a UserError."""
     for name in options.models:
         if name not in NAMES:
             raise UserError(f"unknown model {name!r}; allowed: {', '.join(NAMES)}, or --weights FOLDER")

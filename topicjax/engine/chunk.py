@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Saved:
-    """Checkpoint of a chunk during training, to resume from.
+    """Saved state of a chunk during training, to resume from.
 
     Its arrays are read-only copies: training continues while it is written or sent to the driver.
     """
@@ -50,7 +50,7 @@ class Start:
     """What a folder holds of an unfinished chunk."""
 
     folder: str = ""
-    saved: Saved | None = None  # checkpoint of an interrupted run
+    saved: Saved | None = None  # by an interrupted run
     states: list[np.ndarray] = field(default_factory=list)  # final states of shorter trainings, trials x ...
 
 
@@ -60,8 +60,8 @@ class Callbacks:
 
     save_seconds: float
     decide: Callable[[str, Records], str]  # (trial id, its records) -> why it ends, or empty
-    on_segment: Callable[[float, float], bool]  # (trial-steps done, trial-steps saved) -> whether to stop
-    save: Callable[[Saved], None]  # stores a checkpoint
+    on_segment: Callable[[float, float], bool]  # (trial-steps done, trial-steps spared) -> whether to stop
+    save: Callable[[Saved], None]  # stores a state to resume from
     say: Callable[[str], None] = lambda text: None
 
 

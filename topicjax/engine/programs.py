@@ -282,7 +282,7 @@ class Programs:
         self.order = order or default_order(mesh.devices.flatten())
         rate = costs.flop_rate(mesh.devices.flat[0].platform) * mesh.size
         self.segment_windows = costs.segment_windows(group, rate)
-        self.layout = {  # a checkpoint of a chunk fits only programs of the same layout
+        self.layout = {  # a saved state fits only programs of the same layout
             "segment_windows": self.segment_windows,
             "rows_per_chunk": group.rows_per_chunk,
             "lanes": group.lanes,

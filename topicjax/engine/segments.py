@@ -1,6 +1,6 @@
-"""Train a chunk segment by segment until all its trials have ended, with checkpoints; then write it.
+"""Train a chunk segment by segment until all its trials have ended, saving its state; then write it.
 
-A chunk starts at step 0, at the checkpoint of an interrupted run, or where a shorter training of its trials
+A chunk starts at step 0, at the saved state of an interrupted run, or where a shorter training of its trials
 ended.  `prepare` reads what the folder has of it; `train_chunk` may then run on another machine.
 """
 
@@ -26,7 +26,7 @@ from topicjax.trial import Trial
 def train_chunk(programs: Programs, chunk: Chunk, start: Start, run: Callbacks) -> None:
     """Train one chunk to its end, from where an interrupted run or a shorter training left it.
 
-    If `on_segment` returns True, save a checkpoint and raise Interrupted, unless the training is over.
+    If `on_segment` returns True, save the state and raise Interrupted, unless the training is over.
     """
     if not chunk.goes_on.any():  # all decided in shorter trainings
         return
@@ -128,7 +128,7 @@ def begin(
 
 
 def suspended(chunk: Chunk, state: RowState, meta: dict[str, Any]) -> Saved:
-    """Make a checkpoint of a chunk to resume from; meta has its step and layout."""
+    """Collect what must be saved to resume a chunk; meta has its step and layout."""
     payload = {f"state/{i}": to_host(leaf) for i, leaf in enumerate(state_leaves(state))}
     payload |= {f"record/{name}": values for name, values in chunk.columns().items()}
     payload["stopped"] = chunk.stopped
@@ -139,7 +139,7 @@ def suspended(chunk: Chunk, state: RowState, meta: dict[str, Any]) -> Saved:
 
 
 def resume(chunk: Chunk, saved: Saved, state: RowState, programs: Programs) -> tuple[int, RowState]:
-    """Restore the step and state of a checkpoint of this chunk."""
+    """Restore the step and state that an interrupted run saved for this chunk."""
     payload, meta = saved.payload, saved.meta
     chunk.records = [{name: payload[f"record/{name}"] for name in programs.layout["records"]}]
     chunk.stopped, chunk.reasons = payload["stopped"], list(meta["reasons"])
@@ -160,7 +160,7 @@ def replaced(state: RowState, leaves: list[np.ndarray]) -> RowState:
 
 
 def misfit(saved: Saved, chunk: Chunk, state: RowState, programs: Programs) -> str:
-    """Explain why a checkpoint does not fit these programs; empty if it is complete and fits."""
+    """Explain why a saved state does not fit these programs; empty if it is complete and fits."""
     payload, meta = saved.payload, saved.meta
     if any(meta.get(name) != value for name, value in programs.layout.items()):
         return "was saved under another layout"
@@ -188,12 +188,12 @@ def misfit(saved: Saved, chunk: Chunk, state: RowState, programs: Programs) -> s
 
 
 def snapshot_steps(payload: Mapping[str, np.ndarray]) -> list[int]:
-    """List the steps whose weights a checkpoint has."""
+    """List the steps whose weights a saved state has."""
     return [int(key.removeprefix("has/")) for key in payload if key.startswith("has/")]
 
 
 def state_leaves(state: Any) -> list[Any]:
-    """List the leaves that a checkpoint needs; the source is left out, since init makes it again."""
+    """List the leaves that must be saved; the source is left out, since init makes it again."""
     return jax.tree.leaves(state._replace(source=None) if isinstance(state, RowState) else state)
 
 

@@ -1,10 +1,10 @@
 """Signals that stop a run: cleanly at first, at once when Ctrl-C is repeated.
 
-    Ctrl-C (SIGINT), SIGTERM, SIGHUP   finish the segment and save a checkpoint
+    Ctrl-C (SIGINT), SIGTERM, SIGHUP   finish the segment and save the state
     a second Ctrl-C                    stop immediately and close the folder
     a third Ctrl-C                     end the process, even inside compiled code
 
-A killed process loses only the segments since its last checkpoint, so the third is safe.  SIGHUP and
+A killed process loses only the segments since its last saved state, so the third is safe.  SIGHUP and
 SIGTERM may arrive twice for one request (from the kernel and from the shell), so only repeated Ctrl-C
 escalates.
 """

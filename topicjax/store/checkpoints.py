@@ -241,7 +241,7 @@ class OtherVersion(StateError):
 
 
 def save_state(path: Path, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-    """Write or replace the checkpoint of a chunk from which an interrupted run resumes."""
+    """Write or replace a state from which training resumes."""
     arrays = {PAYLOAD + name: np.asarray(array) for name, array in payload.items()}
     arrays[META] = np.frombuffer(json.dumps(plain({**STATE, "meta": meta})).encode(), np.uint8)
 

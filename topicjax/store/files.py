@@ -185,7 +185,7 @@ def tables_of(folder: Path) -> tuple[str, ...]:
 
 
 def partial_path(folder: Path, chunk: str) -> Path:
-    """Locate the checkpoint from which an interrupted chunk resumes."""
+    """Locate the state from which an interrupted chunk resumes."""
     return folder / PARTIAL / f"{chunk}.npz"
 
 

@@ -245,8 +245,8 @@ def file_sizes(folder: Path) -> dict[str, int]:
 def remove_unfinished(folder: Path, found: Journal) -> None:
     """Complete the journal for chunks whose files all exist; remove the files of other unfinished chunks.
 
-    Checkpoints are kept: training resumes from them.  Only files of chunks that the journal lists as begun or
-    finished are touched, and our own temporary files.
+    Saved states are kept: training resumes from them.  Only files of chunks that the journal lists as begun
+    or finished are touched, and our own temporary files.
     """
     with explained("clean", folder):
         for name in (MANIFEST, JOURNAL):
@@ -291,7 +291,7 @@ def commit_of(folder: Path, chunk: str) -> Commit:
 
 
 def remove_files(folder: Path, found: Journal, chunk: str) -> None:
-    """Remove the files of an unfinished chunk, except its checkpoint, which holds its snapshots too."""
+    """Remove the files of an unfinished chunk, except its saved state, which holds its snapshots too."""
     parts = [part_path(folder / name, chunk) for name in TABLES]
     for path in [*(part.with_name(TEMPORARY + part.name) for part in parts), *parts[:-1]]:
         path.unlink(missing_ok=True)  # with a part in trials the chunk would be finished

@@ -203,8 +203,7 @@ def check_snapshots(
 ) -> Iterator[Problem]:
     """Yield the snapshots of a chunk that are missing or whose weights differ from what was written.
 
-    The journal has a checksum of all files of a snapshot.  If that is lost, the checksum of each trial is
-    used.
+    The journal has a checksum of all files of a snapshot.  If that is lost, each trial has its own.
     """
     wanted: dict[int, dict[int, str]] = {step: {} for step in trees}  # by step and place
     places = snapshot_places(row["snapshot_steps"] for row in rows)
@@ -236,7 +235,7 @@ def check_weights(path: Path, sums: Mapping[int, str]) -> None:
 
 
 def check_states(folder: Path, found: Journal) -> Iterator[Problem]:
-    """Yield the damaged states: checkpoints of unfinished chunks, and final states of finished trials."""
+    """Yield the damaged states: saved ones of unfinished chunks, and final ones of finished trials."""
     paths = [partial_path(folder, chunk) for chunk in sorted(found.begun)]
     for path in [*paths, *(state_path(folder, chunk) for chunk in sorted(found.commits))]:
         try:

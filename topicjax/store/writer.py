@@ -180,7 +180,7 @@ class Writer:
         checkpoints.save_state(state_path(self.folder, chunk), payload, meta)
 
     def save_partial(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Write or replace the checkpoint of a chunk from which an interrupted run resumes."""
+        """Write or replace the state of a chunk from which an interrupted run resumes."""
         self._begin(chunk)
         checkpoints.save_state(partial_path(self.folder, chunk), payload, meta)
 
@@ -203,13 +203,13 @@ class Writer:
             return None
 
     def drop_partial(self, chunk: str) -> None:
-        """Remove the checkpoint of a chunk, if there is one."""
+        """Remove the saved state of a chunk, if there is one."""
         path = partial_path(self.folder, chunk)
         with explained("write", path):
             path.unlink(missing_ok=True)
 
     def keep_partials(self, chunks: Collection[str]) -> None:
-        """Remove the checkpoints and snapshots of all begun chunks except these."""
+        """Remove the saved states and snapshots of all begun chunks except these."""
         for chunk in self.journal.begun - set(chunks):
             self.drop_partial(chunk)
         remove_unfinished(self.folder, self.journal)

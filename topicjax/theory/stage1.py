@@ -174,8 +174,7 @@ def _fit_coefficients(target_DxG: Array, features: list[Array]) -> Array:
 def _fit_every_entry(target_DxW: Array, key_DxV: Array) -> Array:
     """Fit the W x V matrix that minimises the cross-entropy of softmax(matrix @ keys).
 
-    The search uses whitened coordinates of the keys: otherwise rare words would need many times as many
-    steps.
+    The search uses whitened coordinates of the keys: otherwise rare words would need many more steps.
     """
     variance_V, axes_VxV = np.linalg.eigh(key_DxV.T @ key_DxV / len(key_DxV))
     seen = variance_V > 1e-10 * variance_V[-1]

@@ -63,7 +63,7 @@ class Job:
     losses: int = 0  # workers that died while training it, on nodes that stayed alive
     lacks_references: bool = False  # its worker does not know the reference losses yet
     steps: float = 0.0  # trial-steps done ...
-    spared: float = 0.0  # ... and saved by early stops, since its last checkpoint
+    spared: float = 0.0  # ... and spared by early stops, since it was last saved
 
     @property
     def name(self) -> str:
@@ -391,7 +391,7 @@ class Dispatch:
         may_stop = group.experiment.may_stop(group.spec)
         known = training.references_of(chunk) if may_stop else {}
         job.lacks_references = known is None
-        # One driver writes the checkpoints of all workers: the more workers, the less often each saves.
+        # One driver writes the saved states of all workers: the more workers, the less often each saves.
         seldom = max(1.0, len(self.members.ready) / SAVED_AT_ONCE)
         task = Task(
             number=job.number,
