@@ -1,6 +1,6 @@
-"""topicjax: sweeps of tiny models.  `sweep` trains an experiment, `load(folder)` opens what a run left.
+"""topicjax: sweeps of tiny models.  `sweep` trains an experiment; `load(folder)` opens a run folder.
 
-`topicjax.sweep` is the function; the algebra of sweeps is imported from the module of the same name, as in
+`topicjax.sweep` is the function; the sweep algebra is imported from the module of the same name:
 `from topicjax.sweep import product`.
 """
 

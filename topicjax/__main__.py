@@ -1,4 +1,4 @@
-"""`python -m topicjax` is the command `topicjax`."""
+"""Entry point of `python -m topicjax`: the same as the command `topicjax`."""
 
 import sys
 

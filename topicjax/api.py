@@ -1,4 +1,4 @@
-"""Sweeps from Python: train an experiment over a sweep, open a run folder, look at one trial."""
+"""Python interface: train an experiment over a sweep, open a run folder, inspect one trial."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,20 +18,20 @@ from topicjax.sweep.files import NamedSweep, load_sweep
 
 
 class Run(reader.Run):
-    """The finished trials of a run folder, and the experiment that trained them where it was given."""
+    """The finished trials of a run folder, and their experiment if it was passed to `load`."""
 
     given_experiment: Experiment | None = None
 
     def trial(self, trial_id: str) -> "FinishedTrial":
-        """Return one trial; an unambiguous beginning of its id is enough."""
+        """Look up one trial; an unambiguous prefix of its id is enough."""
         return FinishedTrial(self, self.find(trial_id))
 
 
 class FinishedTrial:
-    """One trial of a run: its settings, records, weights, and its measurements made again."""
+    """One trial of a run: its settings, records and weights; `evaluate` measures it again."""
 
     def __init__(self, run: Run, trial_id: str) -> None:
-        """Take a trial of a run by its id."""
+        """Look up a trial of a run by its id."""
         self.run, self.trial_id = run, trial_id
         self.row = run.trials.set_index("trial_id").loc[trial_id]
 
@@ -49,18 +49,18 @@ class FinishedTrial:
 
     @property
     def details(self) -> pd.DataFrame:
-        """One row per record and place of its details."""
+        """One row per record and index of its array columns."""
         return self.run.records_of([self.trial_id])[1].reset_index(drop=True)
 
     def weights(self, step: int | None = None) -> Any:
-        """Return the tree that the experiment's `weights` returned, at the last snapshot or this one."""
+        """Restore the tree that the experiment's `weights` returned: the last snapshot, or that of `step`."""
         return self.run.restore(self.trial_id, step)
 
     def evaluate(self, experiment: Experiment | None = None) -> dict[str, np.ndarray]:
-        """Measure the trial again where it ended: every column by name, rare ones too.
+        """Measure the trial again at its last step: every column by name, rare ones included.
 
-        The experiment is the shipped one of its name, that of the run's sweep file, or the one given here or
-        to `load`.
+        Without `experiment`, use the one passed to `load`, the shipped one of that name, or the one of the
+        run's sweep file.
         """
         from topicjax.engine.again import evaluate
 
@@ -69,7 +69,7 @@ class FinishedTrial:
 
 
 def experiment_of(run: Run) -> Experiment:
-    """Return the experiment that trained a run, or raise a UserError if nothing says where it is."""
+    """Find the experiment that trained a run, or raise a UserError if it cannot be located."""
     if run.given_experiment is not None:
         return run.given_experiment
     if run.experiment in SHIPPED:
@@ -83,7 +83,7 @@ def experiment_of(run: Run) -> Experiment:
 
 
 def load(folder: str | Path, experiment: Experiment | None = None) -> Run:
-    """Open a run folder, or raise a StoreError; `experiment` is that of its trials, if it is your own."""
+    """Open a run folder, or raise a StoreError; pass `experiment` if its trials used your own."""
     check_kind(Path(folder))
     run = Run(Path(folder))
     run.given_experiment = experiment
@@ -100,14 +100,14 @@ def sweep(
     name: str = "",
     **options: Any,
 ) -> Run:
-    """Train the trials of a sweep that the folder does not have yet; return the run.
+    """Train those trials of a sweep that the folder does not hold yet; return the run.
 
-    `experiment` is your own or the name of a shipped one; `base` has the settings that all trials share.  The
-    options are those of `topicjax run`.  Every jax device is used unless `devices` names some (how many, or a
-    list of them): on a machine without accelerators call `topicjax.use_all_cores()` first, before jax starts.
-    An interruption (Ctrl-C, or the button of a notebook) saves what is unfinished and raises
-    KeyboardInterrupt; the same call continues.  Trials that the workers of a `cluster` cannot train raise a
-    RuntimeError at the end.
+    `experiment` is your own or the name of a shipped one; `base` holds the settings that all trials share.
+    The options are those of `topicjax run`.  All jax devices are used unless `devices` is given (a number, or
+    a list of devices).  On a machine without accelerators call `topicjax.use_all_cores()` first, before jax
+    starts.  An interrupt (Ctrl-C, or a notebook's stop button) saves unfinished trials and raises
+    KeyboardInterrupt; the same call resumes them.  If the workers of a `cluster` cannot train some trials, a
+    RuntimeError is raised at the end.
     """
     chosen = make_options(options)
     from topicjax.engine.resources import open_resources
@@ -126,7 +126,7 @@ def sweep(
 
 
 def use_all_cores() -> None:
-    """Make every CPU core a jax device and keep compiled programs between runs; call it before jax starts."""
+    """Make every CPU core a jax device and cache compiled programs; call it before jax starts."""
     from topicjax.engine.resources import use_all_cores
 
     use_all_cores()

@@ -1,14 +1,14 @@
-"""The one exception that is the user's to mend, and the words of its sentence."""
+"""`UserError`, raised for invalid input, and helpers that word its message."""
 
 import difflib
 from collections.abc import Iterable
 from typing import Any
 
-MOST_SHOWN = 80  # characters of a value
+MOST_SHOWN = 80  # characters of a value in a message
 
 
 class UserError(ValueError):
-    """A mistake of the user, in one sentence: what is wrong, and what is allowed.
+    """Invalid input.  The message is one sentence: what is wrong, and what is allowed.
 
     Raised where values enter: settings, sweep files, the command line, run folders.  Any other exception that
     reaches the command line is a defect of topicjax and is shown with its traceback.
@@ -16,16 +16,16 @@ class UserError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """Return the value as Python writes it, on one line that is not too long."""
+    """Format the value as Python would, on one line of limited length."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # of a class in a user's file
+    except Exception:  # the repr of a user's class may raise
         text = f"an object of type {type(value).__name__}"
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 4]} ..."
 
 
 def unknown_name(what: str, name: Any, allowed: Iterable[str]) -> str:
-    """Return the sentence that says a name does not exist, and suggests the nearest that does."""
+    """Word the message for an unknown name, with the nearest known name as a suggestion."""
     allowed = list(allowed)
     if not isinstance(name, str) or len(name) > MOST_SHOWN:
         return f"unknown {what} {shown(name)}; allowed: {', '.join(allowed)}"

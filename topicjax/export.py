@@ -1,7 +1,7 @@
-"""A run for other programs: its tables as CSV files, its records as TensorBoard events.
+"""Export a run: its tables as CSV files, its records as TensorBoard events.
 
-Each function takes what `topicjax.load` returns and a folder that is new or empty, and returns the paths of
-the files it wrote.  An export that fails leaves no file behind.
+Each function takes the run that `topicjax.load` returns and a new or empty folder, and returns the paths of
+the files it wrote.  A failed export leaves no files behind.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from topicjax.store.files import StoreError, explained, is_hex_name
 from topicjax.store.parts import SNAPSHOT_COLUMNS
 from topicjax.store.reader import Run
 
-UNFINISHED = ".unfinished"  # files are written into this folder, then moved out of it
+UNFINISHED = ".unfinished"  # files are written here and moved out at the end
 SAY_EVERY = 500  # trials
 INSTALL = ".venv/bin/pip install --constraint constraints.txt --editable '.[tensorboard]'"
 
@@ -31,11 +31,11 @@ Say = Callable[[str], object]
 
 
 def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
-    """Write trials.csv (one row per trial) and trajectories.csv (one row per record), all columns of each.
+    """Write trials.csv (one row per trial) and trajectories.csv (one row per record), with all columns.
 
-    Where records have details, details.csv has one row per record and place.
-    A number is written with the fewest digits that give it back in its own type; missing values and NaN are
-    empty, lists have spaces between their items.  Rows become text a thousand at a time.
+    If records have details, details.csv has one row per record and index.  Numbers have the fewest digits
+    that restore them in their type; missing values and NaN are empty, list items are separated by spaces.
+    Rows are converted a thousand at a time.
     """
     lists = {name: run.trials[name] for name in SNAPSHOT_COLUMNS if name in run.trials}
     texts = {name: [" ".join(map(str, own)) for own in values] for name, values in lists.items()}
@@ -51,15 +51,15 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
 
 
 def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
-    """Write a folder per trial, named by its id, with one event file: every record, settings and status.
+    """Write one folder per trial, named by its id, with one event file: records, settings and status.
 
-    Settings are those that vary in the run.  Details have tags as layer_1/norm.  The HParams page of
-    TensorBoard filters by settings, by status and by the last value of every column.
+    Only settings that vary in the run are written.  Details have tags like layer_1/norm.  TensorBoard's
+    HParams page filters by settings, by status and by the last value of every column.
     """
     tools = load_tools()
     trials, trajectories = run.trials.set_index("trial_id"), run.trajectories
     for trial_id in trials.index:
-        if not is_hex_name(trial_id):  # it will be the name of a folder, which must not lead elsewhere
+        if not is_hex_name(trial_id):  # it becomes a folder name and must not contain a path
             raise StoreError(f"{run.folder} has trial {trial_id!r}; allowed: 12 hexadecimal digits")
     settings = trials.loc[:, [*varying_settings(run), "status"]].to_dict("index")
     rows_of, details_of = (
@@ -80,7 +80,7 @@ def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list
 
 
 def wide(details: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Return the details of one trial with a row per step and a column per place: layer_1/norm, ..."""
+    """Pivot the details of one trial to a row per step and a column per index: layer_1/norm, ..."""
     table = details.drop(columns="trial_id").pivot(index="step", columns=names)
     table = table.sort_index(axis=1, level=list(range(1, 1 + len(names))))
 
@@ -94,7 +94,7 @@ FORMATS = {"csv": write_csv, "tensorboard": write_tensorboard}
 
 
 class Tools(NamedTuple):
-    """What tensorboardX gives: the messages of an event file, and its framing."""
+    """What we use of tensorboardX: the messages of an event file, and the writer that frames them."""
 
     Event: Any
     Summary: Any
@@ -103,7 +103,7 @@ class Tools(NamedTuple):
 
 
 def load_tools() -> Tools:
-    """Return what is needed of tensorboardX, or raise a UserError that says how to install it."""
+    """Import what we use of tensorboardX, or raise a UserError that says how to install it."""
     try:
         summary = import_module("tensorboardX.summary")
         event = import_module("tensorboardX.proto.event_pb2")
@@ -116,14 +116,14 @@ def load_tools() -> Tools:
 def write_events(tools: Tools, path: Path, records: pd.DataFrame, settings: Mapping[str, Any]) -> None:
     """Write the event file of one trial.
 
-    A column without any finite value has no meaning for the trial and is left out; elsewhere NaN and infinity
+    A column without any finite value does not apply to the trial and is left out; elsewhere NaN and infinity
     are kept, and TensorBoard marks them.
     """
     now = time.time()
     steps = records.pop("step").tolist()
     columns = {name: values for name, values in records.items() if np.isfinite(values).any()}
     known = {name: value for name, value in settings.items() if not pd.isna(value)}
-    _, start, end = tools.hparams(known, {})  # TensorBoard sums up the experiment itself, and better
+    _, start, end = tools.hparams(known, {})  # TensorBoard's own experiment summary is better
     with contextlib.closing(tools.RecordWriter(str(path))) as writer:
 
         def write(**content: Any) -> None:
@@ -138,20 +138,20 @@ def write_events(tools: Tools, path: Path, records: pd.DataFrame, settings: Mapp
 
 
 def varying_settings(run: Run) -> list[str]:
-    """Return the settings that have several values among the trials."""
+    """List the settings that take several values among the trials."""
     return [name for name in run.setting_names if len(run.trials[name].unique()) > 1]
 
 
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder whose files are moved to `out` when the block ends well, and removed when it does not.
+    """Yield a folder whose files are moved to `out` if the block succeeds and removed if it fails.
 
     Raise a UserError unless `out` is new or empty.
     """
     folder = out / UNFINISHED
     with explained("write", out):
         check_new(out)
-        shutil.rmtree(folder, ignore_errors=True)  # of an export that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by an export that was killed
         folder.mkdir(parents=True)
         try:
             yield folder

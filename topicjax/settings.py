@@ -1,11 +1,11 @@
-"""A setting is declared once, as a field: the kind of its values, one line of help, its default.
+"""Declare a setting once, as an annotated field: the kind of its values, one line of help, its default.
 
     class Spec:
         topics: Annotated[int, Whole(1), "T: the number of topics", Role.DOCUMENTS] = 10
 
-`declared(Spec)` returns the settings of such a class.  A kind reads and converts values where they enter,
-says which are allowed, and turns them into the numbers that compiled programs take.  The kind of a `Literal`
-or `bool` field follows from its type.
+`declared(Spec)` returns the settings of such a class.  A kind parses and converts input, states what is
+allowed, and turns values into the numbers that compiled programs take.  The kind of a `Literal` or `bool`
+field follows from its type.
 """
 
 import math
@@ -25,7 +25,7 @@ SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32)
 
 
 class Role(Enum):
-    """What is special about a setting; most have no role."""
+    """Special role of a setting; most have none."""
 
     DOCUMENTS = "how documents are written, masked and seen"
     TOPIC_WORDS = "the words of each topic: theory takes the resulting distributions, not the setting"
@@ -34,9 +34,9 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Only:
-    """Marks a setting that acts only where another setting has one of these values.
+    """Marks a setting that has an effect only where another setting has one of these values.
 
-    Elsewhere it is no part of a trial: it stands at its default, whatever it was given.
+    Elsewhere it is not part of the trial: it is reset to its default, whatever value it was given.
     """
 
     name: str
@@ -48,49 +48,49 @@ class Whole:
     """A whole number of at least `low` and at most `high`."""
 
     low: int
-    high: int | None = None  # None: as large as int32 has it
+    high: int | None = None  # None: the int32 maximum
     described = "a whole number"
 
     @property
     def allowed(self) -> str:
-        """Return the range in words."""
+        """Describe the range in words."""
         return f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"
 
     def remark(self, value: int) -> str:
-        """Return why a value is refused, if `allowed` does not say so."""
+        """Explain why a value is refused, if `allowed` does not."""
         return f", at most {MAX_INT32}" if self.high is None and value > MAX_INT32 else ""
 
     def read(self, text: str) -> Any:
-        """Return the number that the text means, or the text itself if it is not a number."""
+        """Parse the text as a number; return it unchanged if it is not one."""
         return as_number(text)
 
     def convert(self, value: Any) -> Any:
-        """Return the value as an int, or None if it is not a whole number."""
+        """Convert the value to an int, or return None if it is not a whole number."""
         return int(value) if is_number(value) and float(value).is_integer() else None
 
     def holds(self, value: Any) -> bool:
-        """Return whether the value is in the range."""
+        """Check whether the value is in the range."""
         return self.low <= value <= (MAX_INT32 if self.high is None else self.high)
 
     def traced(self, value: Any) -> np.generic:
-        """Return the value as compiled programs take it."""
+        """Convert the value to what compiled programs take."""
         return np.int32(value)
 
 
 @dataclass(frozen=True)
 class Real:
-    """A number of float32's range; the bounds `low` and `high` are allowed, `above` and `below` are not."""
+    """A number in the float32 range; `low` and `high` are inclusive bounds, `above` and `below` exclusive."""
 
     low: float | None = None
     high: float | None = None
     above: float | None = None
     below: float | None = None
-    smallest: float = SMALLEST  # in size, except 0
+    smallest: float = SMALLEST  # smallest magnitude other than 0
     described = "a number"
 
     @property
     def allowed(self) -> str:
-        """Return the range in words."""
+        """Describe the range in words."""
         if self.low is not None and self.high is not None:
             return f"{self.low:g} to {self.high:g}"
         ends = {
@@ -102,7 +102,7 @@ class Real:
         return ", ".join(text.format(end) for text, end in ends.items() if end is not None) or "finite"
 
     def remark(self, value: float) -> str:
-        """Return why a value is refused, if `allowed` does not say so."""
+        """Explain why a value is refused, if `allowed` does not."""
         if not self.bounds_hold(value):
             return ""
         if not self.is_float32(value):
@@ -111,24 +111,24 @@ class Real:
         return f", as float32: this is {np.float32(value):g}"
 
     def read(self, text: str) -> Any:
-        """Return the number that the text means, or the text itself if it is not a number."""
+        """Parse the text as a number; return it unchanged if it is not one."""
         return as_number(text)
 
     def convert(self, value: Any) -> Any:
-        """Return the value as a float, or None if it is not a number."""
-        return float(value) + 0.0 if is_number(value) else None  # -0.0 and 0.0 are one setting
+        """Convert the value to a float, or return None if it is not a number."""
+        return float(value) + 0.0 if is_number(value) else None  # + 0.0: -0.0 and 0.0 are one setting
 
     def holds(self, value: Any) -> bool:
-        """Return whether the value is in the range, also as compiled programs take it."""
+        """Check whether the value is in the range, also after rounding to float32."""
         is_inside = self.bounds_hold(value) and self.is_float32(value)
         return is_inside and (self.below is None or bool(np.float32(value) < self.below))
 
     def is_float32(self, value: float) -> bool:
-        """Return whether the value is 0 or neither too small nor too large for float32 programs."""
+        """Check whether the value is 0 or within the magnitudes that float32 programs can hold."""
         return value == 0 or self.smallest <= abs(value) <= LARGEST
 
     def bounds_hold(self, value: float) -> bool:
-        """Return whether the value is finite and within the bounds."""
+        """Check whether the value is finite and within the bounds."""
         return math.isfinite(value) and (
             (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
@@ -137,41 +137,41 @@ class Real:
         )
 
     def traced(self, value: Any) -> np.generic:
-        """Return the value as compiled programs take it."""
+        """Convert the value to what compiled programs take."""
         return np.float32(value)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some names; compiled programs take its position among them."""
+    """One of several names; compiled programs take its position in the list."""
 
     names: tuple[str, ...]
 
     @property
     def allowed(self) -> str:
-        """Return the names in words."""
+        """List the names."""
         return ", ".join(self.names)
 
     described = allowed
 
     def read(self, text: str) -> str:
-        """Return the text itself."""
+        """Return the text unchanged."""
         return text
 
     def convert(self, value: Any) -> Any:
-        """Return the name, or None if it is not one of the names."""
+        """Return the name, or None if it is not in the list."""
         return str(value) if isinstance(value, str) and value in self.names else None
 
     def holds(self, value: Any) -> bool:
-        """Return whether the value is one of the names."""
+        """Check whether the value is one of the names."""
         return value in self.names
 
     def code(self, name: str) -> int:
-        """Return the number that stands for the name in compiled programs."""
+        """Return the number that encodes the name in compiled programs."""
         return self.names.index(name)
 
     def traced(self, value: Any) -> np.generic:
-        """Return the value as compiled programs take it."""
+        """Convert the value to what compiled programs take."""
         return np.int32(self.code(value))
 
 
@@ -182,11 +182,11 @@ class Flag:
     described = allowed = "true or false"
 
     def read(self, text: str) -> Any:
-        """Return the truth value that the text means, or the text itself if it means neither."""
+        """Parse the text as true or false; return it unchanged if it is neither."""
         return {"true": True, "false": False}.get(text.lower(), text)
 
     def convert(self, value: Any) -> Any:
-        """Return the value as a bool, or None if it is not a truth value."""
+        """Convert the value to a bool, or return None if it is not one."""
         return bool(value) if isinstance(value, bool | np.bool_) else None
 
     def holds(self, value: Any) -> bool:
@@ -194,51 +194,51 @@ class Flag:
         return True
 
     def traced(self, value: Any) -> np.generic:
-        """Return the value as compiled programs take it."""
+        """Convert the value to what compiled programs take."""
         return np.bool_(value)
 
 
 @dataclass(frozen=True)
 class Key:
-    """A name for something outside; `find` returns what identifies it whatever it is called, or None."""
+    """A name for external data; `find` returns an identity that does not depend on the name, or None."""
 
     find: Callable[[str], str | None]
     described: str
 
     @property
     def allowed(self) -> str:
-        """Return what is allowed, in words."""
+        """Describe what is allowed."""
         return self.described
 
     def read(self, text: str) -> str:
-        """Return the text itself."""
+        """Return the text unchanged."""
         return text
 
     def convert(self, value: Any) -> Any:
-        """Return what identifies the thing that has this name, or None if there is none."""
+        """Look up the identity of what has this name; None if nothing has."""
         return self.find(value) if isinstance(value, str) else None
 
     def holds(self, value: Any) -> bool:
-        """Return True: what is unknown was refused before."""
+        """Return True: `convert` has already refused unknown names."""
         return True
 
     def traced(self, value: Any) -> np.generic:
         """Raise: compiled programs take numbers."""
-        raise TypeError("a key is no number; allowed: in a Spec only")
+        raise TypeError("a key is not a number; allowed: in a Spec only")
 
 
 Kind = Whole | Real | Choice | Flag | Key
 
-# Fields of a Stream or of Hypers hold plain values, then arrays: their type is Any, their kind says what is
-# allowed.
-AutomaticSize = Annotated[int, Whole(0)]  # 0: chosen
+# Fields of a Stream or Hypers hold plain values first and arrays later, so their type is Any; their kind says
+# what is allowed.
+AutomaticSize = Annotated[int, Whole(0)]  # 0: chosen automatically
 Probability = Annotated[Any, Real(low=0, high=1)]
 NotNegative = Annotated[Any, Real(low=0)]
 BelowOne = Annotated[Any, Real(low=0, below=1)]
 
 
 class Setting(NamedTuple):
-    """One setting as its class declares it."""
+    """One setting, as its class declares it."""
 
     name: str
     kind: Kind
@@ -249,28 +249,28 @@ class Setting(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """The line of help, with the condition under which the setting acts."""
+        """The line of help, with the condition under which the setting has an effect."""
         if self.only is None:
             return self.help
         return f"{self.help} ({self.only.name}={', '.join(map(str, self.only.values))})"
 
     def convert(self, value: Any) -> Any:
-        """Return the value in the type of the setting, or raise a UserError that says what is allowed."""
+        """Convert a value to the type of the setting, or raise a UserError that says what is allowed."""
         converted = self.kind.convert(value)
         if converted is None:
             raise UserError(f"{self.name} is {shown(value)}; allowed: {self.kind.described}")
         return converted
 
     def check(self, value: Any) -> None:
-        """Raise a UserError that says what is allowed unless the value is in range."""
+        """Raise a UserError that says what is allowed if the value is out of range."""
         if not self.kind.holds(value):
             remark = self.kind.remark(value) if isinstance(self.kind, Whole | Real) else ""
             raise UserError(f"{self.name} is {value}; allowed: {self.kind.allowed}{remark}")
 
 
 def declared(owner: type) -> dict[str, Setting]:
-    """Return the settings that a class declares as annotated fields with defaults, by name."""
-    hints = get_type_hints(owner, include_extras=True)  # those of its bases first
+    """Collect the settings that a class declares as annotated fields with defaults, by name."""
+    hints = get_type_hints(owner, include_extras=True)  # base classes first
     inherited = {name: getattr(owner, name) for name in hints if hasattr(owner, name)}
     defaults = getattr(owner, "_field_defaults", None) or inherited
     for name in hints:
@@ -280,7 +280,7 @@ def declared(owner: type) -> dict[str, Setting]:
 
 
 def read_field(name: str, hint: Any, default: Any) -> Setting:
-    """Return the setting that a field declares by its annotation and its default."""
+    """Read a setting from a field's annotation and default."""
     base, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     texts = [extra for extra in extras if isinstance(extra, str)]
     roles = [extra for extra in extras if isinstance(extra, Role)]
@@ -297,14 +297,14 @@ def read_field(name: str, hint: Any, default: Any) -> Setting:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether the value is a number that an array can hold."""
+    """Check whether the value is a number that an array can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     return not isinstance(value, int) or abs(value) <= MAX_WHOLE
 
 
 def as_number(text: str) -> Any:
-    """Return the number that the text means, or the text itself if it is not a number."""
+    """Parse the text as a number; return it unchanged if it is not one."""
     try:
         return float(text)
     except ValueError:

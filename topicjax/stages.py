@@ -1,14 +1,14 @@
-"""Score two progress curves: does the first rise before the second?  Theta, log lag, onsets; NumPy and SciPy.
+"""Score how much earlier one progress curve rises than another: Theta, log lag and onsets (NumPy, SciPy).
 
 A progress curve rises from about 0 to about 1 while a trial trains.  `monotone` turns it into F, which never
 falls, lies in [0, 1] and is 0 at step 0.  Two such curves, linear between records, are compared by
-    Theta    the maximum over steps of min(F_first, 1 - F_second); 1: one is done before the other begins
+    Theta    the maximum over steps of min(F_first, 1 - F_second); 1: one finishes before the other starts
     log lag  the integral of (F_first - F_second) d ln t; for two jumps ln(t_second / t_first)
     onset    the step at which a curve reaches a level, by default one half
 
-The records of all trials lie end to end in flat arrays, one value per record, and `Records` says where each
-trial begins and ends: trials may differ in their number of records.  The scores of a trial do not depend on
-the trials around it, to the last bit, so one trial can be scored while it trains.
+The records of all trials are concatenated in flat arrays, one value per record, and `Records` marks where
+each trial begins and ends: trials may differ in their number of records.  The scores of a trial do not depend
+on the other trials, down to the last bit, so a trial can be scored while it trains.
 """
 
 from dataclasses import dataclass
@@ -17,47 +17,47 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 Array = np.ndarray
-HALF = 0.5  # the level of an onset
+HALF = 0.5  # level that defines an onset
 TENTHS = 10
-LEAST_FALL = 1e-3  # of a norm, relative to its start: less is rounding
+LEAST_FALL = 1e-3  # of a norm, relative to its start; a smaller fall is rounding
 
 
 @dataclass(frozen=True)
 class Records:
-    """Where each trial lies in the flat arrays, and the steps of its records."""
+    """Index of the flat arrays: the steps of all records, and where each trial begins and ends."""
 
     step: Array  # per record, increasing within a trial
-    start: Array  # per trial: its first record
-    end: Array  # per trial: its last record
-    owner: Array  # per record: its trial
+    start: Array  # per trial: index of its first record
+    end: Array  # per trial: index of its last record
+    owner: Array  # per record: index of its trial
 
     @classmethod
     def of(cls, step: Array) -> "Records":
-        """Find the trials in records sorted by trial and step; each trial begins at step 0."""
+        """Index records sorted by trial and step; each trial begins at step 0."""
         start = np.flatnonzero(step == 0)
         end = np.append(start[1:], len(step)) - 1
         return cls(step.astype(float), start, end, np.repeat(np.arange(len(start)), end - start + 1))
 
     @property
     def before(self) -> Array:
-        """The previous record of the same trial; for its first record that record itself."""
+        """Index of the previous record of the same trial; the first record points to itself."""
         return np.maximum(np.arange(len(self.step)) - 1, self.spread(self.start))
 
     def spread(self, per_trial: Array) -> Array:
-        """Repeat a value per trial at each of its records."""
+        """Repeat each trial's value for all its records."""
         return per_trial[self.owner]
 
     def up_to(self, last: Array) -> "tuple[Array, Records]":
-        """Keep each trial's records up to the given one; return the mask and the Records of what is kept."""
+        """Keep each trial's records up to `last`; return the mask and the Records of what is kept."""
         kept = np.arange(len(self.step)) <= self.spread(last)
         return kept, Records.of(self.step[kept])
 
     def first(self, mask: Array) -> Array:
-        """Find the first record of each trial in the mask; the number of all records if there is none."""
+        """Find each trial's first record in the mask; the total number of records if it has none."""
         return np.minimum.reduceat(np.where(mask, np.arange(len(mask)), len(mask)), self.start)
 
     def any(self, mask: Array) -> Array:
-        """Say for each trial whether one of its records is in the mask."""
+        """Check for each trial whether any of its records is in the mask."""
         return np.logical_or.reduceat(mask, self.start)
 
     def maximum(self, values: Array) -> Array:
@@ -70,22 +70,22 @@ class Records:
         return total / np.add.reduceat(mask.astype(float), self.start)
 
     def median(self, values: Array) -> Array:
-        """Take the median of each trial without its NaN; NaN if nothing is left."""
-        ordered = values[np.lexsort((values, self.owner))]  # within a trial NaN comes last
+        """Take the median of each trial, ignoring NaN; NaN if nothing is left."""
+        ordered = values[np.lexsort((values, self.owner))]  # NaN sorts last within a trial
         count = np.add.reduceat((~np.isnan(values)).astype(int), self.start)
         middle = ordered[self.start + np.maximum(count - 1, 0) // 2] + ordered[self.start + count // 2]
         return np.where(count > 0, middle / 2, np.nan)
 
     def last(self, share: float) -> Array:
-        """Mark the records in the last share of each trial's steps."""
+        """Mark the records in the last `share` of each trial's steps."""
         last_step = self.spread(self.step[self.end])
         return (self.step > (1 - share) * last_step) | (self.step == last_step)
 
 
 def steady(records: Records, values: Array) -> Array:
-    """Smooth by medians of three records, so that a single outlier does not count.
+    """Smooth by medians of three records, to remove single outliers.
 
-    The first and the last record stay as they are; a monotone curve does not change.
+    The first and last records are unchanged, and so is a monotone curve.
     """
     after = np.minimum(np.arange(len(values)) + 1, records.spread(records.end))
     before, after = values[records.before], values[after]
@@ -98,14 +98,14 @@ def steady_maximum(records: Records, values: Array) -> Array:
 
 
 def sure_maximum(records: Records, values: Array, errors: float) -> Array:
-    """Take the maximum of each trial that noise cannot explain: a mean of five records less its error.
+    """Bound each trial's maximum from below, against noise: the best mean of five records less its error.
 
-    `errors` is the number of standard errors taken off.  Means are over neighbouring records, three at the
+    `errors` is the number of standard errors subtracted.  Means are over neighbouring records, three at the
     ends.  NaN counts as 0.
     """
     values, place = np.nan_to_num(values, posinf=0, neginf=0), np.arange(len(values))
     total, count = np.zeros(len(values)), np.zeros(len(values))
-    for offset in range(-2, 3):  # no running sums: a huge value must not blur the trials after it
+    for offset in range(-2, 3):  # no running sums: a huge value would blur later trials
         near = np.clip(place + offset, 0, len(values) - 1)
         is_own = records.owner[near] == records.owner
         is_own &= near == place + offset
@@ -116,7 +116,7 @@ def sure_maximum(records: Records, values: Array, errors: float) -> Array:
 
 
 def record_noise(records: Records, values: Array) -> Array:
-    """Estimate the standard deviation of each trial's records about their trend, by medians.
+    """Estimate the standard deviation of each trial's records about their trend, from medians.
 
     The trend is the median difference of neighbouring records.
     """
@@ -133,10 +133,10 @@ def lowest_record(records: Records, loss: Array) -> Array:
 
 
 def way_up(records: Records, loss: Array, first: Array, second: Array, finished: float) -> Array:
-    """Find the record up to which each trial is scored: what comes later must not change its score.
+    """Find the last record that counts for each trial's score; later records must not change it.
 
-    It is the first record at which the second progress reaches 1, if the first progress is at `finished` by
-    then; otherwise the record of the lowest loss.
+    This is the first record at which the second progress reaches 1, if the first is at `finished` by then;
+    otherwise the record with the lowest loss.
     """
     done = records.first(steady(records, second) >= 1)
     there = np.minimum(done, len(loss) - 1)
@@ -145,7 +145,7 @@ def way_up(records: Records, loss: Array, first: Array, second: Array, finished:
 
 
 def rise(records: Records, values: Array, least: Array | float = 0.0) -> Array:
-    """Divide the rise since step 0 by each trial's own largest rise; 0 where that is not above `least`."""
+    """Divide the rise since step 0 by each trial's largest rise; 0 where that is not above `least`."""
     initial = values[records.start]
     height = steady_maximum(records, values) - initial
     height = np.where(height <= least, np.inf, height)
@@ -153,7 +153,7 @@ def rise(records: Records, values: Array, least: Array | float = 0.0) -> Array:
 
 
 def norm_rise(records: Records, norm: Array) -> Array:
-    """Like `rise`, and NaN where a norm only falls: that shows neither progress nor a lack of it."""
+    """Compute `rise`, or NaN where a norm only falls: that shows neither progress nor its absence."""
     falls = (steady_maximum(records, norm) <= norm[records.start]) & (
         norm[records.end] < (1 - LEAST_FALL) * norm[records.start]
     )
@@ -161,19 +161,19 @@ def norm_rise(records: Records, norm: Array) -> Array:
 
 
 def growth(records: Records, norm: Array) -> Array:
-    """Divide the largest value of each trial by its first one."""
+    """Divide each trial's largest value by its first."""
     return records.maximum(norm) / norm[records.start]
 
 
 def monotone(records: Records, progress: Array) -> Array:
-    """Fit each trial's progress, clipped to [0, 1], by a curve that never falls; subtract its start.
+    """Fit a non-decreasing curve to each trial's progress, clipped to [0, 1], and subtract its start.
 
-    Clipped before the fit: below 0 counts as 0, and a spike cannot pull its neighbours far.  A trial with a
-    non-finite value has NaN throughout.
+    Clipping comes before the fit: values below 0 count as 0, and a spike cannot pull its neighbours far.  A
+    trial with any non-finite value is NaN throughout.
     """
     is_bad = records.any(~np.isfinite(progress))
     clipped, fit = np.clip(progress, 0, 1), np.full(len(progress), np.nan)
-    # A fit per trial: one fit of all, each trial lifted above the one before, would lose digits to the lift.
+    # One fit per trial: a joint fit, with each trial shifted above the one before, would lose digits.
     for start, end in zip(records.start[~is_bad], records.end[~is_bad] + 1, strict=True):
         own = isotonic_regression(clipped[start:end]).x
         fit[start:end] = own - own[0]
@@ -181,10 +181,10 @@ def monotone(records: Records, progress: Array) -> Array:
 
 
 def share_of_rise(records: Records, values: Array) -> Array:
-    """Fit each curve by one that never falls, from 0 at its start to 1 at its end; NaN where it never rises.
+    """Fit each curve by a non-decreasing one, from 0 at its start to 1 at its end; NaN where it never rises.
 
-    For curves without a unit.  Below 0 counts as 0, above the largest median of three records as that.  The
-    end of the fit is the unit: a curve that falls again late is no less complete for it.
+    For curves without a natural unit.  Values are clipped to [0, the largest median of three records].  The
+    unit is the end of the fit, so a curve that falls again late still counts as complete.
     """
     unit = steady_maximum(records, values)
     fit = monotone(records, values / records.spread(np.where(unit > 0, unit, np.inf)))
@@ -193,10 +193,10 @@ def share_of_rise(records: Records, values: Array) -> Array:
 
 
 def theta(records: Records, first: Array, second: Array) -> Array:
-    """Take the maximum over steps of min(F_first, 1 - F_second), the curves being linear between records.
+    """Compute the maximum over steps of min(F_first, 1 - F_second), with curves linear between records.
 
     Both sides are monotone, so the maximum is where they cross, F_first + F_second = 1, or at the
-    end if they never do.  At a crossing the score with the roles swapped is 1 minus this one.
+    end if they never do.  At a crossing, swapping the two curves gives 1 minus this score.
     """
     total, before = first + second - 1, records.before
     right = np.flatnonzero((total >= 0) & (total[before] < 0))
@@ -208,7 +208,7 @@ def theta(records: Records, first: Array, second: Array) -> Array:
 
 
 def boundary(records: Records, first: Array, second: Array) -> Array:
-    """Find the step that attains Theta: where F_first + F_second gets to 1, or else F_first to its end."""
+    """Find the step that attains Theta: where F_first + F_second reaches 1, or else where F_first ends."""
     reached = records.first(first >= records.spread(first[records.end]))
     step = np.where(reached < len(first), records.step[np.minimum(reached, len(first) - 1)], np.nan)
     total, before = first + second - 1, records.before
@@ -233,7 +233,7 @@ def log_lag(records: Records, first: Array, second: Array) -> Array:
 
 
 def onset(records: Records, curve: Array, level: float = HALF) -> Array:
-    """Find the step where the curve first reaches the level, linear between records, or NaN."""
+    """Find the step where the curve first reaches the level, linear between records; NaN if never."""
     reached = records.first(curve >= level)
     right = np.minimum(reached, len(curve) - 1)
     left = records.before[right]
@@ -244,7 +244,7 @@ def onset(records: Records, curve: Array, level: float = HALF) -> Array:
 
 
 def value_at_onset(records: Records, first: Array, second: Array, level: float = HALF) -> Array:
-    """Read the second curve where the first reaches the level, linear between records, or NaN."""
+    """Read the second curve where the first reaches the level, linear between records; NaN if never."""
     step = onset(records, first, level)
     right = np.minimum(records.first(first >= level), len(first) - 1)
     left = records.before[right]
@@ -253,7 +253,7 @@ def value_at_onset(records: Records, first: Array, second: Array, level: float =
 
 
 def recession(records: Records, progress: Array) -> Array:
-    """Measure how far progress ends below its best, by means over tenths of a trial's records."""
+    """Measure how far progress ends below its best, from means over tenths of a trial's records."""
     position = np.arange(len(progress)) - records.spread(records.start)
     length = records.spread(records.end - records.start + 1)
     tenth = TENTHS * records.owner + TENTHS * position // length
@@ -265,7 +265,7 @@ def recession(records: Records, progress: Array) -> Array:
 
 
 def compare(records: Records, first: Array, second: Array, level: float = HALF) -> dict[str, Array]:
-    """Score two curves that `monotone` or `share_of_rise` returned: Theta both ways, log lag, both onsets."""
+    """Score two curves from `monotone` or `share_of_rise`: Theta both ways, log lag, both onsets."""
     return dict(
         theta=theta(records, first, second),
         theta_reversed=theta(records, second, first),

@@ -1,4 +1,4 @@
-"""Trials of any experiment: settings that are static (Spec), fix the data (Stream), act on a trial (Hypers).
+"""Trials of any experiment: static settings (Spec), those that fix the data (Stream), and the rest (Hypers).
 
 A trial is fully described by its settings, and its identity is a short hash of them.  Each distinct Spec is
 compiled once; Streams and Hypers are traced numbers, so a new learning rate never recompiles.  An experiment
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from topicjax.errors import UserError, shown, unknown_name
 from topicjax.settings import Choice, Role, Setting, declared
 
-NEEDED = ("steps", "record_every")  # of every Spec: the engine counts by them
+NEEDED = ("steps", "record_every")  # every Spec has them: the engine counts in them
 
 
 class Trial(NamedTuple):
@@ -28,7 +28,7 @@ class Trial(NamedTuple):
 
 
 class TrialSettings:
-    """The settings of an experiment's trials, by name, and the trials they make."""
+    """The settings of an experiment by name; builds, validates and identifies its trials."""
 
     def __init__(
         self,
@@ -41,19 +41,20 @@ class TrialSettings:
         id_in_spec: tuple[str, ...] = (),
         id_unless_default: tuple[str, ...] = (),
     ) -> None:
-        """Take an experiment's name and its three classes.
+        """Store an experiment's name and its three classes.
 
-        `check` raises a UserError if the settings of a trial, each of them in its range, do not go together.
-        `id_prefix` stands before the settings in the text that is hashed (the name, unless given);
-        `id_in_spec` are settings of a Stream that stand among those of the Spec there; `id_unless_default`
-        stand there only if they are not at their defaults: settings that came later leave older ids alone.
+        `check` raises a UserError if the settings of a trial, each valid by itself, contradict each other.
+        The other arguments shape the text that is hashed into the id.  `id_prefix` starts it (default: the
+        name).  `id_in_spec` lists Stream settings that are hashed with the Spec.  `id_unless_default` lists
+        settings that are hashed only if they differ from their defaults, so that settings added later leave
+        older ids unchanged.
         """
         check_classes(experiment, Spec, Stream, Hypers)
         self._given = (experiment, Spec, Stream, Hypers, check, id_prefix, id_in_spec, id_unless_default)
         self.experiment, self.classes, self._check = experiment, (Spec, Stream, Hypers), check
         self._prefix = f"{experiment}\n" if id_prefix is None else id_prefix
         every = {name: setting for part in self.classes for name, setting in declared(part).items()}
-        self.settings: dict[str, Setting] = {  # what identifies a trial
+        self.settings: dict[str, Setting] = {  # those that identify a trial
             name: setting for name, setting in every.items() if setting.role is not Role.EXECUTION
         }
         self.defaults: dict[str, Any] = {name: setting.default for name, setting in self.settings.items()}
@@ -69,22 +70,22 @@ class TrialSettings:
         self._only = [setting for setting in self.settings.values() if setting.only is not None]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrialSettings, self._given  # what it caches stays here
+        return TrialSettings, self._given  # caches are not pickled
 
     def convert(self, name: Any, value: Any) -> Any:
-        """Return the value in the type of the setting, or raise a UserError that says what is allowed."""
+        """Convert a value to the type of the setting, or raise a UserError that says what is allowed."""
         if name not in self.settings:
             raise UserError(unknown_name("setting", name, self.settings))
         return self.settings[name].convert(value)
 
     def converted(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings with every value in the type of its setting."""
+        """Convert every value to the type of its setting."""
         if not isinstance(settings, Mapping):
             raise UserError(f"the base is {shown(settings)}; allowed: a dict of settings")
         return {name: self.convert(name, value) for name, value in settings.items()}
 
     def make_trial(self, settings: Mapping[str, Any]) -> Trial:
-        """Return the validated trial with these settings and defaults for all others."""
+        """Make the validated trial with these settings and defaults for the rest."""
         given = self.converted(settings)
         parts = (
             part(**{name: given[name] for name in names if name in given})
@@ -93,7 +94,7 @@ class TrialSettings:
         return self.valid(Trial(*parts))
 
     def valid(self, trial: Trial) -> Trial:
-        """Return the trial without what does not act, or raise a one-sentence UserError if it cannot be."""
+        """Reset settings that have no effect and return the trial, or raise a UserError if it is invalid."""
         self._checked_spec(trial.spec)
         for part in trial[1:]:
             for name, value in zip(part._fields, part, strict=True):
@@ -103,7 +104,7 @@ class TrialSettings:
         return trial
 
     def without_inert(self, trial: Trial) -> Trial:
-        """Return the trial with defaults for all settings that do not act in it."""
+        """Reset all settings that have no effect in this trial to their defaults."""
         changes: dict[str, Any] = {}
         for setting in self._only:
             assert setting.only is not None
@@ -113,19 +114,19 @@ class TrialSettings:
         return trial if not changes else self.changed(trial, changes)
 
     def changed(self, trial: Trial, changes: Mapping[str, Any]) -> Trial:
-        """Return the trial with some settings at other values."""
+        """Return a copy of the trial with some settings changed."""
         spec, stream, hypers = ({n: v for n, v in changes.items() if n in names} for names in self.names)
         return Trial(
             replace(trial.spec, **spec), trial.stream._replace(**stream), trial.hypers._replace(**hypers)
         )
 
     def value(self, trial: Trial, name: str) -> Any:
-        """Return a setting of a trial."""
+        """Look up a setting of a trial."""
         part = next(i for i, names in enumerate(self.names) if name in names)
         return getattr(trial[part], name)
 
     def code(self, name: str, value: str) -> int:
-        """Return the number that stands for a value of a choice in compiled programs."""
+        """Return the number that encodes a value of a choice in compiled programs."""
         kind = self.settings[name].kind
         if not isinstance(kind, Choice):
             raise TypeError(f"{name} is not a choice of names")
@@ -137,7 +138,7 @@ class TrialSettings:
         return {name: every[name] for name in self.settings}
 
     def trial_id(self, trial: Trial) -> str:
-        """Return the trial's identity: 12 hexadecimal digits that depend on its settings alone."""
+        """Compute the trial's id: 12 hexadecimal digits that depend on its settings alone."""
         every = vars(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
         unless = {name for name, default in self._id_unless.items() if every[name] == default}
         texts = (
@@ -155,13 +156,13 @@ class TrialSettings:
             )
 
     def traced(self, part: Any) -> Any:
-        """Return a Stream or Hypers as the NumPy scalars that compiled programs take."""
+        """Convert a Stream or Hypers to the NumPy scalars that compiled programs take."""
         values = part._asdict().items()
         return part._replace(**{name: self._every[name].kind.traced(value) for name, value in values})
 
 
 def check_classes(experiment: str, Spec: type, Stream: type, Hypers: type) -> None:
-    """Raise a UserError unless the classes are what an experiment needs."""
+    """Raise a UserError unless Spec is a frozen dataclass and Stream and Hypers are NamedTuples."""
     if not experiment.isidentifier():
         raise UserError(f"the name of an experiment is {shown(experiment)}; allowed: letters, digits and _")
     if not is_dataclass(Spec) or not Spec.__hash__:
@@ -175,5 +176,5 @@ def check_classes(experiment: str, Spec: type, Stream: type, Hypers: type) -> No
 
 
 def part_text(items: tuple[tuple[str, Any], ...]) -> str:
-    """Return settings as the text that is hashed; cached, since trials share parts."""
+    """Serialize settings for hashing; cached, since trials share parts."""
     return json.dumps(dict(items))

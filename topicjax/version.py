@@ -1,4 +1,4 @@
-"""The version of the package."""
+"""Version of the package."""
 
 from importlib.metadata import PackageNotFoundError, version
 

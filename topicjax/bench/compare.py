@@ -1,15 +1,15 @@
-"""Compare the engine with plain ways to train.  All are timed in turns: trust ratios, not rates.
+"""Compare the engine with simpler implementations, timed in turns: trust ratios, not rates.
 
 `topicjax bench`, default model and documents: `engine-sgd` and `engine-adam` are the engine's programs as
 users get them: all devices, its own chunks, records on at the default interval, nothing written;
 `adam-together` is engine-adam in the order of accelerators, all lanes together.  `token-vmap` is the
 token-space model in a plain `jit(vmap)` over trials that share documents, `one-trial` the type-space
-kernel for one trial alone, `torch-eager` equation 7 in PyTorch (if installed), one trial at a time with
-documents drawn beforehand, and `torch-masked` the same with outputs of masked positions only.
+kernel for a single trial, `torch-eager` equation 7 in PyTorch (if installed), one trial at a time with
+documents drawn beforehand, and `torch-masked` the same with outputs only at masked positions.
 
 `topicjax bench --layers`, the default encoder (residual connections, no layer norm or MLP) with four heads
 and Adam: the engine's programs as above against one trial at a time in PyTorch, with documents drawn
-beforehand and the number of threads that is fastest.
+beforehand and the fastest number of threads.
 """
 
 import functools
@@ -45,12 +45,12 @@ from topicjax.sweep import expand, logspace, product
 from topicjax.theory.document_settings import Stream
 
 ENGINE_TRIALS = 128
-TOGETHER_LANES = 16  # at which lanes together are fastest on a core
-TOKEN_TRIALS = 16  # about a second per step on two cores, at the rate that 64 trials reach too
+TOGETHER_LANES = 16  # fastest on a core for lanes together
+TOKEN_TRIALS = 16  # about a second per step on two cores, at the same rate as 64 trials
 SINGLE_RECORDS = 5
 TORCH_STEPS = 20
 BUSY_SPREAD = 0.3  # (largest - smallest) / median above which the machine was not quiet
-BUSY_LOAD = 0.5  # processes per core that were running before this one
+BUSY_LOAD = 0.5  # running processes per core before this one
 REFERENCES = ("token-vmap", "torch-eager")
 HEADER = (
     f"{'method':13}{'trial-steps/s':>14}{'spread':>8}{'x token-vmap':>14}{'x torch-eager':>15}"
@@ -62,7 +62,7 @@ ENCODER_RATE = 1e-3
 
 
 def token_flops(spec: Spec, attending: float = 1.0) -> float:
-    """Return the FLOP of one trial-step in the token-space model, if this share of positions attends.
+    """Compute the FLOP of one trial-step in the token-space model, if this share of positions attends.
 
     Keys, queries and values of one-hot tokens are looked up, not multiplied.
     """
@@ -72,7 +72,7 @@ def token_flops(spec: Spec, attending: float = 1.0) -> float:
 
 
 def engine_method(name: str, optimizer: str, order: str = "", lanes: int = 0) -> Method:
-    """Return the engine's own program on all devices, for trials that share their documents."""
+    """Set up the engine's own program on all devices, for trials that share their documents."""
     rates = product(learning_rate=logspace(1e-4, 1e-2, ENGINE_TRIALS // 2))
     spec, devices = bench_spec(optimizer), jax.local_devices()
     base = dict(optimizer=optimizer, steps=spec.steps, record_every=spec.record_every)
@@ -82,7 +82,7 @@ def engine_method(name: str, optimizer: str, order: str = "", lanes: int = 0) ->
 
 
 def token_method() -> Method:
-    """Return one SGD step of the token-space model under vmap, documents shared by all trials."""
+    """Set up one SGD step of the token-space model under vmap, with documents shared by all trials."""
     spec, stream = bench_spec("sgd"), traced(Stream())
     rates = jnp.linspace(0.01, 1.0, TOKEN_TRIALS)
     keys, names = lda.stream_keys(0), model.trained_names(spec)
@@ -104,7 +104,7 @@ def token_method() -> Method:
 
 
 def single_method() -> Method:
-    """Return the type-space kernel for one trial alone, Adam, records on."""
+    """Set up the type-space kernel for a single trial, with Adam and records."""
     spec, stream = fit_queries(bench_spec("adam"), [Stream()]), traced(Stream())
     hypers_1 = jax.tree.map(lambda leaf: leaf[None], traced(Hypers()))
     state = jax.jit(functools.partial(init_row, EXPERIMENT, spec))(stream, hypers_1)
@@ -117,7 +117,7 @@ def single_method() -> Method:
 def jitted(
     name: str, function: Callable[..., Any], arguments: tuple, trial_steps: int, flop: float
 ) -> Method:
-    """Return the function, compiled; it starts from the same arguments every time."""
+    """Compile the function; it starts from the same arguments every time."""
     start = time.monotonic()
     compiled = jax.jit(function).lower(*arguments).compile()
     seconds = time.monotonic() - start
@@ -137,7 +137,7 @@ def drawn_documents(spec: Any, stream: Any, steps: int) -> list[lda.Documents]:
 
 
 def torch_methods() -> list[Method]:
-    """Return one trial in eager PyTorch, Adam, plain and tuned, each with the best number of threads."""
+    """Set up one trial in eager PyTorch with Adam, plain and tuned, each with the best number of threads."""
     from topicjax.bench import torch_eager
 
     spec, stream, hypers = bench_spec("adam"), traced(Stream()), traced(Hypers())
@@ -155,7 +155,7 @@ def torch_methods() -> list[Method]:
 
 
 def gemm_gflops(size: int = 2048) -> float:
-    """Return the GFLOP/s of large matrix products on all cores, or on all accelerators."""
+    """Measure the GFLOP/s of large matrix products on all cores, or on all accelerators."""
     matrix = jnp.ones((size, size), jnp.float32)
     product = jax.jit(lambda a: a @ a)
     product(matrix).block_until_ready()
@@ -167,14 +167,14 @@ def gemm_gflops(size: int = 2048) -> float:
 
 
 def time_in_turns(methods: Sequence[Method], repeats: int) -> tuple[dict[str, list[float]], list[float]]:
-    """Return the trial-steps per second of each method and the GFLOP/s of a large product, timed in turns."""
+    """Time the trial-steps per second of each method and the GFLOP/s of a large product, in turns."""
     gemm: list[float] = []
     calls = [lambda: gemm.append(gemm_gflops()), *(method.step for method in methods)]
     return rates_of(methods, seconds_of(calls, repeats)[1:]), gemm
 
 
 def rates_of(methods: Sequence[Method], seconds: Sequence[Sequence[float]]) -> dict[str, list[float]]:
-    """Return the trial-steps per second of each method and repeat."""
+    """Compute the trial-steps per second of each method and repeat."""
     return {
         method.name: [method.trial_steps / each for each in taken]
         for method, taken in zip(methods, seconds, strict=True)
@@ -182,18 +182,18 @@ def rates_of(methods: Sequence[Method], seconds: Sequence[Sequence[float]]) -> d
 
 
 def device() -> str:
-    """Return the devices in words."""
+    """Describe the devices."""
     return f"{len(jax.devices())} x {jax.devices()[0].device_kind}"
 
 
 def peak_memory_bytes() -> int:
-    """Return the peak memory of this process, which is often that of compiling."""
+    """Measure the peak memory of this process, which often occurs during compilation."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # in kilobytes except on macOS
 
 
 def run(repeats: int) -> dict[str, Any]:
-    """Return the rates of all methods, timed in turns."""
+    """Measure the rates of all methods, timed in turns."""
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     methods = [engine_method("engine-sgd", "sgd"), engine_method("engine-adam", "adam")]
     methods.append(engine_method("adam-together", "adam", "together", TOGETHER_LANES))
@@ -215,7 +215,7 @@ def compare(repeats: int, as_json: bool) -> None:
 def summary(
     methods: Sequence[Method], rates: Mapping[str, Sequence[float]], gemm: Sequence[float]
 ) -> dict[str, Any]:
-    """Return medians, spreads, ratios and shares of all methods; None where a number is not known."""
+    """Compute medians, spreads, ratios and shares of all methods; None where a number is unknown."""
     median = {name: statistics.median(values) for name, values in rates.items()}
     gemm_gflops = statistics.median(gemm)
     rows = []
@@ -235,7 +235,7 @@ def summary(
 
 
 def text(result: Mapping[str, Any]) -> str:
-    """Return the table people read."""
+    """Format the result as a table."""
     rows = result["methods"]
     flop = next(row["flop_per_trial_step"] for row in rows if row["method"] == "engine-adam")
     limit = result["gemm_gflops"] * 1e9 / flop
@@ -256,7 +256,7 @@ def text(result: Mapping[str, Any]) -> str:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """Return the line of one method."""
+    """Format the line of one method."""
     rate = row["trial_steps_per_second"]
     ratios = [row["times_token_vmap"], row["times_torch_eager"]]
     vmap, torch = (f"{ratio:.3g}" if ratio is not None else "-" for ratio in ratios)
@@ -269,7 +269,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def warnings(result: Mapping[str, Any]) -> list[str]:
-    """Return what makes these rates doubtful."""
+    """List reasons to doubt these rates."""
     found = []
     if max(row["spread"] for row in result["methods"]) > BUSY_SPREAD:
         found.append(
@@ -285,7 +285,7 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
 
 
 def encoder_method(layers: int) -> Method:
-    """Return the engine's own program for encoders on all devices, for trials that share their documents."""
+    """Set up the engine's own program for encoders on all devices, for trials that share their documents."""
     devices = jax.local_devices()
     base = dict(layers=layers, heads=HEADS, steps=2 * encoder_settings.Spec.record_every)
     rates = logspace(1e-4, 1e-2, ENCODER_TRIALS * len(devices))
@@ -295,7 +295,7 @@ def encoder_method(layers: int) -> Method:
 
 
 def torch_encoder_method(layers: int) -> Method:
-    """Return one trial of the same encoder in eager PyTorch."""
+    """Set up one trial of the same encoder in eager PyTorch."""
     from topicjax.bench import torch_eager
 
     settings = dict(layers=layers, heads=HEADS, learning_rate=ENCODER_RATE)
@@ -311,7 +311,7 @@ def torch_encoder_method(layers: int) -> Method:
 
 
 def run_encoders(repeats: int) -> list[dict[str, Any]]:
-    """Return the rates of the engine and of PyTorch, and their ratio, for each number of layers."""
+    """Measure the rates of the engine and of PyTorch, and their ratio, for each number of layers."""
     try:
         pairs = [(encoder_method(layers), torch_encoder_method(layers)) for layers in LAYERS]
     except ModuleNotFoundError:

@@ -26,15 +26,15 @@ from topicjax.sweep import expand, product
 from topicjax.sweep.files import NamedSweep
 
 SLEEPER = (MODULE, "Sleeper")
-TRIALS = 512  # of the chunk that is measured
+TRIALS = 512  # of the measured chunk
 CORE_RATE, CORES = (
     1600.0,
     8,
 )  # trial-steps per second of a core that trains `two_stage`, and cores of a worker
 NETWORK = 1.25e8  # bytes per second: 1 Gbit/s
-WORKERS, SMALL = 64, 64  # of the simulation, and the trials of its chunks
-PATIENCE = 240.0  # seconds for all of them to start
-LOADS = (0.5, 2.0)  # of the driver in the simulation: half busy, and with twice what it can do
+WORKERS, SMALL = 64, 64  # in the simulation: workers, and trials per chunk
+PATIENCE = 240.0  # seconds for all workers to start
+LOADS = (0.5, 2.0)  # of the driver in the simulation: half its capacity, and twice
 
 
 class Costs(NamedTuple):
@@ -52,7 +52,7 @@ class Costs(NamedTuple):
 
 
 def sleeping_group(trials: int, milliseconds: int = 0, seed: int = 0) -> tuple[Group, dict[str, Any]]:
-    """Return a group of one chunk, and its trials by id."""
+    """Make a group of one chunk, and its trials by id."""
     experiment = sleeping()
     sweep = product(seed=seed, learning_rate=[float(i) for i in range(trials)])
     made = expand(experiment.settings, {"milliseconds": milliseconds}, sweep)
@@ -62,7 +62,7 @@ def sleeping_group(trials: int, milliseconds: int = 0, seed: int = 0) -> tuple[G
 
 
 def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
-    """Return the median cost of a chunk of `trials`, sent to a worker that returns it at once."""
+    """Measure the median cost of a chunk of `trials`, sent to a worker that returns it at once."""
     seconds: dict[str, list[float]] = {"dispatch": [], "fetch": [], "write": []}
     member, num_bytes = cluster.members.ready[0], 0
     with tempfile.TemporaryDirectory() as place, Writer(Path(place) / "run", "load") as writer:
@@ -80,7 +80,7 @@ def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
             times.append(time.monotonic())
             write_chunk(writer, trained, group, by_id, 1)
             times.append(time.monotonic())
-            if repeat:  # the first pays for imports
+            if repeat:  # the first includes imports
                 for name, first in (("dispatch", 0), ("fetch", 2), ("write", 3)):
                     seconds[name].append(times[first + 1] - times[first])
             num_bytes = chunk_bytes(trained)
@@ -89,14 +89,14 @@ def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
 
 
 def chunk_bytes(chunk: Chunk) -> int:
-    """Return the bytes of the arrays of a trained chunk."""
+    """Sum the bytes of the arrays of a trained chunk."""
     arrays = [*chunk.end_state, *(values for part in chunk.records for values in part.values())]
     arrays += [leaf for snapshot in chunk.snapshots.values() for leaf in snapshot.leaves]
     return sum(array.nbytes for array in arrays)
 
 
 def simulate(cluster: Cluster, trials: int, seconds: float, rounds: int) -> float:
-    """Return the chunks per second of a real run whose workers sleep `seconds` over each chunk."""
+    """Measure the chunks per second of a real run whose workers sleep `seconds` per chunk."""
     experiment = sleeping()
     count = rounds * cluster.num_workers
     rates = [float(i) for i in range(trials)]
@@ -130,7 +130,7 @@ def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
 
 
 def text(costs: Costs, runs: Sequence[dict[str, float]]) -> str:
-    """Return what was measured, and what follows, in words."""
+    """Describe what was measured and what follows from it."""
     needs = TRIALS * STEPS / (CORE_RATE * CORES)
     over_network = costs.num_bytes / NETWORK
     parts = {"sending chunks": costs.dispatch, "fetching results": costs.fetch, "writing": costs.write}

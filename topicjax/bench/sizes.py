@@ -1,6 +1,6 @@
-"""Measure how the engine's rate changes with the size of its chunks: `topicjax bench --scaling`.
+"""Measure how the engine's rate depends on the size of its chunks: `topicjax bench --scaling`.
 
-Adam, default model and documents, records on.  On every device a chunk has some streams with some hypers
+Adam, default model and documents, records on.  A chunk has several streams per device, with several hypers
 each.  Every distinct size is compiled once; all are then timed in turns.
 """
 
@@ -20,12 +20,12 @@ from topicjax.experiments.one_layer.settings import TRIALS, Spec
 from topicjax.sweep import expand, logspace, product
 from topicjax.trial import Trial
 
-CHUNKS = (1, 2, 3, 4)  # numbers of calls and of chunks, with which the cost must grow in proportion
+CHUNKS = (1, 2, 3, 4)  # numbers of calls and of chunks; the cost should be proportional to them
 
 
 @dataclass(frozen=True)
 class Size:
-    """What one call trains: streams on each device, hypers of each stream, documents, words."""
+    """What one call trains: streams per device, hypers per stream, documents, words."""
 
     devices: int
     streams: int = 1
@@ -36,12 +36,12 @@ class Size:
 
     @property
     def trials(self) -> int:
-        """Return the number of trials of a chunk."""
+        """Number of trials of a chunk."""
         return self.devices * self.streams * self.hypers
 
 
 def curves(devices: int) -> dict[str, list[Size]]:
-    """Return the sizes along each curve; each curve shares a size with another."""
+    """List the sizes along each curve; each curve shares a size with another."""
     counts = sorted({min(2**power, devices) for power in range(devices.bit_length() + 1)})
     vocabularies = ((5, 5), (5, 10), (10, 10), (10, 20), (20, 10))
     return {
@@ -55,7 +55,7 @@ def curves(devices: int) -> dict[str, list[Size]]:
 
 
 def trials(size: Size, chunks: int = 1) -> list[Trial]:
-    """Return trials that fill chunks of this size."""
+    """Make trials that fill chunks of this size."""
     names = ("batch_size", "topics", "words_per_topic")
     changes = {name: getattr(size, name) for name in names}
     spec = bench_spec("adam", steps=2 * Spec().record_every, **changes)
@@ -66,14 +66,14 @@ def trials(size: Size, chunks: int = 1) -> list[Trial]:
 
 
 def build(size: Size, chunks: int = 1) -> EngineChunks:
-    """Return chunks of this size, compiled."""
+    """Compile chunks of this size."""
     return EngineChunks(trials(size, chunks), jax.devices()[: size.devices], size.streams * size.hypers)
 
 
 def row(
     curve: str, size: Size, engine: EngineChunks, seconds: Sequence[float], times: dict[str, int]
 ) -> dict[str, Any]:
-    """Return one measured point; `times` says how many times the steps or trials of one call it took."""
+    """Make the row of one point; `times` is the factor on the steps or trials of one call."""
     trials, steps = size.trials * times.get("trials", 1), engine.steps * times.get("steps", 1)
     rates = [trials * steps / each for each in seconds]
     rate, flop = statistics.median(rates), costs.step_flops(EXPERIMENT, engine.group.spec)
@@ -86,7 +86,7 @@ def row(
 
 
 def run(repeats: int, report: Callable[[str], None]) -> pd.DataFrame:
-    """Return one row per point of every curve; `report` is called with what is being done."""
+    """Measure one row per point of every curve; `report` is called with progress messages."""
     along = curves(len(jax.devices()))
     default = Size(len(jax.devices()))
     sizes = list(dict.fromkeys([default, *(size for each in along.values() for size in each)]))

@@ -24,7 +24,7 @@ REPORT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Spec:
-    """What the engine counts by, and how long a worker sleeps over a chunk."""
+    """The settings that every Spec needs, and how long a worker sleeps per chunk."""
 
     steps: Annotated[int, Whole(1), "training steps"] = STEPS
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = RECORD_EVERY
@@ -38,7 +38,7 @@ class Stream(NamedTuple):
 
 
 class Hypers(NamedTuple):
-    """What tells trials apart."""
+    """What distinguishes trials."""
 
     learning_rate: Annotated[Any, Real(low=0), "of nothing"] = 0.0
 
@@ -47,21 +47,21 @@ Record = NamedTuple("Record", [(f"column_{i}", Any) for i in range(COLUMNS)])  #
 
 
 def matrices(*_: Any) -> dict[str, Any]:
-    """Return weights of the default model's shapes, as jax has them."""
+    """Make jax arrays with the shapes of the default model's weights."""
     import jax.numpy as jnp
 
     return {name: jnp.zeros((TOKENS, TOKENS)) for name in MATRICES}
 
 
 def record(*_: Any) -> Any:
-    """Return a record of zeros."""
+    """Make a record of zeros."""
     import jax.numpy as jnp
 
     return Record(*[jnp.zeros(())] * COLUMNS)
 
 
 def sleeping(name: str = "sleeping") -> Experiment:
-    """Return an experiment whose trials are never trained; planning knows their sizes."""
+    """Make an experiment whose trials are never trained but have known sizes for planning."""
     return Experiment(
         settings=TrialSettings(name, Spec, Stream, Hypers),
         init=matrices,
@@ -72,7 +72,7 @@ def sleeping(name: str = "sleeping") -> Experiment:
 
 @functools.cache
 def noise(*shape: int) -> np.ndarray:
-    """Return numbers that do not compress, drawn once per shape."""
+    """Draw incompressible numbers, once per shape."""
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
@@ -90,7 +90,7 @@ def filled(chunk: Chunk, spec: Any) -> Chunk:
 
 
 class Sleeper:
-    """A worker that sleeps over each chunk for as long as it is told."""
+    """A worker that sleeps over each chunk for the time in its Spec."""
 
     devices = [("cpu", "cpu", 10**12)]
 
@@ -100,7 +100,7 @@ class Sleeper:
         self.until = 0.0
 
     def exchange(self, orders: Orders) -> Report:
-        """Take orders; sleep for a second, or until the first chunk is due, which is returned then."""
+        """Take orders; sleep up to a second or until the first chunk is due, and return that chunk."""
         for task in orders.tasks:
             if task.group is not None:
                 self.specs[task.program] = task.group.spec

@@ -1,4 +1,4 @@
-"""Time methods in turns, so that other load on the machine affects all alike; the engine as such a method."""
+"""Time methods in turns, so that other load affects all alike, and wrap the engine as one of them."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from topicjax.trial import Trial
 
 @dataclass
 class Method:
-    """A way to train that is timed: `step()` runs `trial_steps` trial-steps and waits for them to finish."""
+    """A timed way to train: `step()` runs `trial_steps` trial-steps and waits for them to finish."""
 
     name: str
     step: Callable[[], Any]
@@ -29,7 +29,7 @@ class Method:
 
 
 def seconds_of(calls: Sequence[Callable[[], Any]], repeats: int) -> list[list[float]]:
-    """Return the seconds that every call takes, `repeats` times each, in turns."""
+    """Time each call `repeats` times, in turns; return the seconds."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
         for call, taken in zip(calls, seconds, strict=True):
@@ -40,14 +40,14 @@ def seconds_of(calls: Sequence[Callable[[], Any]], repeats: int) -> list[list[fl
 
 
 def memory_bytes(compiled: Any, devices: int = 1) -> float:
-    """Return what a compiled program holds while it runs; donated buffers count once."""
+    """Compute the memory of a compiled program while it runs; donated buffers count once."""
     sizes = compiled.memory_analysis()
     held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
     return devices * (held - sizes.alias_size_in_bytes)
 
 
 def bench_spec(optimizer: str, **changes: Any) -> Spec:
-    """Return the default model and documents with this optimizer, for a few records."""
+    """Make the default model and documents with this optimizer, for a few records."""
     return replace(Spec(), **dict(optimizer=optimizer, steps=20 * Spec().record_every) | changes)
 
 
@@ -73,7 +73,7 @@ class EngineChunks:
 
     @property
     def steps(self) -> int:
-        """Return how many steps every trial of a chunk takes in one segment."""
+        """How many steps every trial of a chunk takes in one segment."""
         return self.programs.segment_steps
 
     def advance(self, chunk: int = 0) -> None:
@@ -82,12 +82,12 @@ class EngineChunks:
         jax.block_until_ready((self.states[chunk], records))
 
     def advance_each(self, chunks: Iterable[int]) -> None:
-        """Train these chunks one after the other, for one segment each."""
+        """Train these chunks in order, for one segment each."""
         for chunk in chunks:
             self.advance(chunk)
 
     def method(self, name: str) -> Method:
-        """Return a segment of the first chunk as a method to time."""
+        """Wrap a segment of the first chunk as a method to time."""
         trial_steps = self.steps * self.group.trials_per_chunk
         flop = costs.step_flops(self.group.experiment, self.group.spec)
         memory = memory_bytes(self.programs.compiled["advance"], self.programs.mesh.size)

@@ -1,13 +1,12 @@
 """The one-layer model (equation 7) and the encoder in eager PyTorch, one trial at a time, without an engine.
 
-Both are written to be fast within these limits: all documents of a batch at once, padded to the longest;
-weights are looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.
-Equation 7 has one-hot embeddings, no biases, every position is a key.  It has an output for every position,
-and so has the plain version; in the tuned one only masked positions attend, since the others have no loss.
+Both are as fast as eager code allows: all documents of a batch at once, padded to the longest; weights are
+looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.  Equation 7
+has one-hot embeddings, no biases, and every position is a key.  The plain version has an output for every
+position, as equation 7 does; in the tuned one only masked positions attend, since the others have no loss.
 The encoder has heads, residual connections and a tied head, without layer norms, MLP or positions; every
-position goes through every layer.
-Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, D width,
-H heads, A size of a head.
+position goes through every layer.  Dimension letters: B documents, N positions, M attending positions of a
+document, V vocabulary, D width, H heads, A size of a head.
 """
 
 import time
@@ -23,17 +22,17 @@ lookup, cross_entropy = torch.nn.functional.embedding, torch.nn.functional.cross
 
 
 class Batch(NamedTuple):
-    """Documents as the model takes them."""
+    """Documents as tensors for the model."""
 
     shown_BxN: Any
     is_key_BxN: Any
     query_BxM: Any  # what the attending positions show
     target_BxM: Any
-    weight_BxM: Any  # the loss is the weighted sum; padding and positions without a mask have weight zero
+    weight_BxM: Any  # the loss is the weighted sum; padding and unmasked positions have weight zero
 
 
 def batch(documents: Documents, only_masked: bool = False) -> Batch:
-    """Return documents padded to the longest of them; all positions attend, or only the masked ones."""
+    """Pad documents to the longest of them; all positions attend, or only the masked ones."""
     word_BxN, shown_BxN, masked_BxN, present_BxN = map(np.asarray, documents)
     length, masked_B = present_BxN.sum(axis=1).max(), masked_BxN.sum(axis=1)
     attending = max(masked_B.max(), 1) if only_masked else length
@@ -66,7 +65,7 @@ class Attention(torch.nn.Module):
         )
 
     def forward(self, batch: Batch) -> Any:
-        """Return the outputs f_BxMxV of the attending positions."""
+        """Compute the outputs f_BxMxV of the attending positions."""
         K_BxNxA = lookup(batch.shown_BxN, self.W_K)
         Q_BxMxA = lookup(batch.query_BxM, self.W_Q)
         score_BxMxN = torch.bmm(Q_BxMxA, K_BxNxA.transpose(1, 2)) / K_BxNxA.shape[2] ** 0.5
@@ -86,7 +85,7 @@ class Encoder(torch.nn.Module):
         )
 
     def forward(self, batch: Batch) -> Any:
-        """Return the outputs f_BxNxV of all positions."""
+        """Compute the outputs f_BxNxV of all positions."""
         X_BxNxD = lookup(batch.shown_BxN, self.W_E.T)
         B, N, D = X_BxNxD.shape
         is_key_Bx1x1xN = batch.is_key_BxN[:, None, None, :]
@@ -100,7 +99,7 @@ class Encoder(torch.nn.Module):
 
 
 def loss(model: Any, batch: Batch, objective: str) -> Any:
-    """Return eq. (1) with the loss (4) or (3): every document has the same weight."""
+    """Compute eq. (1) with the loss (4) or (3): every document has the same weight."""
     output_RxV, target_R = model(batch).flatten(0, 1), batch.target_BxM.flatten()
     if objective == "cross_entropy":
         loss_R = cross_entropy(output_RxV, target_R, reduction="none")
@@ -119,14 +118,14 @@ class EagerTrial:
         self.batches = batches
 
     def train(self, steps: int) -> None:
-        """Take this many steps, one per batch, starting again after the last."""
+        """Take this many steps, one per batch, starting over after the last."""
         for number in range(steps):
             self.optimizer.zero_grad()
             loss(self.model, self.batches[number % len(self.batches)], "cross_entropy").backward()
             self.optimizer.step()
 
     def use_best_threads(self, choices: Sequence[int], tries: int = 3, steps: int = 5) -> int:
-        """Set and return the number of threads with which steps are fastest."""
+        """Find and set the fastest number of threads, and return it."""
         seconds = dict.fromkeys(choices, float("inf"))
         for threads in list(seconds) * tries:
             torch.set_num_threads(threads)

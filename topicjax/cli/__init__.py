@@ -40,7 +40,7 @@ MISNAMED = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; without arguments, those of this process."""
+    """Run a command and return its exit code; the default arguments are those of this process."""
     if arguments is not None:
         return run_command(list(arguments))
     open_standard_files()
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code > 128:
-        os._exit(code)  # everything is closed; one more Ctrl-C could only interrupt Python's own end
+        os._exit(code)  # everything is closed; another Ctrl-C could only interrupt Python's own exit
     return code
 
 
@@ -62,7 +62,7 @@ def run_command(arguments: list[str]) -> int:
         code = guarded(typed)
         out.flush()
         is_lost = out.error is not None and not isinstance(out.error, BrokenPipeError)
-        if is_lost and typed.prints and code == 0:  # the command had nothing else to do
+        if is_lost and typed.prints and code == 0:  # its output was all the command had to do
             code = fail(f"cannot write to standard output: {out.error}", 1)
     return code
 
@@ -103,12 +103,12 @@ def store_code(error: StoreError) -> int:
 
 
 def fail(reason: object, code: int) -> int:
-    """Print a sentence and return the exit code."""
+    """Print a message and return the exit code."""
     print(f"topicjax: {one_line(str(reason))}", file=sys.stderr)
     return code
 
 
 def report_unraisable(unraisable: Any) -> None:
-    """Print exceptions that Python cannot raise, except Ctrl-C, which has been answered already."""
+    """Print exceptions that Python cannot raise, except Ctrl-C, which has been handled."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

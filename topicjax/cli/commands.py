@@ -1,4 +1,4 @@
-"""The commands on sweeps and corpora, and bench: call what does the work and print what came of it."""
+"""Commands on sweeps and corpora, and bench: call what does the work and print the result."""
 
 import argparse
 import itertools
@@ -53,7 +53,7 @@ def list_settings(typed: argparse.Namespace) -> int:
 
 
 def plan_sweep(typed: argparse.Namespace) -> int:
-    """Print what a run would do; nothing is written, and compiled only for a --target."""
+    """Print what a run would do; nothing is written, and nothing compiled except for a --target."""
     options = typed_options(typed)
     if typed.target is not None:
         if options.devices is not None:
@@ -79,7 +79,7 @@ def plan_sweep(typed: argparse.Namespace) -> int:
 
 
 def run_sweep(typed: argparse.Namespace) -> int:
-    """Train what is not in the folder yet."""
+    """Train the trials that the folder lacks."""
     options = typed_options(typed)
     named, trials, folder = expand_for(typed, options)
     panels = make_panels(named.settings, trials, named.refinement) if named.refinement else []
@@ -101,16 +101,16 @@ def run_sweep(typed: argparse.Namespace) -> int:
 
 
 def typed_options(typed: argparse.Namespace) -> Options:
-    """Return the options of a run that were typed, or raise a UserError."""
+    """Parse the options of a run, or raise a UserError."""
     given = {name: getattr(typed, name) for name in OPTIONS}
     return read_options({name: value for name, value in given.items() if value is not None})
 
 
 def expand_for(typed: argparse.Namespace, options: Options) -> tuple[NamedSweep, list[Trial], Path]:
-    """Return the sweep, its trials and its folder; from here on jax has the devices that the options need.
+    """Load the sweep, its trials and its folder, and configure the devices that the options need.
 
-    A user's file may make jax arrays when it is loaded, so the devices are configured before.  A shipped
-    sweep is loaded first, so that a mistake in what was typed is found without importing jax.
+    A user's file may create jax arrays when it is loaded, so the devices are configured first.  A shipped
+    sweep is loaded before that, so that invalid arguments are reported without importing jax.
     """
     expanded = None if is_own_file(typed) else expand(typed)
     requested_cpu_devices()
@@ -121,7 +121,7 @@ def expand_for(typed: argparse.Namespace, options: Options) -> tuple[NamedSweep,
 
 
 def expand(typed: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
-    """Return the sweep with its overrides, its trials and its folder; say what the overrides left out."""
+    """Load the sweep with its overrides, its trials and its folder; print what the overrides left out."""
     named, notes = override(load_sweep(typed.sweep), typed.sets, typed.axes)
     typed.experiment, typed.folder = named.experiment, typed.out or RESULTS / named.name
     typed.written_before = manifest_time(typed.folder)
@@ -134,13 +134,13 @@ def expand(typed: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
 
 
 def is_own_file(typed: argparse.Namespace) -> bool:
-    """Return whether the sweep is a file of the user's, not a shipped one."""
+    """Whether the sweep is a user's file, not a shipped one."""
     sweep = getattr(typed, "sweep", None) or ""
     return sweep.endswith(".py") and os.path.isfile(sweep)
 
 
 def own_failure(typed: argparse.Namespace, error: BaseException) -> str:
-    """Return the sentence for an exception that the user's own file raised; empty if it did not."""
+    """Word the message for an exception raised by the user's own file; empty if it came from elsewhere."""
     if not is_own_file(typed):
         return ""
     path = Path(typed.sweep)
@@ -149,7 +149,7 @@ def own_failure(typed: argparse.Namespace, error: BaseException) -> str:
 
 
 def has_begun(typed: argparse.Namespace) -> bool:
-    """Return whether this command has written to its run folder: every run begins with the manifest."""
+    """Whether this command has written to its run folder: every run starts with the manifest."""
     return "folder" in typed and manifest_time(typed.folder) != typed.written_before
 
 
@@ -162,7 +162,7 @@ def manifest_time(folder: Path) -> int:
 
 
 def asked_refinement(typed: argparse.Namespace, named: NamedSweep) -> Refinement | None:
-    """Return how to refine boundaries: as typed, else as the sweep file says; None: not at all."""
+    """Choose how to refine boundaries: as typed, else as the sweep file says; None: not at all."""
     refinement = named.refinement
     if typed.refine is not None:
         refinement = Refinement(tuple(typed.refine.split(",")))
@@ -187,12 +187,12 @@ def refine(
     panels: list[Panel],
     outcome: "Outcome",
 ) -> "Outcome":
-    """Train further trials where neighbouring cells disagree, round by round; return what all rounds did."""
+    """Train further trials where neighbouring cells disagree, in rounds; return the combined result."""
     from topicjax.engine import run
 
     for number in itertools.count(1):
         say("scoring, to see where neighbouring cells disagree ...")
-        asked = [named.settings.trial_id(trial) for trial in trials]  # with those of earlier rounds
+        asked = [named.settings.trial_id(trial) for trial in trials]  # including those of earlier rounds
         trained, page = reader.load(folder).select(asked), analysis("page.lookup").page_of(named.experiment)
         scores = page.score(page.prepare(trained) if page.prepare else trained)
         cells = analysis("maps.cells").cell_labels(trained, scores, page)
@@ -206,7 +206,7 @@ def refine(
 
 
 def closing(folder: Path, outcome: "Outcome") -> str:
-    """Return the summary of a run: what was done, where it is, what to type next."""
+    """Summarize a run: what was done, where it is, what to type next."""
     from topicjax.engine.progress import duration, size
 
     trained = outcome.ok + outcome.diverged
@@ -242,7 +242,7 @@ def closing(folder: Path, outcome: "Outcome") -> str:
 
 
 def failed(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> str:
-    """Return which trials a cluster could not train, why, and how to try them again."""
+    """Describe which trials a cluster could not train, why, and how to retry them."""
     trained = outcome.ok + outcome.diverged
     lines = [f"\nFailed: {outcome.left:,} trials; {trained:,} of this run are finished and kept in {folder}."]
     for failure in outcome.failures:
@@ -253,7 +253,7 @@ def failed(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> str:
 
 
 def interrupted(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> str:
-    """Return what an interrupted run leaves, and how to continue it."""
+    """Describe what an interrupted run leaves, and how to continue it."""
     again = terminal.same_again(typed.arguments)
     if not outcome.left:
         return (
@@ -268,7 +268,7 @@ def interrupted(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> 
 
 
 def run_bench(typed: argparse.Namespace) -> int:
-    """Time the engine against the plain ways."""
+    """Time the engine against simpler implementations."""
     if typed.repeats is not None and typed.repeats < 1:
         raise UserError(f"--repeats is {typed.repeats}; allowed: 1 or more")
     if typed.scaling:
@@ -313,7 +313,7 @@ def run_scaling(typed: argparse.Namespace) -> int:
 
 
 def make_corpus(typed: argparse.Namespace) -> int:
-    """Make the corpora of a text, or of Wikipedia, unless they are there."""
+    """Make the corpora of a text, or of Wikipedia, unless they exist."""
     from topicjax.corpora import make
     from topicjax.corpora.corpus import data_folder, read_about
 

@@ -1,4 +1,4 @@
-"""The commands on run folders: status, verify, repair, restore, inspect, report, export."""
+"""Commands on run folders: status, verify, repair, restore, inspect, report, export."""
 
 import argparse
 import shlex
@@ -18,11 +18,11 @@ from topicjax.store.files import explained, holder_in_words, write_whole
 from topicjax.store.verify import repair, verify
 
 SAY_SECONDS = 2.0
-MOST_PROBLEMS = 5  # of a status
+MOST_PROBLEMS = 5  # listed by status
 
 
 def show_status(options: argparse.Namespace) -> int:
-    """Print how far a run is, and by plan where the folder holds several."""
+    """Print the status of a run, and of each plan if the folder holds several."""
     state = reader.status(options.folder)
     running = f"running ({holder_in_words(state.running)})" if state.running is not None else "not running"
     of = f" of {state.planned:,}" if state.planned is not None and not state.beyond else ""
@@ -47,7 +47,7 @@ def show_status(options: argparse.Namespace) -> int:
 
 
 def verify_folder(options: argparse.Namespace) -> int:
-    """Check a run folder; exit code 1 with a list if something is not as it was written."""
+    """Check a run folder; exit code 1 and a list if something is not as it was written."""
     started = time.monotonic()
     verdict = verify(options.folder, verifying())
     seconds = time.monotonic() - started
@@ -68,7 +68,7 @@ def verify_folder(options: argparse.Namespace) -> int:
 
 
 def repair_folder(options: argparse.Namespace) -> int:
-    """Set aside what is damaged; nothing is deleted."""
+    """Set aside damaged files; nothing is deleted."""
     reader.load(options.folder)
     verdict, moved = repair(options.folder, verifying())
     for problem in verdict.problems:
@@ -83,7 +83,7 @@ def repair_folder(options: argparse.Namespace) -> int:
 
 
 def verifying() -> Callable[[int, int], None]:
-    """Return a function that says how far a check is, every few seconds."""
+    """Make a function that reports the progress of a check every few seconds."""
     last = time.monotonic()
 
     def say(done: int, total: int) -> None:
@@ -111,7 +111,7 @@ def restore_weights(options: argparse.Namespace) -> int:
 
 
 def inspect_trial(options: argparse.Namespace) -> int:
-    """Draw one trial's weights and trajectory, as its experiment does or as any can be drawn."""
+    """Draw one trial's weights and trajectory, with its experiment's figures or generic ones."""
     with explained("draw into", options.out or options.folder):
         run = reader.load(options.folder)
         for path in analysis("page.report").inspect(run, options.trial_id, options.step, options.out):
@@ -120,7 +120,7 @@ def inspect_trial(options: argparse.Namespace) -> int:
 
 
 def write_report(options: argparse.Namespace) -> int:
-    """Write the report of a run into its folder, saying what is being drawn; while it runs if watched."""
+    """Write the report of a run into its folder, printing progress; with --watch, while the run continues."""
     report, panel = analysis("page.report"), tuple(filter(None, options.panel.split(",")))
     chosen = analysis("page.selection").Selection(options.x, options.y, panel, tuple(options.filters))
     with explained("write into", options.folder):
@@ -139,11 +139,11 @@ def write_report(options: argparse.Namespace) -> int:
 
 
 def quiet(text: str) -> None:
-    """Say nothing: a page that is made again and again says how far it is in one line."""
+    """Print nothing: a watched page reports its progress in one line."""
 
 
 def export_run(options: argparse.Namespace) -> int:
-    """Write a run for other programs, saying how far it is."""
+    """Export a run for other programs, printing progress."""
     from topicjax import export
 
     out = options.out or options.folder / "export" / options.format
@@ -157,10 +157,10 @@ def export_run(options: argparse.Namespace) -> int:
 
 
 def say(text: str) -> None:
-    """Print what is being done, apart from the results."""
+    """Print progress to standard error, apart from the results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def analysis(module: str) -> ModuleType:
-    """Return a module of topicjax.analysis, whose folder lies beside the package in a checkout."""
+    """Import a module of topicjax.analysis, whose folder lies next to the package in a checkout."""
     return import_module(f"topicjax.analysis.{module}")

@@ -1,4 +1,4 @@
-"""What can be typed: commands, options and their help."""
+"""Command line parser: commands, options and their help."""
 
 import argparse
 from collections.abc import Callable
@@ -22,15 +22,15 @@ AXIS_FORMS = "NAME=V1,V2|log:LO:HI:N|lin:LO:HI:N|range:LO:HI"
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors of one sentence, exit code 2."""
+    """Reports errors in one sentence, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and where help is."""
+        """Print what is wrong and how to get help."""
         self.exit(2, one_line(f"{self.prog}: {message} (see {self.prog} --help)") + "\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Make the parser of all commands."""
     about = "Train sweeps of tiny transformers on topic models."
     parser = Parser(prog="topicjax", description=about, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"topicjax {__version__}")
@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     def add(
         name: str, command: Callable[[argparse.Namespace], int], text: str, prints: bool = False
     ) -> argparse.ArgumentParser:
-        """Add a command; `prints`: what it prints is all that it does."""
+        """Add a command; `prints`: its output is all it does."""
         sub = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.set_defaults(command=command, prints=prints)
         return sub
@@ -81,7 +81,7 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def path(text: str) -> Path:
-    """Return the path that the text names, or raise if no file system can have it."""
+    """Parse a path, or raise if no file system can hold it."""
     try:
         return parse_path(text)
     except UnicodeEncodeError:
@@ -120,7 +120,7 @@ def add_restore_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add what plan and run share."""
+    """Add the options that plan and run share."""
     add = parser.add_argument
     add("sweep", help="a name from `topicjax list`, or the path of a sweep file")
     add(

@@ -70,7 +70,7 @@ def probe_models(options: argparse.Namespace) -> int:
 
 
 def chosen_names(options: argparse.Namespace) -> list[str]:
-    """Return the models that were asked for, or the usual ones, or raise a UserError."""
+    """List the requested models, or the default ones, or raise a UserError."""
     for name in options.models:
         if name not in NAMES:
             raise UserError(f"unknown model {name!r}; allowed: {', '.join(NAMES)}, or --weights FOLDER")
@@ -83,7 +83,7 @@ def chosen_names(options: argparse.Namespace) -> list[str]:
 def chosen_models(
     names: list[str], checkpoints: dict[Path, Any], corpus: "Corpus", options: argparse.Namespace, seed: int
 ) -> Iterator["Model"]:
-    """Yield one model after the other, so that one at a time is in memory."""
+    """Yield models one by one, so that only one is in memory."""
     from topicjax.corpora.corpus import data_folder
     from topicjax.probe.bert import with_control
     from topicjax.probe.models import SOURCES, read_source

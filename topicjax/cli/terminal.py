@@ -1,4 +1,4 @@
-"""The user's terminal: output that never stops a command, messages, and the commands to type next."""
+"""Terminal: output that never stops a command, messages, and commands to type next."""
 
 import contextlib
 import io
@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-FROM_MAKE = "TOPICJAX_FROM_MAKE"  # set by the Makefile: its user types make, not topicjax
+FROM_MAKE = "TOPICJAX_FROM_MAKE"  # set by the Makefile: its users type make, not topicjax
 
 
 class Steady(io.TextIOBase):
-    """A text stream that goes quiet, instead of failing, once its reader is gone or its disk is full."""
+    """A text stream that goes silent instead of failing, once its reader is gone or its disk is full."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.error: Exception | None = None  # why it is quiet
+        self.error: Exception | None = None  # why it is silent
 
     @property
     def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -42,7 +42,7 @@ class Steady(io.TextIOBase):
                 self._silence(error)
 
     def isatty(self) -> bool:
-        """Return whether the stream is a terminal."""
+        """Whether the stream is a terminal."""
         with contextlib.suppress(ValueError):
             return self.stream.isatty()
         return False
@@ -59,7 +59,7 @@ class Steady(io.TextIOBase):
         return text
 
     def _silence(self, error: Exception) -> None:
-        """Go quiet; Python's last flush of the stream goes to the null device."""
+        """Go silent; Python's last flush of the stream goes to the null device."""
         self.error = error
         if self.stream in (sys.__stdout__, sys.__stderr__):
             with contextlib.suppress(OSError, ValueError):
@@ -73,7 +73,7 @@ def steady_output() -> Iterator[Steady]:
     """Make standard output and error steady inside a block; yield the output."""
     before = sys.stdout, sys.stderr
     with open(os.devnull, "w") as nothing:
-        out, err = (Steady(stream or nothing) for stream in before)  # None: the shell has closed it
+        out, err = (Steady(stream or nothing) for stream in before)  # None: closed by the shell
         sys.stdout, sys.stderr = out, err
         try:
             yield out
@@ -93,24 +93,24 @@ def open_standard_files() -> None:
 
 
 def one_line(text: str) -> str:
-    """Return the text on one line, without characters that control a terminal."""
+    """Put the text on one line, without characters that control a terminal."""
     words = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
 def program() -> list[str]:
-    """Return how the user calls the command line."""
+    """Return the command line as the user calls it."""
     called = Path(sys.argv[0])
     return [str(called)] if called.name == "topicjax" else ["python", "-m", "topicjax"]
 
 
 def command(*arguments: object) -> str:
-    """Return a command of topicjax, quoted for the shell."""
+    """Format a topicjax command, quoted for the shell."""
     return shlex.join([*program(), *map(str, arguments)])
 
 
 def same_again(arguments: Sequence[str]) -> str:
-    """Return the command that was given, quoted for the shell: `make sweep ...` if make gave it."""
+    """Format the command that was given, quoted for the shell: `make sweep ...` if it came from make."""
     if FROM_MAKE not in os.environ:
         return command(*arguments)
     sweep, *rest = arguments[1:]
@@ -124,12 +124,12 @@ def same_again(arguments: Sequence[str]) -> str:
 
 
 def make_variable(name: str, words: Sequence[str]) -> str:
-    """Return NAME=words for make's command line; make and then a shell will read the words."""
+    """Format NAME=words for make's command line; the words are read by make and then by a shell."""
     return f"{name}={shlex.quote(shlex.join(words).replace('$', '$$'))}"
 
 
 def report_command(folder: Path) -> str:
-    """Return what to type for the report: make, for a sweep in its usual place."""
+    """Format the command for the report: make, for a sweep in its usual place."""
     if FROM_MAKE in os.environ and folder.parent == Path("results"):
         return f"make report {make_variable('SWEEP', [folder.name])}"
     return command("report", folder)

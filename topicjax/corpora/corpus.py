@@ -19,7 +19,7 @@ HASH = re.compile("[0-9a-f]{12}")
 
 
 class Standard(NamedTuple):
-    """What is known of a corpus before it is made."""
+    """What is known of a standard corpus before it is made."""
 
     hash: str
     documents: int
@@ -33,22 +33,22 @@ STANDARD = {  # the corpora of `make corpus`, which is deterministic
 
 
 class Corpus(NamedTuple):
-    """Documents, one after the other."""
+    """Concatenated documents."""
 
     name: str
-    ids: np.ndarray  # the words of all documents by their number, mapped from the disk
+    ids: np.ndarray  # the words of all documents by number, memory-mapped
     ends: np.ndarray  # where each document ends in ids
-    vocabulary: tuple[str, ...]  # after [MASK] and [UNK], from the most frequent word to the rarest
+    vocabulary: tuple[str, ...]  # [MASK] and [UNK], then words from most to least frequent
     about: dict[str, Any]  # corpus.json: source, licence, sizes, hash
 
 
 def data_folder() -> Path:
-    """Return the folder of all corpora: TOPICJAX_DATA, else data/ here."""
+    """Locate the folder of all corpora: TOPICJAX_DATA, else data/ here."""
     return Path(os.environ.get("TOPICJAX_DATA") or "data")
 
 
 def load_corpus(name_or_hash: str, folder: Path | None = None) -> Corpus:
-    """Return a corpus of the data folder, by name or hash, or raise a UserError that says how to make it."""
+    """Load a corpus of the data folder, by name or hash, or raise a UserError that says how to make it."""
     folder = folder or data_folder()
     known = known_corpora(folder)
     hashes = {digest: name for name, digest in known.items()}
@@ -64,7 +64,7 @@ def load_corpus(name_or_hash: str, folder: Path | None = None) -> Corpus:
 
 
 def missing(name_or_hash: str, folder: Path) -> str:
-    """Return the sentence that says that a corpus is not there, and what to type."""
+    """Word the message that a corpus is missing, and what to type."""
     names = {corpus.hash: name for name, corpus in STANDARD.items()}
     name = names.get(name_or_hash, name_or_hash)
     how = "make corpus" if name in STANDARD else "make corpus TEXT=my.txt, with the text that it was made of"
@@ -72,7 +72,7 @@ def missing(name_or_hash: str, folder: Path) -> str:
 
 
 def find_hash(name_or_hash: str) -> str | None:
-    """Return the hash of a corpus, given it or a name: of a standard one, else of one in the data folder."""
+    """Find the hash of a corpus, given itself or a name: a standard one, else one in the data folder."""
     if HASH.fullmatch(name_or_hash):
         return name_or_hash
     if name_or_hash in STANDARD:
@@ -81,7 +81,7 @@ def find_hash(name_or_hash: str) -> str | None:
 
 
 def corpus_size(known: str) -> tuple[int, int]:
-    """Return how many documents and words the corpus of this hash has, also before it is made if standard."""
+    """Return the numbers of documents and words of a corpus by hash; a standard one need not exist."""
     for standard in STANDARD.values():
         if standard.hash == known:
             return standard.documents, standard.words
@@ -90,7 +90,7 @@ def corpus_size(known: str) -> tuple[int, int]:
 
 
 def known_corpora(folder: Path) -> dict[str, str]:
-    """Return the hash of every corpus in a data folder, by name."""
+    """Map the name of every corpus in a data folder to its hash."""
     found = {}
     for entry in sorted(scan(folder), key=lambda entry: entry.name):
         if os.path.isfile(os.path.join(entry.path, ABOUT)):
@@ -99,7 +99,7 @@ def known_corpora(folder: Path) -> dict[str, str]:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Return the description of a corpus."""
+    """Read the description of a corpus."""
     path = folder / ABOUT
     try:
         with explained("read", path):
@@ -112,7 +112,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def read_corpus(folder: Path) -> Corpus:
-    """Return the corpus of a folder, its words mapped from the disk."""
+    """Read the corpus of a folder, with its words memory-mapped."""
     about = read_about(folder)
     try:
         with explained("read", folder):
@@ -128,7 +128,7 @@ def read_corpus(folder: Path) -> Corpus:
 def write_corpus(
     folder: Path, ids: np.ndarray, ends: np.ndarray, vocabulary: Sequence[str], about: Mapping[str, Any]
 ) -> str:
-    """Write a corpus into its folder, whole or not at all, and return its hash."""
+    """Write a corpus into its folder atomically, and return its hash."""
     known = content_hash(ids, ends, vocabulary)
     sizes = {"documents": len(ends), "words": len(ids), "vocabulary": len(vocabulary)}
     unknown = float(np.mean(ids == vocabulary.index(UNKNOWN)))
@@ -146,7 +146,7 @@ def write_corpus(
 
 
 def content_hash(ids: np.ndarray, ends: np.ndarray, vocabulary: Sequence[str]) -> str:
-    """Return 12 hexadecimal digits that depend on the documents and their words alone."""
+    """Compute 12 hexadecimal digits that depend only on the documents and their words."""
     digest = hashlib.sha256("\n".join(vocabulary).encode())
     for array, kind in ((ends, "<u8"), (ids, "<u4")):
         digest.update(len(array).to_bytes(8, "little"))

@@ -1,4 +1,4 @@
-"""Download one file of a package index, completely and checked, or not at all."""
+"""Download a file from a package index: resumable, and checked by its hash."""
 
 import hashlib
 import os
@@ -15,13 +15,13 @@ from topicjax.store.files import explained, sync
 
 Say = Callable[[str], None]
 BLOCK, SAY_SECONDS = 1 << 20, 5.0
-SPARE = 50_000_000  # bytes that stay free on the disk
+SPARE = 50_000_000  # bytes to leave free on the disk
 
 
 def fetch(project: str, filename: str, sha256: str, folder: Path, say: Say) -> Path:
-    """Return the path of a project's file in a folder, downloaded unless it is there already.
+    """Download a project's file into a folder, unless it is there already; return its path.
 
-    What was downloaded before an interruption is kept in FILENAME.part, and the next call goes on from there.
+    An interrupted download is kept in FILENAME.part, and the next call resumes it.
     """
     path = folder / filename
     if path.is_file() and file_hash(path) == sha256:
@@ -44,14 +44,14 @@ def fetch(project: str, filename: str, sha256: str, folder: Path, say: Say) -> P
 
 
 def receive(address: str, part: Path, say: Say) -> None:
-    """Bring a part file to the whole length of what is at the address."""
+    """Download the rest of a part file."""
     have = part.stat().st_size if part.exists() else 0
     try:
         response = open_address(address, {"Range": f"bytes={have}-"} if have else {})
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise UserError(f"{part.stem} cannot be downloaded: {why(error)}; allowed: try again") from None
-        return  # there is nothing after what we have
+        return  # we already have all of it
     except NETWORK_ERRORS as error:
         raise UserError(f"{part.stem} cannot be downloaded: {why(error)}; allowed: try again") from None
     with response:
@@ -66,7 +66,7 @@ def receive(address: str, part: Path, say: Say) -> None:
 
 
 def copy(response: Any, file: Any, have: int, whole: int, say: Say, name: str) -> int:
-    """Write what a response holds to a file, saying now and then how far it is; return how much it was."""
+    """Copy a response to a file, reporting progress now and then; return the number of bytes."""
     got, said = 0, time.monotonic()
     say(f"downloading {name}{f', {whole / 1e6:.0f} MB' if whole else ''}")
     while True:
@@ -97,6 +97,6 @@ def need_disk(folder: Path, size: float) -> None:
 
 
 def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Compute the SHA-256 of a file."""
     with explained("read", path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""English words that hold sentences together and say little of what a text is about."""
+"""English function words, which say little about the topic of a text."""
 
 ARTICLES = (
     "the a an this that these those such same other another each every either neither both all any some"

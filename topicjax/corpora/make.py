@@ -1,4 +1,4 @@
-"""The corpora of Wikipedia, and of any text with one document per line: all words, and content words."""
+"""Make corpora from Wikipedia or any text with one document per line: all words, and content words."""
 
 import hashlib
 import re
@@ -21,8 +21,8 @@ from topicjax.corpora.words import (
 from topicjax.errors import UserError, shown
 from topicjax.store.files import explained, read_regular, write_whole
 
-VOCABULARY = 32_768  # words, unless another number is asked for; rarer ones are [UNK]
-CLEANER = 1  # counts changes of the rules by which words come out of a text
+VOCABULARY = 32_768  # default number of words; rarer ones are [UNK]
+CLEANER = 1  # version of the rules that extract words from a text
 DOWNLOADS = "downloads"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 ATTRIBUTION = """The words in this folder are those of the English Wikipedia of March 2006, by its authors, as
@@ -35,17 +35,17 @@ Changed here: markup, numbers and punctuation are removed, words are in lower ca
 
 
 class Text(NamedTuple):
-    """Where documents come from: what is told of it, and the documents when they are needed."""
+    """A source of documents: its description, and a function that yields them."""
 
     name: str
     about: dict[str, Any]
     documents: Callable[[], Iterable[list[str]]]
-    size: float  # about the bytes to be written
+    size: float  # estimated bytes to write
     licence: str = ""
 
 
 def wikipedia_text(folder: Path, vocabulary: int | None, say: Say) -> Text:
-    """Return the English Wikipedia of 2006; its archive is downloaded when its documents are asked for."""
+    """Describe the English Wikipedia of 2006; its archive is downloaded when its documents are needed."""
 
     def documents() -> Iterable[list[str]]:
         dump = wikipedia.read_enwik8(folder / DOWNLOADS, say)
@@ -63,7 +63,7 @@ def wikipedia_text(folder: Path, vocabulary: int | None, say: Say) -> Text:
 
 
 def file_text(path: Path, name: str | None) -> Text:
-    """Return a user's text, one document per line, or raise a UserError if it is none."""
+    """Read a user's text, one document per line, or raise a UserError if it is not text."""
     name = name or path.stem.lower()
     taken = (DOWNLOADS, *STANDARD)
     if not NAME.fullmatch(name) or name in taken or f"{name}_content" in taken:
@@ -92,7 +92,7 @@ def file_text(path: Path, name: str | None) -> Text:
 
 
 def make_corpora(text: Text, vocabulary: int | None, folder: Path, say: Say) -> tuple[list[Path], bool]:
-    """Return the folders of a text's two corpora, and whether they were written: not if they were there."""
+    """Make the two corpora of a text; return their folders, and False if they existed already."""
     if vocabulary is not None and vocabulary < 3:
         raise UserError(f"--vocabulary is {vocabulary}; allowed: 3 or more, [MASK] and [UNK] among them")
     size = vocabulary or VOCABULARY
@@ -119,7 +119,7 @@ def make_corpora(text: Text, vocabulary: int | None, folder: Path, say: Say) -> 
 
 
 def check_vocabulary(size: int, numbered: Numbered) -> None:
-    """Raise a UserError if a text has fewer different words than are asked for."""
+    """Raise a UserError if a text has fewer distinct words than requested."""
     most = len(numbered.words) + 2
     if size > most:
         raise UserError(
@@ -129,7 +129,7 @@ def check_vocabulary(size: int, numbered: Numbered) -> None:
 
 
 def is_made(folder: Path, wanted: dict[str, Any]) -> bool:
-    """Return whether a folder holds the corpus that would be made."""
+    """Whether a folder already holds the requested corpus."""
     if not (folder / ABOUT).is_file():
         return False
     return wanted.items() <= read_about(folder).items()

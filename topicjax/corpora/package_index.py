@@ -1,4 +1,4 @@
-"""Find a file in the package indexes that pip is configured for; no code of a package is ever run."""
+"""Find a file in the package indexes that pip is configured for; never runs code of a package."""
 
 import base64
 import functools
@@ -17,20 +17,20 @@ from typing import Any
 from topicjax.errors import UserError
 
 PRINT_DEFAULT = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"  # pip's own index
-SECONDS = 60  # without an answer
+SECONDS = 60  # timeout
 NETWORK_ERRORS = (OSError, http.client.HTTPException, ValueError)
 
 
 class Links(HTMLParser):
-    """The links of an index page, by the name of the file they lead to."""
+    """The links of an index page, by the name of the file they point to."""
 
     def __init__(self, page: str) -> None:
-        """Take the address of the page, which links may be relative to."""
+        """Store the address of the page, which links may be relative to."""
         super().__init__()
         self.page, self.found = page, {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the target of a link."""
+        """Store the target of a link."""
         target = dict(attrs).get("href")
         if tag == "a" and target:
             address = urllib.parse.urldefrag(urllib.parse.urljoin(self.page, target)).url
@@ -38,7 +38,7 @@ class Links(HTMLParser):
 
 
 def find_file(project: str, filename: str) -> str:
-    """Return the address of a project's file, or raise a UserError that says why there is none."""
+    """Find the address of a project's file, or raise a UserError that says why there is none."""
     options = pip_options()
     refusals = []
     first = options.get("index-url") or ask_python("-c", PRINT_DEFAULT)
@@ -62,7 +62,7 @@ def find_file(project: str, filename: str) -> str:
 
 
 def open_address(address: str, headers: Mapping[str, str] | None = None) -> Any:
-    """Return the response of an address; a folder on this machine answers with its index.html."""
+    """Open an address; a folder on this machine answers with its index.html."""
     parts = urllib.parse.urlsplit(address)
     if parts.scheme == "file" and parts.path.endswith("/"):
         parts = parts._replace(path=f"{parts.path}index.html")
@@ -76,13 +76,13 @@ def open_address(address: str, headers: Mapping[str, str] | None = None) -> Any:
 
 @functools.cache
 def trusted() -> ssl.SSLContext:
-    """Return the certificates to trust: those that pip is told to, else the system's."""
+    """Load the certificates to trust: those that pip is configured with, else the system's."""
     return ssl.create_default_context(cafile=pip_options().get("cert"))
 
 
 @functools.cache
 def pip_options() -> dict[str, str]:
-    """Return pip's global options, by name; those of the environment win."""
+    """Read pip's global options by name; those of the environment take precedence."""
     listed = ask_python("-m", "pip", "config", "list").splitlines()
     pairs = [line.partition("=")[::2] for line in listed if line.startswith("global.")]
     found = {name.removeprefix("global."): value.strip("'\"") for name, value in pairs}
@@ -95,13 +95,13 @@ def pip_options() -> dict[str, str]:
 
 
 def ask_python(*arguments: str) -> str:
-    """Return what this Python prints when it is called so; nothing if it cannot be."""
+    """Run this Python with these arguments and return what it prints; empty if it fails."""
     asked = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     return asked.stdout.strip()
 
 
 def why(error: Exception) -> str:
-    """Return why an address gave nothing, in a few words that do not name it."""
+    """Explain briefly why an address gave nothing, without naming it."""
     if isinstance(error, urllib.error.HTTPError):
         return f"it answers {error.code} {error.reason}"
     if isinstance(error, urllib.error.URLError):

@@ -45,11 +45,11 @@ MEDIA = re.compile(r"\[\[[a-z -]+:(?:[^\[\]]|\[\[[^\[\]]*\]\])*\]\]", re.IGNOREC
 LINK = re.compile(r"\[\[(?:[^|\[\]]*\|)?([^|\[\]]*)\]\]")
 ADDRESS = re.compile(r"\[?\b(?:https?|ftp|mailto):[^\s\]]*")
 TAG = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
-DEEPEST = 8  # templates inside templates
+DEEPEST = 8  # nesting of templates
 
 
 def read_enwik8(folder: Path, say: Say) -> str:
-    """Return enwik8 as text, downloaded into the folder unless it is there."""
+    """Read enwik8 as text, downloaded into the folder if necessary."""
     path = fetch(PROJECT, ARCHIVE, SHA256, folder, say)
     try:
         with tarfile.open(path) as archive:
@@ -61,11 +61,11 @@ def read_enwik8(folder: Path, say: Say) -> str:
         ) from None
     if hashlib.md5(raw, usedforsecurity=False).hexdigest() != MD5:
         raise UserError(f"{path} does not hold enwik8; allowed: remove it and try again")
-    return raw.decode(errors="ignore")  # its last byte is inside a character
+    return raw.decode(errors="ignore")  # it ends in the middle of a character
 
 
 def articles(dump: str) -> Iterator[list[str]]:
-    """Yield the words of every article in a dump: no redirects, no pages about pages, none too short."""
+    """Yield the words of every article in a dump, without redirects, pages about pages and short ones."""
     for title, markup in PAGE.findall(dump):
         if NOT_ARTICLES.match(title) or REDIRECT.match(markup):
             continue
@@ -75,7 +75,7 @@ def articles(dump: str) -> Iterator[list[str]]:
 
 
 def plain_text(markup: str) -> str:
-    """Return the running text of wiki markup, without tables, templates, pictures and references."""
+    """Extract the running text of wiki markup, without tables, templates, pictures and references."""
     text = DROPPED.sub(" ", markup)
     for _ in range(DEEPEST):
         text, count = INNERMOST.subn(" ", text)

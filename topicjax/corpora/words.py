@@ -1,4 +1,4 @@
-"""Words of documents, numbered from the most frequent to the rarest."""
+"""Words of documents, numbered from most to least frequent."""
 
 import re
 from array import array
@@ -20,20 +20,20 @@ CONTENT_RULE = (
 
 
 class Numbered(NamedTuple):
-    """Documents with a number for every word, however rare."""
+    """Documents with every word numbered, however rare."""
 
     ids: np.ndarray
     ends: np.ndarray
-    words: list[str]  # by number, in the order they were met
+    words: list[str]  # by number, in order of first occurrence
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text."""
+    """Extract the words of a text."""
     return [word.replace("\u2019", "'") for word in WORD.findall(text.lower())]
 
 
 def number_words(documents: Iterable[list[str]]) -> Numbered:
-    """Return documents with their words numbered in the order in which they are met."""
+    """Number the words of documents in order of first occurrence."""
     numbers: dict[str, int] = {}
     ids, ends = array("I"), array("Q")
     for words in documents:
@@ -43,27 +43,27 @@ def number_words(documents: Iterable[list[str]]) -> Numbered:
 
 
 def content_only(numbered: Numbered) -> Numbered:
-    """Return the documents without words that only hold sentences together; empty ones are left out."""
+    """Remove function words; documents without content words are dropped."""
     stays = np.array([is_content(word) for word in numbered.words], bool)
     return without(numbered, stays[numbered.ids])
 
 
 def without(numbered: Numbered, stays: np.ndarray) -> Numbered:
-    """Return the documents with only those words that stay, and without documents that have none."""
+    """Keep only the marked words, and drop documents that have none."""
     before = np.concatenate([[0], np.cumsum(stays)])
     ends = before[numbered.ends]
     return numbered._replace(ids=numbered.ids[stays], ends=np.unique(ends[ends > 0]))
 
 
 def is_content(word: str) -> bool:
-    """Return whether a word says what a text is about."""
+    """Check whether a word says something about the topic of a text."""
     return len(word) >= SHORTEST and "'" not in word and word not in FUNCTION_WORDS
 
 
 def rank(numbered: Numbered, size: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the words by their rank, and the vocabulary of at most this size; rarer words are [UNK].
+    """Renumber words by frequency rank, in a vocabulary of at most this size; rarer words are [UNK].
 
-    Numbers 0 and 1 are [MASK] and [UNK]; equally frequent words are in the order of the alphabet.
+    Numbers 0 and 1 are [MASK] and [UNK]; equally frequent words are in alphabetical order.
     """
     counts = np.bincount(numbered.ids, minlength=len(numbered.words))
     used = np.flatnonzero(counts).tolist()

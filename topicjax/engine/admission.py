@@ -1,6 +1,6 @@
 """Plan a run, and check memory, disk, programs, time and the experiment itself before compiling or writing.
 
-`plan` and `run` refuse alike, in one sentence: what is needed, what is there, which setting to change.
+`plan` and `run` refuse with the same message: what is needed, what is available, which setting to change.
 """
 
 import os
@@ -34,7 +34,7 @@ from topicjax.trial import NEEDED, Trial
 
 MAX_PROGRAMS = 1000  # compiling one takes seconds to a minute
 MAX_WINDOW_SECONDS = 3600.0  # within a window a run can neither stop nor save
-HOST_COPIES = dict(records=6, snapshots=3, states=2)  # of a chunk: in the making, being written, read back
+HOST_COPIES = dict(records=6, snapshots=3, states=2)  # of a chunk: being built, written, read back
 LESS = {
     "records": "raise record_every, or lower steps or --lanes",
     "snapshots": "keep fewer --snapshots, or lower --lanes",
@@ -51,9 +51,9 @@ def plan_groups(
     options: Options,
     devices: Sequence[Any],
 ) -> tuple[list[Group], Options]:
-    """Return the groups of trials (given by id) that the folder lacks, and the options all chosen.
+    """Group the trials (given by id) that the folder lacks; return the groups and the completed options.
 
-    Nothing is written: this is where a run that is too large, or for no folder, is refused.
+    Nothing is written: this is where a run that is too large, or whose folder is unusable, is refused.
     """
     specs = fitted_specs(experiment, trials.values())
     check_folder(folder, experiment)
@@ -70,7 +70,7 @@ def plan_groups(
 
 
 def unfinished(groups: Sequence[Group], folder: Path) -> list[Group]:
-    """Return the groups without the trials that are finished in the folder."""
+    """Drop the trials that the folder already has."""
     done = committed(folder) if folder.exists() else set()
     return [group for group in (group.without(done) for group in groups) if group.streams]
 
@@ -118,9 +118,9 @@ def new_columns(experiment: Experiment, spec: Any, trial: Trial) -> dict[str, Co
 
 
 def check_records(experiment: Experiment, specs: Collection[Any]) -> None:
-    """Raise a UserError unless every program measures the same columns, and each can be one.
+    """Raise a UserError unless all programs measure the same, valid columns.
 
-    A column is a number, or an array with an axis for each of the first indices that `details` names.
+    A column is a number, or an array with one axis for each of the first indices in `details`.
     """
     of, taken = f"of {experiment.name}", {*TAKEN, *experiment.settings.settings, *experiment.details}
     kinds: dict[tuple, Any] = {}
@@ -177,14 +177,14 @@ def check_column(experiment: Experiment, name: str, leaf: Any) -> None:
 
 
 def check_references(experiment: Experiment, trial: Trial) -> None:
-    """Raise a UserError unless a user's `references` gives numbers by name; the shipped ones are tested."""
+    """Raise a UserError unless a user's `references` returns numbers by name; the shipped ones are tested."""
     references = experiment.references
     if references is not None and not str(getattr(references, "__module__", "")).startswith("topicjax."):
         checked(experiment, references(trial))
 
 
 def largest_setting(experiment: Experiment, spec: Any) -> str:
-    """Return the size that costs most, beside its default or half of itself, as name = value."""
+    """Name the most expensive size, relative to its default or to half of it, as name = value."""
     sizes = {name: own for name, own in declared(type(spec)).items() if isinstance(own.kind, Whole)}
     cheaper = {name: smaller(spec, own) for name, own in sizes.items() if name not in NEEDED}
     if not cheaper:
@@ -195,14 +195,14 @@ def largest_setting(experiment: Experiment, spec: Any) -> str:
 
 
 def smaller(spec: Any, setting: Setting) -> Any:
-    """Return the Spec with one size at its default, or halved if it is no larger than that."""
+    """Set one size of the Spec to its default, or halve it if it is not larger than that."""
     name, default = setting.name, setting.default
     value = getattr(spec, name)
     return replace(spec, **{name: default if value > default else max(min(1, value), value // 2)})
 
 
 def check_groups(groups: Sequence[Group], devices: Sequence[Any]) -> None:
-    """Raise a UserError if a group's chunks do not fit into memory, or if it could hardly be stopped."""
+    """Raise a UserError if a group's chunks do not fit into memory, or if its windows take too long."""
     there, host = costs.device_memory(devices), costs.host_memory()
     rate = costs.flop_rate(devices[0].platform) * len(devices)
     for group in groups:
@@ -229,13 +229,13 @@ def check_groups(groups: Sequence[Group], devices: Sequence[Any]) -> None:
 
 
 def host_bytes(group: Group) -> dict[str, float]:
-    """Return about how much of the host's memory a chunk takes, by what takes it."""
+    """Estimate the host memory of a chunk, by purpose."""
     parts = costs.disk_bytes(group) | {"states": costs.sizes(group.experiment, group.spec).state}
     return {name: copies * group.trials_per_chunk * parts[name] for name, copies in HOST_COPIES.items()}
 
 
 def check_folder(folder: Path, experiment: Experiment) -> None:
-    """Raise a UserError or StoreError if no run can write to this folder, before it is made."""
+    """Raise a UserError or StoreError if no run can write to this folder, before it is created."""
     check_name(folder)
     check_kind(folder, may_be_new=True)
     there = experiment_of(read_manifest(folder))
@@ -250,7 +250,7 @@ def check_folder(folder: Path, experiment: Experiment) -> None:
 
 
 def check_disk(groups: Sequence[Group], folder: Path) -> None:
-    """Raise a UserError if the disk has no room for what is left to train."""
+    """Raise a UserError if the disk has too little space for the trials left to train."""
     needed: dict[str, int] = {}
     for group in groups:
         for name, count in costs.disk_bytes(group).items():
@@ -266,7 +266,7 @@ def check_disk(groups: Sequence[Group], folder: Path) -> None:
 
 
 def existing_parent(folder: Path) -> Path:
-    """Return the folder, or the nearest of its parents that is there."""
+    """Find the folder, or the nearest parent that exists."""
     path = folder.absolute()
     while not os.path.lexists(path):
         path = path.parent

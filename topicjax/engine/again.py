@@ -1,4 +1,4 @@
-"""Finished trials again: the state that one ended in, and what its experiment measures there."""
+"""Re-evaluate finished trials: restore or retrain the final state, and measure it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +14,9 @@ from topicjax.store.reader import Run
 
 
 def evaluate(run: Run, trial_id: str, experiment: Experiment, settings: Mapping[str, Any], step: int) -> dict:
-    """Measure a finished trial again at the step where it ended: every column, the rare ones too.
+    """Measure a finished trial again at its last step: every column, rare ones included.
 
-    The state it ended in is read if the folder has it; a trial that was decided is trained again, alone.
+    The final state is read if the folder has it; a trial that stopped early as decided is retrained, alone.
     """
     trial = experiment.settings.make_trial(settings)
     spec = experiment.fit(trial.spec, [trial.stream])
@@ -47,7 +47,7 @@ def evaluate(run: Run, trial_id: str, experiment: Experiment, settings: Mapping[
 
 
 def kept_state(run: Run, trial_id: str, like: Any) -> Any:
-    """Return the state that a trial ended in; None if the folder has none that is of use."""
+    """Read the final state of a trial; None if the folder has none that can be used."""
     try:
         leaves = [leaf[0] for leaf in run.end_states([trial_id])]
     except (StoreError, KeyError):

@@ -1,6 +1,6 @@
-"""One chunk of trials as it is known so far, all on the host.
+"""The state of one chunk of trials on the host: records, snapshots, where and why each trial ended.
 
-Nothing here imports jax: what a driver and its workers send each other is made of this.
+Nothing here imports jax: messages between a driver and its workers are built from it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,15 @@ from topicjax.engine.plan import StreamRow
 from topicjax.experiments.contract import Records
 from topicjax.store.files import ids_name
 
-Columns = dict[str, np.ndarray]  # per column of a record: trials x records, x an axis per index for details
+Columns = dict[str, np.ndarray]  # per column: trials x records (x one axis per index for details)
 
 
 class Interrupted(Exception):
-    """The user asked to stop; everything finished is on disk."""
+    """The user asked to stop; all finished trials are on disk."""
 
 
 class Snapshot(NamedTuple):
-    """Weights at one step: which trials of the chunk have any, and the leaves of their trees, trials x ..."""
+    """Weights at one step: which trials of the chunk have them, and the leaves of their trees."""
 
     has: np.ndarray
     leaves: list[np.ndarray]
@@ -30,9 +30,9 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Saved:
-    """A chunk in the middle of its training, to go on from later.
+    """Saved state of a chunk during training, to resume from.
 
-    Its arrays are read-only copies: training goes on while a state is written or on its way to the driver.
+    Its arrays are read-only copies: training continues while it is written or sent to the driver.
     """
 
     payload: Mapping[str, np.ndarray]
@@ -48,34 +48,34 @@ class Saved:
 
 @dataclass
 class Start:
-    """What a folder has of a chunk that is not finished."""
+    """What a folder holds of an unfinished chunk."""
 
     folder: str = ""
-    saved: Saved | None = None  # by a run that was interrupted
-    states: list[np.ndarray] = field(default_factory=list)  # that shorter trainings ended in, trials x ...
+    saved: Saved | None = None  # by an interrupted run
+    states: list[np.ndarray] = field(default_factory=list)  # final states of shorter trainings, trials x ...
 
 
 @dataclass
 class Callbacks:
-    """What the training of a chunk asks of its run, which may be on another machine."""
+    """Callbacks from the training of a chunk to its run, which may be on another machine."""
 
     options: Options
-    decide: Callable[[str, Records], str]  # (trial id, its records) -> why it ends, or nothing
-    on_segment: Callable[[float, float], bool]  # (trial-steps done, trial-steps spared) -> asked to stop?
-    save: Callable[[Saved], None]  # keeps a state to go on from
+    decide: Callable[[str, Records], str]  # (trial id, its records) -> why it ends, or empty
+    on_segment: Callable[[float, float], bool]  # (trial-steps done, trial-steps spared) -> whether to stop
+    save: Callable[[Saved], None]  # stores a state to resume from
     say: Callable[[str], None] = lambda text: None
 
 
 @dataclass
 class Chunk:
-    """Trials that are trained together: records by segment, snapshots by step, where and why each ended."""
+    """Trials trained together: records by segment, snapshots by step, where and why each trial ended."""
 
     rows: Sequence[StreamRow]
     records: list[Columns] = field(default_factory=list)
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
-    end_state: list[np.ndarray] = field(default_factory=list)  # of the trials that ended with their steps
-    stopped: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # step per trial; -1: it goes on
-    reasons: list[str] = field(default_factory=list)  # why, per trial; empty: it goes on
+    end_state: list[np.ndarray] = field(default_factory=list)  # of the trials that ran all their steps
+    stopped: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # per trial: step; -1: in training
+    reasons: list[str] = field(default_factory=list)  # per trial: why it stopped; empty: still training
 
     def __post_init__(self) -> None:
         self.stopped = np.full(len(self.trial_ids), -1)
@@ -93,15 +93,15 @@ class Chunk:
 
     @property
     def goes_on(self) -> np.ndarray:
-        """Which trials are still being trained."""
+        """Which trials are still training."""
         return self.stopped < 0
 
     def unpacked(self, values: np.ndarray) -> np.ndarray:
-        """Return stream rows x lanes x ... as trials x ..., without the padding."""
+        """Reshape stream rows x lanes x ... to trials x ..., without the padding."""
         return np.concatenate([values[i, : len(row.trial_ids)] for i, row in enumerate(self.rows)])
 
     def packed(self, values: np.ndarray, shape: tuple[int, int], empty: Any = 0) -> np.ndarray:
-        """Return trials x ... as stream rows x lanes x ..., with `empty` in the places without a trial."""
+        """Reshape trials x ... to stream rows x lanes x ..., with `empty` in unused lanes."""
         result = np.empty((*shape, *values.shape[1:]), values.dtype)
         result[:] = empty
         start = 0
@@ -111,25 +111,25 @@ class Chunk:
         return result
 
     def add_records(self, records: Mapping[str, Any], count: int | None = None) -> None:
-        """Keep the records of a segment, or the first few of them."""
+        """Store the records of a segment, or its first `count`."""
         unpacked = {name: self.unpacked(np.asarray(values)) for name, values in records.items()}
         self.records.append({name: values[:, :count] for name, values in unpacked.items()})
 
     def columns(self) -> Columns:
-        """Return all records so far; those after a trial's end mean nothing."""
+        """Concatenate all records so far; those after a trial's end are meaningless."""
         return {
             name: np.concatenate([part[name] for part in self.records], axis=1) for name in self.records[0]
         }
 
     def add_snapshot(self, step: int, leaves: Sequence[Any], has: np.ndarray) -> None:
-        """Keep the weights of some trials at a step, if the experiment has any to keep."""
+        """Store the weights of some trials at a step, if the experiment keeps any."""
         if leaves:
             self.snapshots[step] = Snapshot(has, [self.unpacked(np.asarray(leaf))[has] for leaf in leaves])
 
     def end(self, which: np.ndarray, step: int, reasons: Sequence[str]) -> None:
-        """End these trials at a step; one reason for each of them.
+        """End these trials at a step, with one reason each.
 
-        Arrays are replaced, never changed: others may hold the old ones.
+        Arrays are replaced, not changed in place: others may hold the old ones.
         """
         ended = dict(zip(np.flatnonzero(which).tolist(), reasons, strict=True))
         self.stopped = np.where(which, step, self.stopped)

@@ -1,7 +1,7 @@
-"""What a program costs: shapes, floating-point operations, bytes in memory and on disk, compile time.
+"""Costs of a program: shapes, floating-point operations, bytes in memory and on disk, compile time.
 
-Sizes come from an experiment's own functions, which are traced, not run; an experiment may give cheaper or
-better figures (its `trial_bytes` and `step_flops`).
+Sizes come from tracing an experiment's functions without running them; an experiment may provide cheaper or
+better estimates (its `trial_bytes` and `step_flops`).
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
 from topicjax.store.files import StoreError, read_regular, write_whole
 
-BLOCK_BYTES = 16_000_000  # of data that are drawn ahead
-CPU_LANES = 64  # trials of a stream that a core trains between two returns to Python, one after another
+BLOCK_BYTES = 16_000_000  # of data drawn ahead
+CPU_LANES = 64  # trials of a stream that a core trains in turn between two returns to Python
 ACCELERATOR_LANES = 512
-SEGMENT_STEPS = 200  # at most so many steps between two returns to Python ...
-SEGMENT_SECONDS = 3.0  # ... and about so long, so that Ctrl-C stops soon
-CPU_FLOP_RATE = 3.5e10  # useful FLOP/s of one core, if nothing was measured yet
-ACCELERATOR_FLOP_RATE = 5.0e12  # the same of a GPU or TPU: assumed, never measured
-LEAST_STEP_FLOPS = 5e5  # whatever a step computes, starting its operations takes as long as so much work
-WORK_COPIES = 4  # of a trial's state and of its batch: gradients, work arrays, results before they replace
+SEGMENT_STEPS = 200  # limit on the steps between two returns to Python ...
+SEGMENT_SECONDS = 3.0  # ... and on the time, so that Ctrl-C stops soon
+CPU_FLOP_RATE = 3.5e10  # useful FLOP/s of one core, before any measurement
+ACCELERATOR_FLOP_RATE = 5.0e12  # the same for a GPU or TPU: assumed, never measured
+LEAST_STEP_FLOPS = 5e5  # launching the operations of a step costs as much as this, however small the step
+WORK_COPIES = 4  # of a trial's state and batch: gradients, work arrays, results before they replace the old
 FLOAT = 4
 CONTAINER_LIMITS = [Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes")]
 COMPILE_TIMES = "compile_seconds.json"
-KEPT = 20  # compile times per experiment: some are of programs that were in the cache
+KEPT = 20  # compile times per experiment: some are cache hits
 
 
 class Shapes(NamedTuple):
@@ -51,7 +51,7 @@ class Shapes(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def shapes(experiment: Experiment, spec: Any) -> Shapes:
-    """Return the shapes of what one trial with this Spec has and shares."""
+    """Trace the shapes of a trial's state, weights, data and records."""
     order: list[list[str]] = [[], []]  # jax sorts the keys of a dict
 
     def make(stream: Any, hypers: Any, data: Any) -> Any:
@@ -73,7 +73,7 @@ def shapes(experiment: Experiment, spec: Any) -> Shapes:
 
 
 def check_same(experiment: Experiment, state: Any, following: Any) -> None:
-    """Raise a UserError unless `update` returns a state like the one it was given."""
+    """Raise a UserError unless `update` returns a state with the structure, shapes and types of its input."""
 
     def described(leaf: Any) -> str:
         return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(jnp.shape(leaf))}"
@@ -93,23 +93,23 @@ def check_same(experiment: Experiment, state: Any, following: Any) -> None:
 
 
 def example(experiment: Experiment) -> tuple[Any, Any]:
-    """Return a Stream and Hypers as programs take them."""
+    """Make a default Stream and Hypers in the form that programs take."""
     _, Stream, Hypers = experiment.settings.classes
     return experiment.settings.traced(Stream()), experiment.settings.traced(Hypers())
 
 
 class Sizes(NamedTuple):
-    """Bytes of one trial's state and weights, and of what its stream shares; the shapes of a record."""
+    """Bytes of one trial's state and weights and of its stream's shared data; the shapes of a record."""
 
     state: int
     weights: int
     source: int
     batch: int
-    record: dict[str, tuple[int, ...]]  # by column: empty for a scalar, a length per index for details
+    record: dict[str, tuple[int, ...]]  # by column: empty for a scalar, one length per index for details
 
 
 def sizes(experiment: Experiment, spec: Any) -> Sizes:
-    """Return the bytes and records that the functions of an experiment make, from their shapes."""
+    """Compute the sizes of what an experiment's functions return, from their shapes."""
     found = shapes(experiment, spec)
     columns = {name: leaf.shape for name, leaf in found.record.items()}
     state, weights, source, batch = map(tree_bytes, found[:4])
@@ -117,7 +117,7 @@ def sizes(experiment: Experiment, spec: Any) -> Sizes:
 
 
 def tree_bytes(tree: Any) -> int:
-    """Return the bytes of all arrays of a tree."""
+    """Sum the bytes of all arrays of a tree."""
     leaves = jax.tree.leaves(tree)
     return sum(leaf.size * getattr(leaf.dtype, "itemsize", FLOAT) for leaf in leaves)
 
@@ -126,14 +126,14 @@ class Work(NamedTuple):
     """Floating-point operations of one trial, counted in its traced functions."""
 
     init: float
-    step: float  # drawing the data of a step, and the update
-    record: float  # what every record takes ...
-    rare: float  # ... and what a rare one takes besides
+    step: float  # drawing a step's data, and the update
+    record: float  # every record ...
+    rare: float  # ... and the extra work of a rare one
 
 
 @functools.lru_cache(maxsize=1024)
 def work(experiment: Experiment, spec: Any) -> Work:
-    """Return what each function of an experiment computes; nothing is compiled."""
+    """Count the operations of each function of an experiment; nothing is compiled."""
     given = (*example(experiment), experiment.data_shapes(spec))
 
     def count(function: Callable[..., Any], *arguments: Any) -> float:
@@ -157,9 +157,9 @@ def work(experiment: Experiment, spec: Any) -> Work:
 
 
 def jaxpr_flops(jaxpr: Any) -> float:
-    """Return the operations of a traced function: products by their sizes, all else one per result.
+    """Count the operations of a traced function: products by their sizes, all else one per result.
 
-    Loops count as often as they are known to run, of branches the longest.
+    Loops count as often as they are known to run; of several branches, the longest counts.
     """
     total = 0.0
     for equation in jaxpr.eqns:
@@ -180,9 +180,9 @@ def jaxpr_flops(jaxpr: Any) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def step_flops(experiment: Experiment, spec: Any) -> float:
-    """Return the floating-point operations of one trial-step: the experiment's figure, or those counted.
+    """Compute the floating-point operations of one trial-step: the experiment's figure, or counted ones.
 
-    A function that trains in `init` has its work spread over the steps.
+    If a function trains in `init`, its work is spread over the steps.
     """
     if experiment.step_flops is not None:
         return max(LEAST_STEP_FLOPS, experiment.step_flops(spec))
@@ -191,21 +191,21 @@ def step_flops(experiment: Experiment, spec: Any) -> float:
 
 
 def record_share(experiment: Experiment, spec: Any) -> float:
-    """Return how much of a trial's work is in its records."""
+    """Compute the share of a trial's work that goes into its records."""
     counted = work(experiment, spec)
     each = counted.record + counted.rare / getattr(spec, "rare_every", 1)
     return each / max(1.0, each + spec.record_every * counted.step)
 
 
 def trial_bytes(experiment: Experiment, spec: Any) -> float:
-    """Return about how much device memory one trial with its data takes while it trains."""
+    """Estimate the device memory of one trial and its data during training."""
     if experiment.trial_bytes is not None:
         return experiment.trial_bytes(spec)
     return lane_bytes(experiment, spec) + stream_bytes(experiment, spec)
 
 
 def lane_bytes(experiment: Experiment, spec: Any) -> float:
-    """Return about how much device memory a trial adds to a stream row."""
+    """Estimate the device memory that one more trial adds to a stream row."""
     if experiment.trial_bytes is not None:
         return experiment.trial_bytes(spec)
     own = sizes(experiment, spec)
@@ -213,13 +213,13 @@ def lane_bytes(experiment: Experiment, spec: Any) -> float:
 
 
 def stream_bytes(experiment: Experiment, spec: Any) -> float:
-    """Return about how much device memory the data of a stream row take."""
+    """Estimate the device memory of a stream row's data."""
     own = sizes(experiment, spec)
     return own.source + own.batch + min(BLOCK_BYTES, spec.record_every * own.batch)
 
 
 def lanes_that_fit(experiment: Experiment, specs: Iterable[Any], devices: Sequence[Any]) -> int:
-    """Return how many trials of the largest Spec one device trains together."""
+    """Compute how many trials of the largest Spec one device can train together."""
     most = CPU_LANES if devices[0].platform == "cpu" else ACCELERATOR_LANES
     room = 0.5 * device_memory(devices)
     return max(1, min(most, *(int(room / trial_bytes(experiment, spec)) for spec in specs)))
@@ -232,29 +232,29 @@ def device_memory(devices: Sequence[Any]) -> int:
 
 
 def host_memory() -> int:
-    """Return the bytes of memory that this machine has and its container and shell allow."""
+    """Return the bytes of memory that the machine, its container and the shell's limits allow."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in CONTAINER_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or no limit
+        with contextlib.suppress(OSError, ValueError):  # file missing, or no limit
             limits.append(int(path.read_text()))
     shell, _ = resource.getrlimit(resource.RLIMIT_AS)
     return min([*limits, *([] if shell == resource.RLIM_INFINITY else [shell])])
 
 
 def flop_rate(platform: str) -> float:
-    """Return the FLOP/s that is assumed of one device until a run has measured it."""
+    """Return the FLOP/s assumed for one device until a run has measured it."""
     return CPU_FLOP_RATE if platform == "cpu" else ACCELERATOR_FLOP_RATE
 
 
 def device_bytes(group: Group, num_devices: int) -> float:
-    """Return an estimate of the memory that a group takes on each device."""
+    """Estimate the memory of a group on each device."""
     rows = group.rows_per_chunk // num_devices
     lane, stream = (f(group.experiment, group.spec) for f in (lane_bytes, stream_bytes))
     return rows * (group.lanes * lane + stream)
 
 
 def disk_bytes(group: Group) -> dict[str, int]:
-    """Return about how many bytes one trial takes on disk, by what takes them."""
+    """Estimate the disk space of one trial in bytes, by purpose."""
     spec, own = group.spec, sizes(group.experiment, group.spec)
     records = (spec.steps // spec.record_every + 1) * sum(map(math.prod, own.record.values())) * FLOAT
     states = own.state if spec.steps in group.snapshots else 0
@@ -267,13 +267,13 @@ def disk_bytes(group: Group) -> dict[str, int]:
 
 
 def window_seconds(group: Group, flops_per_second: float) -> float:
-    """Return about how long a window takes: within it a run neither stops nor saves."""
+    """Estimate the duration of a window, within which a run can neither stop nor save."""
     flops = group.trials_per_chunk * step_flops(group.experiment, group.spec)
     return group.spec.record_every * flops / flops_per_second
 
 
 def segment_windows(group: Group, flops_per_second: float) -> int:
-    """Return how many windows a segment has: it divides the training, meets snapshots and decisions."""
+    """Choose the windows per segment: segments must end at snapshots, decisions and the last step."""
     spec = group.spec
     meets = [spec.steps, *group.snapshots, *(group.start(trial_id) for trial_id in group.earlier)]
     if group.experiment.may_stop(spec):
@@ -286,12 +286,12 @@ def segment_windows(group: Group, flops_per_second: float) -> int:
 
 
 def cache_folder() -> Path:
-    """Return where compiled programs and their times are kept between runs."""
+    """Locate the folder where compiled programs and their compile times are cached between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topicjax"
 
 
 def remember_compile_time(experiment: str, seconds: float) -> None:
-    """Keep how long a program of an experiment took to compile, if the cache can be written."""
+    """Store how long a program of an experiment took to compile, if the cache is writable."""
     known = compile_times()
     known[experiment] = [*known.get(experiment, []), round(seconds, 2)][-KEPT:]
     with contextlib.suppress(OSError, StoreError):
@@ -300,12 +300,12 @@ def remember_compile_time(experiment: str, seconds: float) -> None:
 
 
 def expected_compile_time(experiment: str) -> float | None:
-    """Return the longest of the last times, as if no program were in the cache; None if there are none."""
+    """Return the longest recent compile time, since shorter ones may be cache hits; None if unknown."""
     return max(compile_times().get(experiment, []), default=None)
 
 
 def compile_times() -> dict[str, list[float]]:
-    """Return the times by experiment; none if the file is missing or is not ours."""
+    """Read the compile times by experiment; empty if the file is missing or invalid."""
     try:
         found = json.loads(read_regular(cache_folder() / COMPILE_TIMES))
         return {str(name): [float(each) for each in times] for name, times in found.items()}

@@ -1,8 +1,8 @@
-"""How to train a sweep, as opposed to what: every option of a run, declared once.
+"""Options of a run, each declared once: how to train a sweep, as opposed to what.
 
-A field of `Options` is a flag of `topicjax plan` and `topicjax run`, an argument of `topicjax.sweep`, a key
-of the run's entry in manifest.json (unless `unrecorded` says why not), and known to the workers of a cluster,
-which receive the whole object.  Nothing here imports jax.
+Each field of `Options` is a flag of `topicjax plan` and `topicjax run`, an argument of `topicjax.sweep`, a
+key of the run's entry in manifest.json (unless `unrecorded` gives a reason against it), and known to the
+workers of a cluster, which receive the whole object.  Nothing here imports jax.
 """
 
 import inspect
@@ -27,16 +27,16 @@ MAX_NAME, MAX_PATH = 255, 4095  # bytes, in most file systems
 
 
 class Address(NamedTuple):
-    """Where the workers of a cluster are."""
+    """Address of a cluster."""
 
     text: str
-    local: int = 0  # workers of a cluster that is started here and ends with the run; 0: join one that runs
+    local: int = 0  # workers of a cluster that is started here and ends with the run; 0: join a running one
     host: str = ""
     port: int = 0
 
 
 def parse_address(text: str) -> Address:
-    """Return the cluster that is meant, or raise a ValueError."""
+    """Parse the address of a cluster, or raise a ValueError."""
     found = ADDRESSES.fullmatch(text)
     if found is None or not 1 <= int(found["count"] or 1) <= MAX_LOCAL:
         raise ValueError
@@ -46,7 +46,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_path(text: Any) -> Path:
-    """Return the path that a text names, or raise a ValueError if no file system can have it."""
+    """Parse a path, or raise a ValueError if no file system can hold it."""
     encoded = os.fsencode(text)
     if not encoded or b"\0" in encoded:
         raise ValueError("not a path; allowed: the name of a file or folder")
@@ -57,18 +57,18 @@ def parse_path(text: Any) -> Path:
 
 @dataclass(frozen=True)
 class Option:
-    """What a field of `Options` declares besides its type and its default."""
+    """Declaration of an option, besides its type and default."""
 
     help: str
-    check: Callable[[Any], Any]  # gives the value in its type, or raises a ValueError
+    check: Callable[[Any], Any]  # returns the value in its type, or raises a ValueError
     allowed: str  # what passes the check, in words
-    read: Callable[[str], Any] = str  # what a typed text means, or a ValueError
+    read: Callable[[str], Any] = str  # parses the typed text, or raises a ValueError
     metavar: str | None = None
-    unrecorded: str = ""  # why the manifest has no such key; empty: it has one
+    unrecorded: str = ""  # why the manifest omits it; empty: it is recorded
 
 
 def at_least(low: float, kind: type = int) -> Callable[[Any], Any]:
-    """Return the check of a number of at least `low`."""
+    """Make a check for numbers of at least `low`."""
 
     def check(value: Any) -> Any:
         if isinstance(value, bool | str) or kind(value) != value or value < low:  # NaN differs from itself
@@ -79,7 +79,7 @@ def at_least(low: float, kind: type = int) -> Callable[[Any], Any]:
 
 
 def one_of(*allowed: Any) -> Callable[[Any], Any]:
-    """Return the check of a value that is one of these."""
+    """Make a check for one of these values."""
 
     def check(value: Any) -> Any:
         return allowed[allowed.index(value)]
@@ -88,14 +88,14 @@ def one_of(*allowed: Any) -> Callable[[Any], Any]:
 
 
 def check_text(value: Any) -> str:
-    """Return the text, or raise a ValueError if it is anything else."""
+    """Return the text, or raise a ValueError if it is not a str."""
     if not isinstance(value, str):
         raise ValueError
     return value
 
 
 def check_devices(value: Any) -> Any:
-    """Return a number of devices, or the devices themselves, or raise a ValueError."""
+    """Check a number of devices, or a list of devices, or raise a ValueError."""
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
         return value
     return at_least(1)(value)
@@ -103,7 +103,7 @@ def check_devices(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """How to run.  Results agree to rounding whatever these are, and bit for bit under the same layout."""
+    """How to run.  Results agree to rounding for all options, and bit for bit under the same layout."""
 
     lanes: Annotated[
         int,
@@ -161,7 +161,7 @@ class Options:
         Option(
             help="steps whose weights are kept: last (default), none, log:N, or S1,S2,... (up to 1000)",
             metavar="WHEN",
-            check=check_text,  # the steps are checked with those of each program (parse_snapshots)
+            check=check_text,  # the steps are checked against each program (parse_snapshots)
             allowed="last, none, log:N, or S1,S2,...",
         ),
     ] = "last"
@@ -187,7 +187,7 @@ class Options:
     ] = False
 
     def recorded(self) -> dict[str, Any]:
-        """Return what the manifest keeps of the options."""
+        """Return the options that the manifest records."""
         return {name: getattr(self, name) for name, option in OPTIONS.items() if not option.unrecorded}
 
 
@@ -195,12 +195,12 @@ OPTIONS: dict[str, Option] = {field.name: get_args(field.type)[1] for field in f
 
 
 def flag(name: str) -> str:
-    """Return the name of an option as it is typed."""
+    """Spell an option as a flag."""
     return f"--{name.replace('_', '-')}"
 
 
 def read_options(typed: Mapping[str, Any]) -> Options:
-    """Return the options that were typed as flags: texts, and True for a flag without a value."""
+    """Parse options typed as flags: texts, and True for a flag without a value."""
     return make_options(typed, flag, lambda name, text: text if text is True else OPTIONS[name].read(text))
 
 
@@ -209,16 +209,16 @@ def make_options(
     spell: Callable[[str], str] = lambda name: name,
     read: Callable[[str, Any], Any] = lambda name, value: value,
 ) -> Options:
-    """Return the options with these values, or raise a UserError that says what is allowed.
+    """Make options with these values, or raise a UserError that says what is allowed.
 
-    `spell` says what the user calls an option, and `read` what a value of it means.
+    `spell` gives the user's name of an option, and `read` parses its value.
     """
     values = {}
     for name, value in given.items():
         if name not in OPTIONS:
             raise UserError(unknown_name("option", name, OPTIONS))
         if value is getattr(Options, name):
-            continue  # at its default, as if it were not given: None, say
+            continue  # a default, such as None, counts as not given
         try:
             value = read(name, value)
             values[name] = OPTIONS[name].check(value)
@@ -240,7 +240,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_options(function: Function) -> Function:
-    """Show every option instead of `**options` in the signature and the docstring of a function."""
+    """Replace `**options` by every option in the signature and docstring of a function."""
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [
@@ -259,9 +259,9 @@ def takes_options(function: Function) -> Function:
 
 
 def requested_cpu_devices() -> int | None:
-    """Return how many CPU devices the environment asks jax for; None if it leaves that open.
+    """Read how many CPU devices the environment asks jax for; None if it does not say.
 
-    Raises a UserError for what makes jax fail when it is imported.
+    Raises a UserError for values that make jax fail on import.
     """
     flag = DEVICES_FLAG.search(os.environ.get("XLA_FLAGS", ""))
     for name, text in (

@@ -1,8 +1,8 @@
-"""From trials to programs: groups of one Spec, streams cut into stream rows, chunks of stream rows.
+"""Plan programs: group trials by Spec, cut streams into stream rows, and form chunks of stream rows.
 
 A stream row is one Stream with up to `lanes` of its trials: its data are drawn once for all of them.  A chunk
-is the stream rows that one program call trains together, a multiple of the number of devices.  Trials that
-the folder has with fewer steps go on from where they ended.  Nothing here compiles or imports jax.
+holds the stream rows that one program call trains together, a multiple of the number of devices.  Trials that
+the folder has with fewer steps resume where they ended.  Nothing here compiles or imports jax.
 """
 
 import math
@@ -17,20 +17,20 @@ from topicjax.experiments.contract import Experiment
 from topicjax.store.reader import Run
 from topicjax.trial import Trial
 
-MAX_SNAPSHOTS = 1000  # of a trial
-ALL_STEPS = "steps"  # why a trial ended that was trained to the end and could be trained further
+MAX_SNAPSHOTS = 1000  # per trial
+ALL_STEPS = "steps"  # stop reason of a trial that ran all its steps and could be trained further
 
 
 @dataclass(frozen=True)
 class StreamRow:
-    """Trials of one Stream, which share their documents."""
+    """Trials of one Stream, which share their data."""
 
     stream: Any
     hypers: tuple[Any, ...]
     trial_ids: tuple[str, ...]
 
     def without(self, trial_ids: Collection[str]) -> "StreamRow":
-        """Return the other trials."""
+        """Drop these trials."""
         left = [place for place, trial_id in enumerate(self.trial_ids) if trial_id not in trial_ids]
         return StreamRow(
             self.stream,
@@ -39,17 +39,17 @@ class StreamRow:
         )
 
     def cut(self, lanes: int) -> "list[StreamRow]":
-        """Return pieces of at most so many trials."""
+        """Cut into pieces of at most `lanes` trials."""
         places = [slice(start, start + lanes) for start in range(0, len(self.trial_ids), lanes)]
         return [StreamRow(self.stream, self.hypers[place], self.trial_ids[place]) for place in places]
 
 
 class Earlier(NamedTuple):
-    """A shorter training of a trial, which a folder has."""
+    """A shorter training of a trial that a folder already has."""
 
     trial_id: str
     step: int  # where it ended
-    decided: str  # why it was decided there, and nothing is left to train; empty: it goes on
+    decided: str  # why it stopped there as decided, so nothing is left to train; empty: it resumes
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,16 @@ class Group:
 
     experiment: Experiment
     spec: Any
-    label: str  # what tells its program from the others
+    label: str  # distinguishes its program from the others
     snapshots: tuple[int, ...]  # steps at which weights are kept
     streams: tuple[StreamRow, ...]  # each with all of its trials
     lanes: int
     rows_per_chunk: int
-    earlier: Mapping[str, Earlier] = field(
-        default_factory=dict, compare=False
-    )  # by trial, where there is one
+    earlier: Mapping[str, Earlier] = field(default_factory=dict, compare=False)  # by trial, if there is one
 
     @cached_property
     def chunks(self) -> list[tuple[StreamRow, ...]]:
-        """The stream rows of each chunk; the last may be shorter.  Trials of a chunk begin at one step."""
+        """The stream rows of each chunk; the last may be shorter.  Trials of a chunk start at one step."""
         size, chunks = self.rows_per_chunk, []
         for start in sorted({self.start(trial_id) for trial_id in self.trial_ids}):
             others = {trial_id for trial_id in self.trial_ids if self.start(trial_id) != start}
@@ -79,7 +77,7 @@ class Group:
         return chunks
 
     def start(self, trial_id: str) -> int:
-        """Return the step at which a trial is taken up; all its steps if it is decided already."""
+        """Return the step from which a trial resumes; its last step if it is already decided."""
         earlier = self.earlier.get(trial_id)
         if earlier is None:
             return 0
@@ -92,7 +90,7 @@ class Group:
 
     @property
     def trial_steps(self) -> int:
-        """How many steps all its trials take at most."""
+        """Maximum number of steps of all its trials together."""
         return sum(self.spec.steps - self.start(trial_id) for trial_id in self.trial_ids)
 
     @property
@@ -106,7 +104,7 @@ class Group:
         return self.lanes * self.rows_per_chunk
 
     def without(self, trial_ids: Collection[str]) -> "Group":
-        """Return the group without these trials; its program and its shapes stay the same."""
+        """Drop these trials from the group; its program and shapes stay the same."""
         left = (stream.without(trial_ids) for stream in self.streams)
         return replace(self, streams=tuple(stream for stream in left if stream.trial_ids))
 
@@ -118,10 +116,10 @@ def make_groups(
     lanes_per_device: int,
     snapshots: str = "none",
 ) -> list[Group]:
-    """Return the groups of trials (given by id), in the order of the sweep.
+    """Group trials (given by id) by Spec, in the order of the sweep.
 
-    Shapes follow from all trials of a sweep: for a resumed run take the finished ones out afterwards, so that
-    it has the programs of an unbroken one.
+    Shapes follow from all trials of a sweep: for a resumed run remove the finished ones afterwards, so that
+    it has the same programs as an uninterrupted one.
     """
     by_spec: dict[Any, dict[Any, dict[str, Any]]] = {}
     for trial_id, trial in trials.items():
@@ -138,7 +136,7 @@ def make_groups(
 
 
 def fitted_specs(experiment: Experiment, trials: Iterable[Trial]) -> list[Any]:
-    """Return the Spec of each program, with its execution settings."""
+    """Make the Spec of each program, with its execution settings."""
     streams: dict[Any, dict[Any, None]] = {}
     for trial in trials:
         streams.setdefault(trial.spec, {})[trial.stream] = None
@@ -148,10 +146,10 @@ def fitted_specs(experiment: Experiment, trials: Iterable[Trial]) -> list[Any]:
 def chunk_shape(
     sizes: Sequence[int], num_devices: int, lanes_per_device: int, draw_cost: float
 ) -> tuple[int, int]:
-    """Return lanes per stream row and stream rows per device for streams with so many trials each.
+    """Choose lanes per stream row and stream rows per device, for streams with `sizes` trials each.
 
-    The shape that leaves the fewest places empty, counting the data of a stream row as `draw_cost` trials; of
-    equally good ones, the largest.
+    The shape wastes the fewest lanes, with the data of a stream row counted as `draw_cost` trials; among
+    equally good ones it is the largest.
     """
 
     def cost(lanes: int) -> float:
@@ -165,7 +163,7 @@ def chunk_shape(
 
 
 def spec_labels(experiment: Experiment, specs: Sequence[Any]) -> dict[Any, str]:
-    """Return a few words for each Spec: the settings in which they differ, or the experiment's name."""
+    """Label each Spec by the settings in which they differ, or by the experiment's name."""
     names = [
         name for name in experiment.settings.spec_names if len({getattr(spec, name) for spec in specs}) > 1
     ]
@@ -174,9 +172,9 @@ def spec_labels(experiment: Experiment, specs: Sequence[Any]) -> dict[Any, str]:
 
 
 def parse_snapshots(text: str, spec: Any) -> tuple[int, ...]:
-    """Return the steps at which weights are kept: 'last', 'none', 'log:N' or 'S1,S2,...'.
+    """Parse the steps at which weights are kept: 'last', 'none', 'log:N' or 'S1,S2,...'.
 
-    Steps are rounded to the records, which are the only moments weights can be taken.
+    Steps are rounded to records, since weights can be taken only there.
     """
     if text in ("none", "last"):
         return (spec.steps,) if text == "last" else ()
@@ -197,14 +195,14 @@ def parse_snapshots(text: str, spec: Any) -> tuple[int, ...]:
 
 
 def log_steps(count: int, spec: Any) -> list[float]:
-    """Return so many steps of equal ratio, from the first record after the start to the last."""
+    """Space `count` steps evenly in the logarithm, from the first record after the start to the last."""
     ratio = spec.steps / spec.record_every
     inner = [spec.record_every * ratio ** (i / max(count - 1, 1)) for i in range(count - 1)]
     return [*(min(step, spec.steps) for step in inner), spec.steps]
 
 
 def with_earlier(groups: Iterable[Group], trials: Mapping[str, Trial], folder: Path) -> list[Group]:
-    """Return the groups, each knowing which of its trials the folder has with fewer steps."""
+    """Record for each group which of its trials the folder has with fewer steps."""
     known = ended_trials(folder)
     if not known:
         return list(groups)
@@ -213,7 +211,7 @@ def with_earlier(groups: Iterable[Group], trials: Mapping[str, Trial], folder: P
 
 
 def ended_trials(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return where and why each finished trial of a folder ended; none if the folder does not say."""
+    """Read where and why each finished trial of a folder ended; empty if the folder does not say."""
     if not folder.exists():
         return {}
     names = ("trial_id", "steps", "stopped_step", "stop_reason", "snapshot_steps", "chunk")
@@ -227,7 +225,7 @@ def ended_trials(folder: Path) -> dict[str, dict[str, Any]]:
 def earlier_of(
     group: Group, trials: Mapping[str, Trial], known: Mapping[str, Mapping[str, Any]], lengths: Sequence[int]
 ) -> dict[str, Earlier]:
-    """Return the longest shorter training of each trial of a group, of those that have the same snapshots."""
+    """Find the longest shorter training of each trial of a group that has the same snapshots."""
     settings, found = group.experiment.settings, {}
     shorter = [steps for steps in lengths if steps < group.spec.steps]
     for trial_id in (trial_id for stream in group.streams for trial_id in stream.trial_ids):
@@ -242,7 +240,7 @@ def earlier_of(
 
 
 def has_snapshots(group: Group, row: Mapping[str, Any]) -> bool:
-    """Return whether a trial has kept the weights that a longer training would have kept up to its end."""
+    """Check whether a trial kept all weights that a longer training would have kept up to its end."""
     kept, end = set(row["snapshot_steps"]), row["stopped_step"]
     is_whole = end in kept or group.spec.steps not in group.snapshots or row["stop_reason"] == ALL_STEPS
     return is_whole and all(step in kept for step in group.snapshots if step < end)

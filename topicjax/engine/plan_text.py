@@ -1,4 +1,4 @@
-"""A plan in words: what a run of a sweep would do and cost."""
+"""Describe a plan: what a run of a sweep would do and cost."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,13 +15,13 @@ from topicjax.sweep import axes_of
 from topicjax.sweep.files import NamedSweep
 from topicjax.trial import Trial
 
-MOST_VALUES = 8  # of an axis
+MOST_VALUES = 8  # values of an axis that are listed
 
 
 def plan_text(
     named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options, resources: Resources
 ) -> str:
-    """Return what a run would do and cost; nothing is compiled or written."""
+    """Describe what a run would do and cost; nothing is compiled or written."""
     experiment = load_experiment(named.experiment)
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
     groups, _ = plan_groups(experiment, by_id, folder, options, resources.devices)
@@ -50,7 +50,7 @@ def plan_text(
 
 
 def cost_lines(groups: Sequence[Group], resources: Resources, folder: Path) -> list[str]:
-    """Return the lines on memory, disk and time."""
+    """Describe memory, disk and time."""
     memory = disk = 0.0
     for group in groups:
         memory = max(memory, costs.device_bytes(group, len(resources.devices)))
@@ -66,7 +66,7 @@ def cost_lines(groups: Sequence[Group], resources: Resources, folder: Path) -> l
 
 
 def record_lines(groups: Sequence[Group]) -> list[str]:
-    """Return the lines on what records cost: their share, and a warning where one outweighs its window."""
+    """Describe the cost of records: their share, and a warning where a record outweighs its window."""
     if not groups:
         return []
     shares = [costs.record_share(group.experiment, group.spec) for group in groups]
@@ -82,7 +82,7 @@ def record_lines(groups: Sequence[Group]) -> list[str]:
 
 
 def step_rate(resources: Resources, folder: Path) -> tuple[Callable[[Group, float], float], str]:
-    """Return the seconds of a group's trial-steps on the devices of one process, and what they are from."""
+    """Return a function for the seconds of a group's trial-steps on one process, and what it is based on."""
     runs = [run for run in read_manifest(folder).get("runs", []) if "trial_steps_per_second" in run]
     devices = len(resources.devices)
     if runs:
@@ -101,7 +101,7 @@ def step_rate(resources: Resources, folder: Path) -> tuple[Callable[[Group, floa
 def cluster_lines(
     groups: Sequence[Group], resources: Resources, rate: Callable[[Group, float], float], what: str
 ) -> list[str]:
-    """Return the lines on how long the workers of a cluster take, and what limits them."""
+    """Describe how long the workers of a cluster take, and what limits them."""
     from topicjax.engine.cluster.driver import estimate, slowed
 
     assert resources.cluster is not None
@@ -120,7 +120,7 @@ def cluster_lines(
 
 
 def compile_lines(groups: Sequence[Group]) -> list[str]:
-    """Return the line on compiling; none if nothing is left to compile or this machine never did."""
+    """Describe compile time; empty if nothing is left to compile or no compilation was ever timed here."""
     each = costs.expected_compile_time(groups[0].experiment.name) if groups else None
     if each is None:
         return []

@@ -1,9 +1,9 @@
-"""The compiled programs of a group: an order of work over lanes, over stream rows, over devices.
+"""Compiled programs of a group: the order of work over lanes, stream rows and devices.
 
-There are two orders in which the trials of a stream row go through their steps; both give the same numbers.
+The trials of a stream row go through their steps in one of two orders; both give the same numbers.
 A lane at a time, for cores: the data of a window are drawn once for the stream, then each trial goes through
-the window alone, so that its weights and work arrays stay in the core's own cache, and a branch is a branch.
-Lanes together, for accelerators: every step is taken by all trials at once, in wide operations.
+the window alone, so its weights and work arrays stay in the core's cache, and `cond` is a real branch.
+Lanes together, for accelerators: all trials take every step at once, in wide operations.
 
 Dimension letters: R stream rows, L lanes, W windows, B blocks of a window.
 """
@@ -29,8 +29,8 @@ from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
 
 CPU_OPTIONS = {
-    "xla_cpu_multi_thread_eigen": False,  # every core is a device: it needs no helpers
-    "xla_backend_optimization_level": 1,  # runs as fast as 3, compiles sooner
+    "xla_cpu_multi_thread_eigen": False,  # every core is a device and needs no helper threads
+    "xla_backend_optimization_level": 1,  # runs as fast as 3, compiles faster
 }
 SEVERAL_MATRICES = re.compile(r"@(lapack_\w+)\(.*: \(tensor<(?:1x)*(?!1x)\d+x\d+x\d+x")
 
@@ -39,7 +39,7 @@ class RowState(NamedTuple):
     """A stream row between two segments."""
 
     step: Any  # the same for all rows
-    missing: Any  # above 0: some data had no room in the program, and the trials are void
+    missing: Any  # above 0: some data exceeded the program's capacity, and the trials are void
     source: Any
     trial_L: Any
 
@@ -51,14 +51,14 @@ OverLanes = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Order(NamedTuple):
-    """How stream rows are trained, and how a function of one trial is applied to all lanes besides."""
+    """How to train stream rows, and how to apply a function of one trial to all lanes."""
 
     advance: Advance
     over_lanes: OverLanes
 
 
 def lane_by_lane(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what vmap returns, computed in a loop over the lanes."""
+    """Do what vmap does, in a loop over the lanes."""
     return lambda *args_L: jax.lax.map(lambda args: function(*args), args_L)
 
 
@@ -70,7 +70,7 @@ def init_row(
     data: Any = (),
     over_lanes: OverLanes = jax.vmap,
 ) -> RowState:
-    """Return the state of a stream row before the first step."""
+    """Make the state of a stream row before the first step."""
     trial_L = over_lanes(lambda hypers: experiment.init(spec, stream, hypers))(hypers_L)
     zero = jnp.zeros((), jnp.int32)
     return RowState(zero, zero, experiment.make_source(spec, stream, data), trial_L)
@@ -93,8 +93,8 @@ def lanes_together(
 ) -> tuple[RowState, Any]:
     """Train all lanes step by step; return the state and records, L x W.
 
-    A record is taken at the first step of a window.  A lane ends after its number of steps, if these are
-    given; its records of windows that it did not begin are zeros.
+    A record is taken at the first step of a window.  With `steps_L`, a lane ends after its number of steps;
+    its records of windows that it did not start are zeros.
     """
     source = state.source
     update = jax.vmap(
@@ -139,7 +139,7 @@ def lane_at_a_time(
     *,
     num_windows: int,
 ) -> tuple[RowState, Any]:
-    """Do what lanes_together does, each lane through a window alone; one that has ended costs nothing."""
+    """Do what lanes_together does, one lane at a time through each window; an ended lane costs nothing."""
     source, block = state.source, block_steps(experiment, spec, stream, state)
     empty_L = no_records(experiment, spec, hypers_L)
 
@@ -196,7 +196,7 @@ def take_record(
     made: Any,
     number: Any,
 ) -> dict[str, Any]:
-    """Return the record of a trial at a step: rare columns are NaN unless their turn has come."""
+    """Take the record of a trial at a step; rare columns are NaN unless they are due."""
     given = (spec, stream, hypers, source, trial, batch, made)
     columns = columns_of(experiment.measure(*given))
     if experiment.measure_rarely is None:
@@ -219,7 +219,7 @@ def through_windows(
     steps_L: Any,
     num_windows: int,
 ) -> tuple[RowState, Any]:
-    """Return the state after all windows, each with its share of every lane's steps, and records, L x W."""
+    """Run all windows, each with its share of every lane's steps; return the state and records, L x W."""
     if steps_L is None:
         steps_L = jnp.full(jax.tree.leaves(hypers_L)[0].shape, num_windows * spec.record_every)
     begun_W = spec.record_every * jnp.arange(num_windows)
@@ -231,7 +231,7 @@ def through_windows(
 
 
 def lanes_where(is_first_L: Any, first_L: Any, second_L: Any) -> Any:
-    """Return the values of some lanes from the first tree, of the others from the second."""
+    """Select the lanes of the first tree where the mask is true, of the second elsewhere."""
 
     def choose(first: Any, second: Any) -> Any:
         return jnp.where(is_first_L.reshape(-1, *[1] * (first.ndim - 1)), first, second)
@@ -240,12 +240,12 @@ def lanes_where(is_first_L: Any, first_L: Any, second_L: Any) -> Any:
 
 
 def zeros(tree: Any, axes: tuple[int, ...] = ()) -> Any:
-    """Return a tree of zeros of these shapes, each with more axes in front."""
+    """Make a tree of zeros of these shapes, with `axes` in front."""
     return jax.tree.map(lambda leaf: jax.lax.full(axes + leaf.shape, 0, leaf.dtype), tree)
 
 
 def block_steps(experiment: Experiment, spec: Any, stream: Any, state: RowState) -> int:
-    """Return how many steps' data are drawn ahead: a divisor of the window, and no more than BLOCK_BYTES."""
+    """Choose how many steps' data to draw ahead: a divisor of the window, within BLOCK_BYTES."""
     batch = jax.eval_shape(lambda: experiment.batch(spec, stream, state.source, state.step))
     size = max(1, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch)))
     most = max(1, min(spec.record_every, BLOCK_BYTES // size))
@@ -253,14 +253,14 @@ def block_steps(experiment: Experiment, spec: Any, stream: Any, state: RowState)
 
 
 def lacking(experiment: Experiment, source: Any, batch: Any) -> Any:
-    """Return what a batch, or the worst of several, had no room for; 0 if the experiment does not say."""
+    """Count what a batch, or the worst of several, lacked capacity for; 0 if the experiment does not say."""
     if experiment.missing is None:
         return jnp.zeros((), jnp.int32)
     return jnp.max(experiment.missing(source, batch)).astype(jnp.int32)
 
 
 def no_records(experiment: Experiment, spec: Any, hypers_L: Any) -> Any:
-    """Return records of zeros, one for each lane."""
+    """Make records of zeros, one per lane."""
     return zeros(shapes(experiment, spec).record, jax.tree.leaves(hypers_L)[0].shape)
 
 
@@ -277,12 +277,12 @@ class Programs:
         on_compile: Callable[[float], None] = lambda seconds: None,
         order: str = "",
     ) -> None:
-        """Wrap the functions of one stream row; each is compiled when it is first called."""
+        """Wrap the functions of one stream row; each is compiled at its first call."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
         self.order = order or default_order(mesh.devices.flatten())
         rate = costs.flop_rate(mesh.devices.flat[0].platform) * mesh.size
         self.segment_windows = costs.segment_windows(group, rate)
-        self.layout = {  # a state saved inside a chunk fits programs of the same layout only
+        self.layout = {  # a saved state fits only programs of the same layout
             "segment_windows": self.segment_windows,
             "rows_per_chunk": group.rows_per_chunk,
             "lanes": group.lanes,
@@ -296,7 +296,7 @@ class Programs:
         advance = functools.partial(advance, num_windows=self.segment_windows)
         init, weights = (functools.partial(each, over_lanes=over_lanes) for each in (init_row, weights_row))
         taken, given = (*row, STATE_SHARDS, SHARDED), (STATE_SHARDS, SHARDED)
-        self.functions = {  # to be compiled
+        self.functions = {  # not yet compiled
             "init": self._wrap(init, (*row, REPLICATED), STATE_SHARDS),
             "advance": self._wrap(advance, taken, given, donate=(2,)),
             "weights": self._wrap(weights, (SHARDED,), SHARDED),
@@ -312,7 +312,7 @@ class Programs:
 
     @property
     def keeps_end(self) -> bool:
-        """Whether the weights that trials end with are kept, and the states to train them further."""
+        """Whether the final weights of trials are kept, and the states to train them further."""
         return self.spec.steps in self.group.snapshots
 
     @property
@@ -321,9 +321,9 @@ class Programs:
         return self.segment_windows * self.spec.record_every
 
     def _wrap(self, function: Callable[..., Any], takes: Any, gives: Any, donate: tuple = ()) -> Any:
-        """Return the function of one stream row over many rows, then over devices.
+        """Map the function of one stream row over many rows, then over devices.
 
-        A core takes one row after another: a second batch axis only costs it transposed copies.
+        A core takes one row after another: a second batch axis would only cost it transposed copies.
         """
         of_row = functools.partial(function, self.group.experiment, self.spec)
         over_rows = one_by_one if on_cores(self.mesh) else all_rows
@@ -332,7 +332,7 @@ class Programs:
         return jax.jit(mapped, donate_argnums=donate)
 
     def _call(self, name: str, *args: Any) -> Any:
-        """Run a program, compiling it at its first call; time spent waiting for that is counted apart."""
+        """Run a program, compiling it at its first call; the time this takes is counted separately."""
         if name not in self.compiled:
             start = time.monotonic()
             self._compile(name, *args)
@@ -340,7 +340,7 @@ class Programs:
         return self.compiled[name](*args)
 
     def _compile(self, name: str, *args: Any) -> None:
-        """Compile a program for such arguments, unless it is; another thread may be compiling it."""
+        """Compile a program for arguments of these shapes, unless it or another thread has done so."""
         with self._compiling:
             if name not in self.compiled:
                 start = time.monotonic()
@@ -355,7 +355,7 @@ class Programs:
             self._compile(name, *args)
 
     def shapes(self) -> dict[str, tuple[Any, ...]]:
-        """Return what init and advance take: shapes, and their places on the devices."""
+        """Return the arguments of init and advance as shapes with their sharding."""
 
         def with_axes(tree: Any, axes: tuple[int, ...]) -> Any:
             return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(axes, np.asarray(leaf).dtype), tree)
@@ -376,7 +376,7 @@ class Programs:
         return {"init": (*row, data), "advance": (*row, state, steps)}
 
     def arguments(self, rows: Sequence[StreamRow]) -> tuple[Any, Any]:
-        """Return the Streams and Hypers of a chunk on the devices, padded to the group's shape."""
+        """Place the Streams and Hypers of a chunk on the devices, padded to the group's shape."""
         traced = self.group.experiment.settings.traced
         padded = [*rows, *[rows[0]] * (self.group.rows_per_chunk - len(rows))]
         streams = [traced(row.stream) for row in padded]
@@ -390,21 +390,21 @@ class Programs:
         return jax.device_put(stream_R, sharding), jax.device_put(hypers_RxL, sharding)
 
     def init(self, streams: Any, hypers: Any) -> RowState:
-        """Return the state before the first step."""
+        """Make the state before the first step."""
         return self._call("init", streams, hypers, self.data)
 
     @functools.cached_property
     def data(self) -> Any:
-        """The experiment's data from outside, on every device."""
+        """The experiment's external data, on every device."""
         loaded = self.group.experiment.load_data(self.spec)
         return jax.device_put(loaded, NamedSharding(self.mesh, REPLICATED))
 
     def advance(
         self, streams: Any, hypers: Any, state: RowState, steps_RxL: np.ndarray | None = None
     ) -> tuple[RowState, Any]:
-        """Return the state one segment later and its records; the given state is used up.
+        """Train one segment; return the state and its records.  The given state is donated.
 
-        A lane ends after its number of steps, if these are given; one of a single step is for its record.
+        With `steps_RxL`, a lane ends after its number of steps; a single step serves to take its last record.
         """
         if steps_RxL is None:
             steps_RxL = np.full(self.shape, self.segment_steps)
@@ -422,9 +422,9 @@ class Programs:
 
 
 def compiled_ahead(every: Iterable[Programs]) -> Generator[Programs, None, None]:
-    """Give programs one after another; while one is used, a second thread compiles the next.
+    """Yield programs one after another; while one is in use, a second thread compiles the next.
 
-    Compiling keeps one core busy, and the others would wait for it.  Who stops does not wait for the thread.
+    Compiling keeps one core busy while the others would wait for it.  Stopping does not wait for the thread.
     """
     following, thread = iter(every), ThreadPoolExecutor(1)
     current = next(following, None)
@@ -432,7 +432,7 @@ def compiled_ahead(every: Iterable[Programs]) -> Generator[Programs, None, None]
         while current is not None:
             upcoming = next(following, None)
             if upcoming is not None:
-                thread.submit(upcoming.compile)  # if it cannot be, its first call says why
+                thread.submit(upcoming.compile)  # if it fails, the program's first call raises again
             yield current
             current = upcoming
     finally:
@@ -440,17 +440,17 @@ def compiled_ahead(every: Iterable[Programs]) -> Generator[Programs, None, None]
 
 
 def default_order(devices: Any) -> str:
-    """Return the order of work that suits the devices."""
+    """Choose the order of work that suits the devices."""
     return "lane" if devices[0].platform == "cpu" else "together"
 
 
 def device_mesh(devices: Sequence[Any]) -> Mesh:
-    """Return the devices as the one axis that stream rows are spread over."""
+    """Make a mesh with one axis, over which stream rows are distributed."""
     return Mesh(np.array(devices), ("devices",), axis_types=(AxisType.Auto,))
 
 
 def axes(shards: Any) -> Any:
-    """Return the axes of stream rows in values that are spread over devices in this way."""
+    """Return the vmap axes of stream rows for these shardings."""
     return jax.tree.map(
         lambda spec: 0 if spec == SHARDED else None,
         shards,
@@ -459,19 +459,19 @@ def axes(shards: Any) -> Any:
 
 
 def compiler_options(mesh: Mesh) -> dict[str, Any] | None:
-    """Return our options for these devices; those that the user has set in XLA_FLAGS are left alone."""
+    """Return our compiler options for these devices, without those that the user has set in XLA_FLAGS."""
     flags = os.environ.get("XLA_FLAGS", "")
     ours = {name: value for name, value in CPU_OPTIONS.items() if name not in flags}
     return ours if on_cores(mesh) else None
 
 
 def on_cores(mesh: Mesh) -> bool:
-    """Return whether the devices are CPU cores."""
+    """Whether the devices are CPU cores."""
     return mesh.devices.flat[0].platform == "cpu"
 
 
 def refuse_what_hangs(lowered: Any, mesh: Mesh) -> None:
-    """Raise a UserError if the program gives LAPACK several matrices at once on more than one CPU device.
+    """Raise a UserError if the program passes LAPACK several matrices at once on more than one CPU device.
 
     Such a call holds one of XLA's threads and waits for another.  There are as many threads as devices (more
     would make every program a quarter slower), so all of them can end up waiting.
@@ -485,12 +485,12 @@ def refuse_what_hangs(lowered: Any, mesh: Mesh) -> None:
 
 
 def all_rows(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Return the function over stream rows, all at once."""
+    """Map the function over stream rows, all at once."""
     return jax.vmap(function, in_axes, out_axes)
 
 
 def one_by_one(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Return what vmap over stream rows returns, computed in a loop over them; states share their step."""
+    """Do what vmap over stream rows does, in a loop over them; states share their step."""
 
     def share_step(leaf: Any) -> Any:
         return leaf._replace(step=leaf.step[0]) if isinstance(leaf, RowState) else leaf
@@ -505,5 +505,5 @@ def one_by_one(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> Cal
 
 
 def fill(hypers: Sequence[Any], lanes: int) -> list[Any]:
-    """Return the Hypers of a stream row, the first repeated in empty lanes."""
+    """Fill the empty lanes of a stream row by repeating the first Hypers."""
     return [*hypers, *[hypers[0]] * (lanes - len(hypers))]

@@ -1,4 +1,4 @@
-"""What a run tells while it goes: a bar on a terminal, a plain line every ten seconds elsewhere."""
+"""Progress of a run: a bar on a terminal, a plain line every ten seconds elsewhere."""
 
 import os
 import sys
@@ -16,64 +16,64 @@ LINE_SECONDS = 10.0
 
 
 class Progress:
-    """Counts trials and trial-steps; the time spent compiling is no part of the rate."""
+    """Counts trials and trial-steps; compile time is excluded from the rate."""
 
     def __init__(self, total_trials: int, total_steps: float, out: TextIO | None = None) -> None:
         """Start the clock; total_steps is the sum of the steps of all trials."""
         self.total_trials, self.total_steps = total_trials, total_steps
         self.trials = self.ok = self.diverged = 0
         self.steps = 0.0
-        self.training = threading.Event()  # compiling is over for now
-        self.group = self.workers = ""  # the program, and who trains on a cluster
+        self.training = threading.Event()  # set once training has begun
+        self.group = self.workers = ""  # the program, and the workers of a cluster
         self.started = time.monotonic()
         self.compile_seconds = 0.0
-        self.programs = self.compiled = 0  # all programs of the run, and those that are compiled
+        self.programs = self.compiled = 0  # all programs of the run, and those compiled
         self.last_line = self.started
         self.out = out or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (a closed standard output)
         self.console = Console(file=self.out, highlight=False, soft_wrap=True)
         self.live: Live | None = None
 
     def __enter__(self) -> "Progress":
-        """Show the bar, if there is a terminal to show it on."""
+        """Show the bar, if the output is a terminal."""
         if self.console.is_terminal:
             self.live = Live(console=self.console, refresh_per_second=4, transient=True)
             self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.live:
             self.live.stop()
 
     @property
     def rate(self) -> float:
-        """Trial-steps a second, without compile time."""
+        """Trial-steps per second, without compile time."""
         seconds = time.monotonic() - self.started - self.compile_seconds
         return self.steps / seconds if seconds > 0 else 0.0
 
     @property
     def seconds_left(self) -> float:
-        """About how long the run will still take, the compiling of further programs included."""
+        """Estimate the time left, including the compilation of further programs."""
         training = (self.total_steps - self.steps) / self.rate if self.rate else 0.0
         each = self.compile_seconds / self.compiled if self.compiled else 0.0
         return training + each * (self.programs - self.compiled)
 
     def begin_program(self, label: str) -> None:
-        """Say that the next program is being compiled, and what tells it from the others."""
+        """Report that the next program is being compiled, with its label."""
         self.compiled += 1
         self.group = f"program {self.compiled}/{self.programs}: {label}"
         self.say(f"compiling {self.compiled}/{self.programs}: {label}")
 
     def add_compile_time(self, seconds: float) -> None:
-        """Leave these seconds out of the rate."""
+        """Exclude these seconds from the rate."""
         self.compile_seconds += seconds
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a separate line."""
         self.console.print(text, markup=False)
 
     def update(self, steps: float = 0.0, ok: int = 0, diverged: int = 0, spared: float = 0.0) -> None:
-        """Count what was done, and show it; trials that ended early have spared some of the steps."""
+        """Count what was done and show it; trials that ended early have spared some steps."""
         self.training.set()
         self.steps += steps
         self.total_steps -= spared
@@ -86,7 +86,7 @@ class Progress:
             self.say(self.line())
 
     def line(self) -> str:
-        """Return the state in one line."""
+        """Describe the state in one line."""
         parts = [f"{self.trials}/{self.total_trials} trials", f"{self.rate:,.0f} trial-steps/s"]
         parts += [
             f"{duration(self.seconds_left)} left",
@@ -96,7 +96,7 @@ class Progress:
         return (" · " if can_print("·", self.out) else " | ").join(parts)
 
     def bar(self) -> Table:
-        """Return the bar and the line under it."""
+        """Draw the bar and the line under it."""
         grid = Table.grid()
         grid.add_row(ProgressBar(total=self.total_steps, completed=self.steps, width=60))
         grid.add_row(Text(self.line(), no_wrap=True, overflow="ellipsis"))
@@ -104,7 +104,7 @@ class Progress:
 
 
 def can_print(text: str, out: TextIO) -> bool:
-    """Return whether the encoding of a terminal has these characters."""
+    """Whether the encoding of a terminal has these characters."""
     try:
         text.encode(getattr(out, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -113,7 +113,7 @@ def can_print(text: str, out: TextIO) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min."""
+    """Format seconds for people: 42 s, 3 min 05 s, 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -123,12 +123,12 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number of things as people say it."""
+    """Format a count with its noun, in singular or plural."""
     return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def size(num_bytes: float) -> str:
-    """Return bytes as people say them."""
+    """Format bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.3g} {unit}"

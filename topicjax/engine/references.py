@@ -1,4 +1,4 @@
-"""Reference losses of a sweep's trials, computed once for equal data, in the background while it trains."""
+"""Reference losses of a sweep's trials, computed in the background, once for equal data."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ ReferencesOf = Mapping[str, References]  # by trial
 
 
 class Pending(NamedTuple):
-    """Reference losses that are still to be computed: the settings they depend on, and a trial with these."""
+    """Reference losses to compute: the settings they depend on, and a trial that has these settings."""
 
     settings: dict[str, Any]
     trial: Trial
@@ -28,7 +28,7 @@ class Pending(NamedTuple):
 def pending_references(
     experiment: Experiment, trials: Iterable[Trial], known: Sequence[Entry]
 ) -> list[Pending]:
-    """Return what is not known yet, once for equal settings; those that share most settings in a row."""
+    """List what is not known yet, once per distinct settings; similar settings are adjacent."""
     if experiment.references is None:
         return []
     have = {key_of(entry["settings"]) for entry in known}
@@ -42,7 +42,7 @@ def pending_references(
 
 
 def key_of(settings: Mapping[str, Any]) -> tuple:
-    """Return settings as something to look up."""
+    """Turn settings into a hashable key."""
     return tuple(sorted(settings.items()))
 
 
@@ -50,12 +50,12 @@ class Known:
     """The reference losses of trials, as far as they are known."""
 
     def __init__(self, experiment: Experiment, entries: Sequence[Entry]) -> None:
-        """Take the entries of a manifest."""
+        """Index the entries of a manifest."""
         self._experiment = experiment
         self._entries = {key_of(entry["settings"]): entry for entry in entries}
 
     def of(self, trial: Trial) -> References | None:
-        """Return the reference losses of a trial; empty if it has none, None if they are not known yet."""
+        """Look up the reference losses of a trial; empty if it has none, None if they are not known yet."""
         if self._experiment.references is None:
             return {}
         entry = self._entries.get(key_of(self._experiment.reference_key(trial)))
@@ -63,18 +63,18 @@ class Known:
 
 
 def compute(experiment: Experiment, pending: Pending) -> Entry:
-    """Return the manifest's entry of some reference losses; what they raise is a sentence of it."""
+    """Compute the manifest's entry for some reference losses; an exception becomes its error message."""
     assert experiment.references is not None
     try:
         values = experiment.references(pending.trial)
         return {"settings": pending.settings, "values": checked(experiment, values)}
-    except Exception as error:  # of theory that has none for these data, or of a user's function
+    except Exception as error:  # theory may not cover these data, or a user's function failed
         said = str(error) or ("out of memory" if isinstance(error, MemoryError) else type(error).__name__)
         return {"settings": pending.settings, "error": said}
 
 
 def checked(experiment: Experiment, values: Any) -> dict[str, float | None]:
-    """Return reference losses as numbers by name, or raise a UserError that says what is allowed."""
+    """Convert reference losses to numbers by name, or raise a UserError that says what is allowed."""
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise UserError(
             f"references of {experiment.name} returns {shown(values)}; allowed: a dict of numbers by name"
@@ -94,8 +94,8 @@ def checked(experiment: Experiment, values: Any) -> dict[str, float | None]:
 class Background:
     """Computes reference losses in a thread of low priority.
 
-    Beside training they cost little; beside compiling, which uses every core, they double its time: the
-    thread waits for `begin`.
+    During training they cost little.  During compilation, which uses every core, they would double its time,
+    so the thread waits for `begin`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Background:
         begin: threading.Event,
         on_end: Callable[[], None],
     ) -> None:
-        """Start the thread; `on_end` is called in it once all are there, unless it was stopped."""
+        """Start the thread; it calls `on_end` when all are computed, unless it was stopped."""
         self.entries: list[Entry] = []
         self._experiment, self._wanted, self._begin, self._on_end = experiment, wanted, begin, on_end
         self._stopped = threading.Event()
@@ -120,29 +120,29 @@ class Background:
 
     @property
     def left(self) -> int:
-        """How many are still to be computed."""
+        """How many are left to compute."""
         return len(self._wanted) - len(self.entries)
 
     def begin(self) -> None:
-        """Begin now, if not before: a chunk waits for them."""
+        """Start computing now: a chunk waits for the result."""
         self._begin.set()
 
     def wait(self, is_stopping: Callable[[], bool], is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all are there, or those that are enough, or the user asks to stop."""
+        """Wait until all are computed, or enough of them, or the user asks to stop."""
         self.begin()
         while self.is_busy and not is_stopping() and not is_enough():
             self._thread.join(POLL_SECONDS)
 
     def stop(self) -> None:
-        """Give up those that are not there yet, without waiting for the one under way."""
+        """Give up the remaining ones, without waiting for the one in progress."""
         self._stopped.set()
         self._begin.set()
 
     def _compute(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # training comes first
+        with contextlib.suppress(OSError, AttributeError):  # training has priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         self._begin.wait()
-        with threadpool_limits(1):  # threads of NumPy's own would wait for work in busy loops
+        with threadpool_limits(1):  # NumPy's own threads would spin while waiting for work
             for pending in self._wanted:
                 if self._stopped.is_set():
                     return

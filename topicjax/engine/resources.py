@@ -1,8 +1,8 @@
-"""What a run trains on: devices of this process, or the workers of a cluster.
+"""Resources of a run: devices of this process, or the workers of a cluster.
 
-The layout of a run is how many trials each device trains together, on which devices, in which order.  Under
-the same layout and versions the same sweep gives the same bits; under another, the same numbers to rounding.
-A run's entry in manifest.json has its layout, as `lanes`, `devices` and `order`.
+The layout of a run is how many trials each device trains together, on which devices, in which order.  The
+same sweep under the same layout and versions gives the same bits; under another layout, the same numbers to
+rounding.  A run's entry in manifest.json records its layout as `lanes`, `devices` and `order`.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class Resources:
 
 
 class Layout(NamedTuple):
-    """Trials that a device trains together, the kind of each device, and the order of the work."""
+    """Trials that a device trains together, the kind of each device, and the order of work."""
 
     lanes: int
     devices: tuple[str, ...]
@@ -40,9 +40,9 @@ class Layout(NamedTuple):
 
 @contextlib.contextmanager
 def open_resources(options: Options, plans_only: bool = False) -> Iterator[tuple[Options, Resources]]:
-    """Yield the options, with those of a layout filled in, and the resources they ask for.
+    """Yield the options, completed from a layout if one is given, and the resources they ask for.
 
-    The workers of a cluster end with the block; for a plan, workers on this machine are not even started.
+    The workers of a cluster end with the block; for a plan, local workers are not started at all.
     """
     layout = layout_of(options.layout) if options.layout is not None else None
     if layout is not None:
@@ -65,7 +65,7 @@ def open_resources(options: Options, plans_only: bool = False) -> Iterator[tuple
 
 
 def layout_of(folder: Path) -> Layout:
-    """Return the layout of a folder's last run, or raise a UserError if the folder does not say."""
+    """Read the layout of a folder's last run, or raise a UserError if it is not recorded."""
     check_kind(folder)
     entry = last_run(read_manifest(folder))
     lanes, devices = entry.get("lanes", 0), entry.get("devices", [])
@@ -75,7 +75,7 @@ def layout_of(folder: Path) -> Layout:
 
 
 def choose_devices(available: Sequence[Any], count: int | None, layout: Layout | None) -> Sequence[Any]:
-    """Return the first of the available devices: `count`, or as many as a layout has, or all."""
+    """Choose the first of the available devices: `count`, or as many as a layout has, or all."""
     kind = available[0].device_kind
     if layout is not None and (set(layout.devices) != {kind} or len(layout.devices) > len(available)):
         raise UserError(
@@ -88,7 +88,7 @@ def choose_devices(available: Sequence[Any], count: int | None, layout: Layout |
 
 
 def available_devices() -> Sequence[Any]:
-    """Return the devices that jax has here, or raise a UserError if it cannot have those it is asked for."""
+    """List the devices of jax, or raise a UserError if it cannot provide those requested."""
     try:
         return jax.local_devices()
     except RuntimeError as error:
@@ -105,21 +105,21 @@ def configure_jax(options: Options) -> None:
 
 
 def use_all_cores(count: int = 0) -> None:
-    """Make every CPU core a device, or `count` of them, or as the environment says; keep compiled programs.
+    """Make CPU cores devices (`count`, or as the environment says, or all) and cache compiled programs.
 
     Call it before jax starts.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = count or requested_cpu_devices() or allowed or 1
     jax.config.update("jax_num_cpu_devices", devices)
-    if "NPROC" not in os.environ:  # XLA reads PJRT_NPROC, else NPROC, when it starts its thread pool
-        # A thread beyond the devices takes parts of their work, out of the cache of the core that has it.
+    if "NPROC" not in os.environ:  # XLA sizes its thread pool by PJRT_NPROC, else NPROC
+        # An additional thread takes over parts of a device's work, away from the cache that holds its data.
         os.environ.setdefault("PJRT_NPROC", str(devices))
     jax.config.update("jax_compilation_cache_dir", str(costs.cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def use_one_core() -> None:
-    """Leave accelerators and other cores to workers; call it before jax starts."""
+    """Leave accelerators and other cores to the workers; call it before jax starts."""
     jax.config.update("jax_platforms", "cpu")
     use_all_cores(1)

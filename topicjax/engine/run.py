@@ -1,7 +1,7 @@
-"""Run a sweep: groups -> chunks -> devices or workers -> segments, and hand the results to the store.
+"""Run a sweep: plan it, train its chunks on devices or workers, and hand the results to the store.
 
-One program per group trains every chunk of it; trials never meet inside it, so a diverged one leaves its
-neighbours untouched.
+Each group has one program, which trains all its chunks.  Trials do not interact inside it, so a diverged one
+leaves its neighbours unchanged.
 """
 
 import contextlib
@@ -32,26 +32,26 @@ from topicjax.sweep import axes_of
 from topicjax.sweep.files import NamedSweep
 from topicjax.trial import Trial
 
-WAITING = 4  # chunks of a cluster that may wait to be written
+WAITING = 4  # chunks of a cluster that may wait for the writer
 PACKAGES = "topicjax jax jaxlib flax optax numpy scipy orbax-checkpoint pandas pyarrow".split()
 
 
 @dataclass
 class Outcome:
-    """What a run did."""
+    """Result of a run."""
 
     ok: int
     diverged: int
-    left: int  # trials that are still to be trained: the run was interrupted
-    references_left: int  # reference losses are still to be computed
+    left: int  # trials not trained: the run was interrupted
+    references_left: int  # reference losses not computed
     trial_steps: float
     seconds: float
     compile_seconds: float
     programs: int
     experiment: str
-    details: tuple[str, ...] = ()  # the indices of its details, if there are any
+    details: tuple[str, ...] = ()  # the indices of its details, if any
     stopped_by: int = 0  # the signal that asked to stop
-    failures: Sequence[Failure] = ()  # what a cluster could not train
+    failures: Sequence[Failure] = ()  # trials that a cluster could not train
 
     @property
     def is_whole(self) -> bool:
@@ -59,7 +59,7 @@ class Outcome:
         return not self.left and not self.references_left
 
     def followed_by(self, other: "Outcome") -> "Outcome":
-        """Return what this run and the next did together."""
+        """Combine the results of this run and the next."""
         summed = ("ok", "diverged", "trial_steps", "seconds", "compile_seconds", "programs")
         return replace(other, **{name: getattr(self, name) + getattr(other, name) for name in summed})
 
@@ -67,15 +67,15 @@ class Outcome:
 def run_sweep(
     named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options, resources: Resources
 ) -> Outcome:
-    """Train what the folder does not have yet, showing progress; return what was done."""
+    """Train the trials that the folder lacks, showing progress; return the result."""
     experiment = load_experiment(named.experiment)
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
-    # Before anything is written: what is too large or wrong is refused here.
+    # First of all, before anything is written, refuse what is too large or wrong.
     groups, options = plan_groups(experiment, by_id, folder, options, resources.devices)
     for group in groups:
-        experiment.load_data(group.spec)  # what is missing is missed now
+        experiment.load_data(group.spec)  # missing data are reported now
     with Writer(folder, named.name, options.extend) as writer:
-        groups = unfinished(groups, folder)  # another run may have finished some just now
+        groups = unfinished(groups, folder)  # another run may have just finished some
         left = sum(group.num_trials for group in groups)
         total_steps = float(sum(group.trial_steps for group in groups))
         plan = writer.write_plan(list(by_id))
@@ -110,7 +110,7 @@ def run_sweep(
 
 
 def source_of(resources: Resources) -> Source:
-    """Return what trains chunks: the workers of a cluster, or the devices of this process."""
+    """Choose what trains chunks: the workers of a cluster, or the devices of this process."""
     if isinstance(resources.cluster, Cluster):
         return resources.cluster.train
     return functools.partial(train_here, devices=resources.devices)
@@ -125,7 +125,7 @@ def describe_run(
     options: Options,
     resources: Resources,
 ) -> dict[str, Any]:
-    """Return the manifest's entry of a run: the sweep as data, and where and with what it runs."""
+    """Make the manifest's entry of a run: the sweep as data, and its resources and versions."""
     refinement = named.refinement
     refined = refinement and {"axes": list(refinement.axes), "levels": refinement.levels}
     return {
@@ -148,7 +148,7 @@ def describe_run(
 
 
 def opening(entry: Mapping[str, Any], folder: Path, resources: Resources, groups: Sequence[Group]) -> str:
-    """Return the first lines of a run."""
+    """Word the first lines of a run."""
     workers = f"{counted(resources.cluster.num_workers, 'worker')} of " if resources.cluster else ""
     done, further = entry["planned"] - entry["left"], sum(len(group.earlier) for group in groups)
     resumed = f" ({done:,} already finished)" if done else ""
@@ -162,7 +162,7 @@ def opening(entry: Mapping[str, Any], folder: Path, resources: Resources, groups
 
 
 def provenance(devices: Sequence[Any]) -> dict[str, Any]:
-    """Return with what and on what a run computes, and when it started."""
+    """Record the versions and devices of a run, and when it started."""
     return {
         "started": now(),
         "versions": {name: version(name) for name in PACKAGES},
@@ -173,7 +173,7 @@ def provenance(devices: Sequence[Any]) -> dict[str, Any]:
 
 
 def version(package: str) -> str:
-    """Return the installed version of a package."""
+    """Look up the installed version of a package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -181,7 +181,7 @@ def version(package: str) -> str:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the code, with + if it was changed since; None outside a checkout."""
+    """Return the commit of the code, with + if there are uncommitted changes; None outside a checkout."""
     if not shutil.which("git"):
         return None
     here = Path(__file__).parent

@@ -1,7 +1,7 @@
-"""Train a chunk segment by segment until all its trials have ended, saved inside if it is long; write it.
+"""Train a chunk segment by segment until all its trials have ended, saving its state; then write it.
 
-A chunk begins at step 0, where an interrupted run saved it, or where a shorter training of its trials ended.
-`prepare` reads what the folder has of it; `train_chunk` may then run on another machine.
+A chunk starts at step 0, at the saved state of an interrupted run, or where a shorter training of its trials
+ended.  `prepare` reads what the folder has of it; `train_chunk` may then run on another machine.
 """
 
 import time
@@ -26,9 +26,9 @@ from topicjax.trial import Trial
 def train_chunk(programs: Programs, chunk: Chunk, start: Start, run: Callbacks) -> None:
     """Train one chunk to its end, from where an interrupted run or a shorter training left it.
 
-    If `on_segment` returns True, the state is saved and Interrupted raised, unless the training is over.
+    If `on_segment` returns True, save the state and raise Interrupted, unless the training is over.
     """
-    if not chunk.goes_on.any():  # decided by shorter trainings
+    if not chunk.goes_on.any():  # all decided in shorter trainings
         return
     streams, hypers = programs.arguments(chunk.rows)
     step, state = begin(programs, chunk, start, streams, hypers, run.say)
@@ -57,13 +57,13 @@ def train_chunk(programs: Programs, chunk: Chunk, start: Start, run: Callbacks) 
 
 
 def lane_steps(programs: Programs, chunk: Chunk, step: int) -> np.ndarray:
-    """Return every lane's steps in the next segment: one, for its last record, if it ended here."""
+    """Compute every lane's steps in the next segment: one, for its last record, if it just ended."""
     steps = np.where(chunk.goes_on, programs.segment_steps, chunk.stopped == step)
     return chunk.packed(steps, programs.shape)
 
 
 def end_trials(programs: Programs, chunk: Chunk, run: Callbacks, step: int, state: RowState) -> None:
-    """End the trials that are decided or have had all their steps, and keep the weights of this step."""
+    """End the trials that are decided or have run all their steps, and keep the weights of this step."""
     spec, experiment, going = programs.spec, programs.group.experiment, chunk.goes_on
     is_due = experiment.may_stop(spec) and step % (experiment.decide_every * spec.record_every) == 0
     why = [""] * len(going)
@@ -88,16 +88,16 @@ def end_trials(programs: Programs, chunk: Chunk, run: Callbacks, step: int, stat
 
 
 def check_room(state: RowState) -> None:
-    """Raise if some data had no room in the program: its sizes are wrong, and its trials void."""
+    """Raise if some data exceeded the program's capacity: its sizes are wrong, and its trials void."""
     missing = int(np.max(np.asarray(state.missing)))
     if missing > 0:
         raise RuntimeError(f"the program lacks room for {missing} items of its data: its trials are void")
 
 
 def prepare(chunk: Chunk, group: Group, writer: Writer) -> Start:
-    """Return what the folder has of a chunk, which gets what shorter trainings of its trials left.
+    """Read what the folder has of a chunk; the chunk takes over the results of shorter trainings.
 
-    If they were decided already, nothing goes on in the chunk.
+    If all its trials are already decided, nothing is left to train.
     """
     states = take_over(chunk, group, Run(writer.folder)) if group.start(chunk.trial_ids[0]) else []
     found = writer.load_partial(chunk.name) if chunk.goes_on.any() else None
@@ -107,7 +107,7 @@ def prepare(chunk: Chunk, group: Group, writer: Writer) -> Start:
 def begin(
     programs: Programs, chunk: Chunk, start: Start, streams: Any, hypers: Any, say: Callable[[str], None]
 ) -> tuple[int, RowState]:
-    """Return the step and state to begin with; the chunk gets the records and snapshots up to there."""
+    """Return the step and state to start from; the chunk gets the records and snapshots up to there."""
     state = programs.init(streams, hypers)
     if start.saved is not None:
         why = misfit(start.saved, chunk, state, programs)
@@ -128,7 +128,7 @@ def begin(
 
 
 def suspended(chunk: Chunk, state: RowState, meta: dict[str, Any]) -> Saved:
-    """Return what must be saved of a chunk to go on with it later: meta has its step and layout."""
+    """Collect what must be saved to resume a chunk; meta has its step and layout."""
     payload = {f"state/{i}": to_host(leaf) for i, leaf in enumerate(state_leaves(state))}
     payload |= {f"record/{name}": values for name, values in chunk.columns().items()}
     payload["stopped"] = chunk.stopped
@@ -139,7 +139,7 @@ def suspended(chunk: Chunk, state: RowState, meta: dict[str, Any]) -> Saved:
 
 
 def resume(chunk: Chunk, saved: Saved, state: RowState, programs: Programs) -> tuple[int, RowState]:
-    """Return the step and state that an interrupted run saved for this chunk."""
+    """Restore the step and state that an interrupted run saved for this chunk."""
     payload, meta = saved.payload, saved.meta
     chunk.records = [{name: payload[f"record/{name}"] for name in programs.layout["records"]}]
     chunk.stopped, chunk.reasons = payload["stopped"], list(meta["reasons"])
@@ -153,14 +153,14 @@ def resume(chunk: Chunk, saved: Saved, state: RowState, programs: Programs) -> t
 
 
 def replaced(state: RowState, leaves: list[np.ndarray]) -> RowState:
-    """Return the state with other leaves, its source as it is."""
+    """Replace the leaves of the state, except its source."""
     bare = state._replace(source=None)
     placed = [to_device(new, old) for new, old in zip(leaves, jax.tree.leaves(bare), strict=True)]
     return jax.tree.unflatten(jax.tree.structure(bare), placed)._replace(source=state.source)
 
 
 def misfit(saved: Saved, chunk: Chunk, state: RowState, programs: Programs) -> str:
-    """Return why a saved state is of no use to these programs; empty if it is whole and fits them."""
+    """Explain why a saved state does not fit these programs; empty if it is complete and fits."""
     payload, meta = saved.payload, saved.meta
     if any(meta.get(name) != value for name, value in programs.layout.items()):
         return "was saved under another layout"
@@ -188,35 +188,35 @@ def misfit(saved: Saved, chunk: Chunk, state: RowState, programs: Programs) -> s
 
 
 def snapshot_steps(payload: Mapping[str, np.ndarray]) -> list[int]:
-    """Return the steps whose weights a saved state has."""
+    """List the steps whose weights a saved state has."""
     return [int(key.removeprefix("has/")) for key in payload if key.startswith("has/")]
 
 
 def state_leaves(state: Any) -> list[Any]:
-    """Return all that must be saved of a row's or trials' state: the source is made anew by init."""
+    """List the leaves that must be saved; the source is left out, since init makes it again."""
     return jax.tree.leaves(state._replace(source=None) if isinstance(state, RowState) else state)
 
 
 def to_host(leaf: Any) -> np.ndarray:
-    """Return an array of the state as NumPy has it; random keys as their data."""
+    """Copy an array of the state to NumPy; random keys become their data."""
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def to_device(array: np.ndarray, like: Any) -> Any:
-    """Return an array where and as another is."""
+    """Place an array like another one, as random keys if that holds keys."""
     placed = jax.device_put(array, like.sharding)
     return jax.random.wrap_key_data(placed, impl=jax.random.key_impl(like)) if is_key(like) else placed
 
 
 def is_key(leaf: Any) -> bool:
-    """Return whether an array holds random keys."""
+    """Whether an array holds random keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def take_over(chunk: Chunk, group: Group, run: Run) -> list[np.ndarray]:
-    """Give a chunk what the folder has of its trials; return the states to go on from, trials x ...
+    """Give a chunk what the folder has of its trials; return the states to resume from, trials x ...
 
-    All of them go on from the same step, or all of them are decided: then there are no states.
+    All trials resume from the same step, or all are decided: then there are no states.
     """
     earlier = [group.earlier[trial_id] for trial_id in chunk.trial_ids]
     take_records(chunk, group, earlier, run)
@@ -228,7 +228,7 @@ def take_over(chunk: Chunk, group: Group, run: Run) -> list[np.ndarray]:
 
 
 def take_records(chunk: Chunk, group: Group, earlier: Sequence[Earlier], run: Run) -> None:
-    """Give a chunk the records of shorter trainings, up to the step where each is taken up again."""
+    """Give a chunk the records of shorter trainings, up to the step from which each resumes."""
     every = group.spec.record_every
     count = max(own.step // every + bool(own.decided) for own in earlier)
     row_of = {own.trial_id: row for row, own in enumerate(earlier)}
@@ -250,7 +250,7 @@ def take_records(chunk: Chunk, group: Group, earlier: Sequence[Earlier], run: Ru
 def take_snapshots(
     chunk: Chunk, earlier: Sequence[Earlier], run: Run, wanted: Collection[int], keeps_end: bool
 ) -> None:
-    """Give a chunk the weights that shorter trainings kept at wanted steps, and where they were decided."""
+    """Give a chunk the weights that shorter trainings kept at `wanted` steps, and where they were decided."""
     by_step: dict[int, list[int]] = {}
     for place, own in enumerate(earlier):
         ends = {own.step} if own.decided and keeps_end else set()
@@ -285,10 +285,10 @@ def write_chunk(
 def tables(
     chunk: Chunk, group: Group, trials: Mapping[str, Trial], run: int
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame | None]:
-    """Return the chunk's parts of the trials, trajectories and details tables; None without details."""
+    """Make the chunk's parts of the trials, trajectories and details tables; None without details."""
     ids, experiment, spec = chunk.trial_ids, group.experiment, group.spec
     known, found = shapes(experiment, spec), chunk.columns()
-    columns = {name: found[name] for name in known.record}  # in the order in which they are measured
+    columns = {name: found[name] for name in known.record}  # in the order of measurement
     shape = next(iter(columns.values())).shape[:2]
     step = np.broadcast_to(np.arange(shape[1], dtype=np.int32) * spec.record_every, shape)
     is_own = step <= chunk.stopped[:, None]
@@ -310,8 +310,8 @@ def tables(
         "stopped_step": chunk.stopped,
         "stop_reason": chunk.reasons,
     }
-    first, last = np.cumsum(counts) - counts, counts - 1  # a trial's first record, and the place of its last
-    latest = {name: last // spec.rare_every * spec.rare_every for name in known.rare}  # the last that is due
+    first, last = np.cumsum(counts) - counts, counts - 1  # a trial's first record; its last, relative
+    latest = {name: last // spec.rare_every * spec.rare_every for name in known.rare}  # the last that was due
     finals = {f"final_{name}": values[first + latest.get(name, last)] for name, values in scalars.items()}
     where = {"run": run, "chunk": chunk.name, "row": np.arange(len(ids))}
     kept = sorted(chunk.snapshots.items())
@@ -320,9 +320,9 @@ def tables(
 
 
 def detail_table(records: pd.DataFrame, names: Sequence[str], arrays: Columns) -> pd.DataFrame:
-    """Return one row per record and place: whose and when, a column per index, counted from 1, and per array.
+    """Make one row per record and index: trial and step, a column per index, counted from 1, and per array.
 
-    An array with fewer indices than another repeats its values along those it has not.
+    An array with fewer indices than another repeats its values along the missing ones.
     """
     grid = max((values.shape[1:] for values in arrays.values()), key=len)
     table = {name: np.repeat(records[name].to_numpy(), np.prod(grid)) for name in ("trial_id", "step")}

@@ -1,11 +1,12 @@
-"""Signals that ask a run to stop: in order at first, at once when Ctrl-C is repeated.
+"""Signals that stop a run: cleanly at first, at once when Ctrl-C is repeated.
 
-    Ctrl-C (SIGINT), SIGTERM, SIGHUP   the segment is finished and the state saved
-    a second Ctrl-C                    stops where it is, and closes the folder
-    a third Ctrl-C                     ends the process, even inside compiled code
+    Ctrl-C (SIGINT), SIGTERM, SIGHUP   finish the segment and save the state
+    a second Ctrl-C                    stop immediately and close the folder
+    a third Ctrl-C                     end the process, even inside compiled code
 
-A process that is killed loses nothing but the segments since its last save, so that the third is safe.
-SIGHUP and SIGTERM may come twice for one request (from the kernel and from the shell): only Ctrl-C insists.
+A killed process loses only the segments since its last saved state, so the third is safe.  SIGHUP and
+SIGTERM may arrive twice for one request (from the kernel and from the shell), so only repeated Ctrl-C
+escalates.
 """
 
 import contextlib
@@ -22,18 +23,18 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 class StopRequests:
-    """What signals have asked of a run so far: true once it should stop."""
+    """Stop requests received so far; calling it tells whether the run should stop."""
 
     def __init__(self) -> None:
         self.first = 0  # the signal that came first
         self._interrupts = 0
 
     def __call__(self) -> bool:
-        """Return whether the run should stop."""
+        """Whether the run should stop."""
         return bool(self.first)
 
     def receive(self, number: int, frame: Any) -> None:
-        """Handle a signal in the main thread, once compiled code lets Python do so."""
+        """Handle a signal in the main thread, once compiled code returns to Python."""
         self.first = self.first or number
         self._interrupts += number == signal.SIGINT
         if self._interrupts == AT_ONCE:
@@ -42,7 +43,7 @@ class StopRequests:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequests]:
-    """Give what signals ask from now on: nothing outside the main thread, which alone can receive them."""
+    """Yield the stop requests from now on; none outside the main thread, which alone can receive signals."""
     requests = StopRequests()
     if threading.current_thread() is not threading.main_thread():
         yield requests
@@ -59,10 +60,10 @@ def stop_requests() -> Iterator[StopRequests]:
 
 @contextlib.contextmanager
 def ends_when_insisted() -> Iterator[None]:
-    """End the process at the third Ctrl-C, also while the main thread is in compiled code.
+    """End the process at the third Ctrl-C, even while the main thread is in compiled code.
 
-    Handlers have to wait for the main thread; every signal is written to a pipe as it comes, and a thread of
-    its own counts there.
+    Signal handlers have to wait for the main thread.  So every signal is also written to a pipe, where a
+    separate thread counts.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -79,7 +80,7 @@ def ends_when_insisted() -> Iterator[None]:
 
 
 def count_interrupts(reader: int) -> None:
-    """Read the numbers of signals until the pipe is closed; end the process at the third Ctrl-C."""
+    """Read signal numbers until the pipe is closed; end the process at the third Ctrl-C."""
     count = 0
     while number := os.read(reader, 1):
         count += number[0] == signal.SIGINT
@@ -88,7 +89,7 @@ def count_interrupts(reader: int) -> None:
 
 
 def end_process() -> NoReturn:
-    """End the process here and now, with its terminal in order."""
+    """End the process immediately, leaving the terminal in order."""
     with contextlib.suppress(OSError):
         if os.isatty(sys.__stdout__.fileno() if sys.__stdout__ else -1):
             os.write(1, SHOW_CURSOR)

@@ -1,6 +1,6 @@
-"""Programs of a sweep compiled for TPUs that are not here: what the compiler says of their memory and work.
+"""Compile a sweep's programs for TPUs without having any, and report their memory and work.
 
-The compiler of TPUs is an ordinary package, libtpu (the extra `tpu`); it needs no TPU to compile.
+The TPU compiler is an ordinary package, libtpu (the extra `tpu`); it needs no TPU to compile.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from topicjax.experiments import Experiment, load_experiment
 from topicjax.store.files import first_line
 from topicjax.trial import Trial
 
-TPU_ALONE = {  # else libtpu asks the network which machine this is, and lets one process use it at a time
+TPU_ALONE = {  # else libtpu queries the network for its machine, and allows one process at a time
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -32,7 +32,7 @@ NO_ROOM = "RESOURCE_EXHAUSTED"
 
 
 def target_devices(name: str) -> Sequence[Any]:
-    """Return the devices of a TPU topology such as v5e:2x2; programs can be compiled for them, not run."""
+    """Describe the devices of a TPU topology such as v5e:2x2: programs can be compiled for them, not run."""
     if importlib.util.find_spec("libtpu") is None:
         raise UserError("--target needs the compiler of TPUs; install it with: make tpu")
     for variable, value in TPU_ALONE.items():
@@ -54,7 +54,7 @@ def compile_for(
     snapshots: str,
     say: Callable[[str], None],
 ) -> None:
-    """Compile every program of a sweep for a topology, and say what came of each."""
+    """Compile every program of a sweep for a topology, and report the result of each."""
     devices, experiment = target_devices(name), load_experiment(experiment)
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
     groups = make_groups(experiment, by_id, len(devices), lanes or costs.ACCELERATOR_LANES, snapshots)
@@ -65,7 +65,7 @@ def compile_for(
 
 
 def verdict(group: Group, devices: Sequence[Any]) -> str:
-    """Return what the compiler says of the training program of a group."""
+    """Compile the training program of a group; report whether it fits, its memory and its work."""
     start = time.monotonic()
     try:
         compiled = compile_advance(group, devices)
@@ -86,6 +86,6 @@ def verdict(group: Group, devices: Sequence[Any]) -> str:
 
 
 def compile_advance(group: Group, devices: Sequence[Any]) -> Any:
-    """Return the compiled training program of a group, from shapes alone."""
+    """Compile the training program of a group, from shapes alone."""
     programs = Programs(group, device_mesh(devices))
     return programs.functions["advance"].lower(*programs.shapes()["advance"]).compile()

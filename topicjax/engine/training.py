@@ -1,6 +1,6 @@
-"""The loop of a run: chunks are trained, here or on a cluster, and written while the next ones train.
+"""The training loop of a run: chunks are trained here or on a cluster, and written while the next ones train.
 
-One process writes the folder and its manifest, whoever trains.
+Only this process writes the folder and its manifest, also on a cluster.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
 
 @dataclass
 class Training:
-    """What is to be trained and where it goes: the one writer of the folder, whoever trains."""
+    """What to train and where to write it; the only writer of the folder, also on a cluster."""
 
     groups: Sequence[Group]
     trials: Mapping[str, Trial]
@@ -56,9 +56,9 @@ class Training:
         self._written: list[Future] = []
 
     def run(self, source: "Source", is_stopping: IsStopping, waiting: int = 0) -> None:
-        """Write every chunk that `source` trains, or raise Interrupted if the user asks to stop before.
+        """Write every chunk that `source` trains, or raise Interrupted if the user asks to stop.
 
-        Chunks are written by a second thread; up to `waiting` of them wait for it while others train.
+        A second thread writes the chunks; up to `waiting` of them may be queued while others train.
         """
         self.writer.keep_partials([Chunk(rows).name for group in self.groups for rows in group.chunks])
         started = time.monotonic()
@@ -74,17 +74,17 @@ class Training:
             self.seconds = time.monotonic() - started
 
     def later(self, function: Callable[..., tuple[int, int] | None], *arguments: Any) -> None:
-        """Call a function of the store in the thread that writes, after what it has to do already."""
+        """Queue a call to the store for the writing thread."""
         self._written.append(self._pool.submit(function, *arguments))
 
     def settle(self, waiting: int = 0) -> None:
-        """Wait until at most `waiting` things are still to be written; count the trials of the others."""
+        """Wait until at most `waiting` writes are pending; count the trials of the finished ones."""
         while self._written and (len(self._written) > waiting or self._written[0].done()):
             if counts := self._written.pop(0).result():
                 self.progress.update(ok=counts[0], diverged=counts[1])
 
     def references_of(self, chunk: Chunk) -> ReferencesOf | None:
-        """Return the reference losses of a chunk's trials; None if some are not known yet."""
+        """Look up the reference losses of a chunk's trials; None if some are not known yet."""
         known = self.manifest.known_references
         found = {trial_id: known.of(self.trials[trial_id]) for trial_id in chunk.trial_ids}
         sure = {trial_id: values for trial_id, values in found.items() if values is not None}
@@ -97,7 +97,7 @@ Source = Callable[[Training, IsStopping], Trained]
 def decider(
     experiment: Experiment, trials: Mapping[str, Trial], references: Callable[[], ReferencesOf]
 ) -> Callable[[str, Records], str]:
-    """Return why a trial ends, given its id and records; `references` is called when it is first asked."""
+    """Make the function that states why a trial ends, given its id and records; references are lazy."""
     once = functools.cache(references)
     rule = experiment.decided
     if rule is None:
@@ -106,7 +106,7 @@ def decider(
 
 
 def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[Any]) -> Trained:
-    """Give the chunks of all groups one after another, trained on devices of this process."""
+    """Yield the chunks of all groups one after another, trained on devices of this process."""
     mesh, progress = device_mesh(devices), training.progress
     progress.programs = len(training.groups)
     order, on_compile = training.options.order, progress.add_compile_time
@@ -126,13 +126,13 @@ def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[An
 
 
 def callbacks(training: Training, group: Group, chunk: Chunk, is_stopping: IsStopping) -> Callbacks:
-    """Return what the training of a chunk in this process asks of its run."""
+    """Make the callbacks for training a chunk in this process."""
 
     def references() -> ReferencesOf:
         computed = training.manifest.references
         computed.wait(is_stopping, lambda: training.references_of(chunk) is not None)
         known = training.references_of(chunk)
-        if known is None:  # without them nothing can be decided, and later is too late
+        if known is None:  # without them no trial can be decided
             raise Interrupted
         return known
 
@@ -150,7 +150,7 @@ def callbacks(training: Training, group: Group, chunk: Chunk, is_stopping: IsSto
 
 
 class RunManifest:
-    """What one run writes into manifest.json: at its start, when references are known, and at its end."""
+    """This run's part of manifest.json, written at its start, when references are known, and at its end."""
 
     def __init__(
         self,
@@ -160,23 +160,23 @@ class RunManifest:
         wanted: Sequence[Pending],
         begin: threading.Event,
     ) -> None:
-        """Write the entry of this run; compute the reference losses in the background from `begin` on."""
+        """Write the entry of this run; compute the reference losses in the background once `begin` is set."""
         before = writer.manifest
         self._writer, self._lock, self._experiment = writer, threading.Lock(), experiment
         self._sweep, self._entry = before.get("sweep", entry["sweep"]), entry
         self._runs, self._before = before.get("runs", []), before.get("references", [])
         self.is_new = bool(entry["left"]) or entry["plan"] not in [run.get("plan") for run in self._runs]
-        self.run = len(self._runs) + 1  # its number, as trials carry it
+        self.run = len(self._runs) + 1  # the run's number, as stored with its trials
         self.references = Background(experiment, wanted, begin, self._write_in_background)
         self.write()
 
     @property
     def known_references(self) -> Known:
-        """The reference losses that are known by now."""
+        """The reference losses known so far."""
         return Known(self._experiment, [*self._before, *self.references.entries])
 
     def write(self) -> None:
-        """Write the file as it is known now."""
+        """Write the file with what is known now."""
         with self._lock:
             runs = [*self._runs, *([self._entry] if self.is_new else [])]
             references = [*self._before, *self.references.entries]
@@ -185,11 +185,11 @@ class RunManifest:
             )
 
     def add(self, **values: Any) -> None:
-        """Add to the entry of this run what is neither empty nor 0."""
+        """Add values to the entry of this run, except empty ones and 0."""
         self._entry = self._entry | {name: value for name, value in values.items() if value}
 
     def finish(self, progress: Progress) -> None:
-        """Write what the run did."""
+        """Write the result of the run."""
         if progress.trials:
             self._entry = self._entry | {
                 "finished": now(),
@@ -202,10 +202,10 @@ class RunManifest:
         self.write()
 
     def _write_in_background(self) -> None:
-        with contextlib.suppress(StoreError):  # the end of the run tells of a full disk
+        with contextlib.suppress(StoreError):  # the end of the run reports a full disk
             self.write()
 
 
 def now() -> str:
-    """Return the time in UTC, to the second."""
+    """Format the current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""The experiments that topicjax ships, by name, and how one is loaded: itself, or by its name."""
+"""Shipped experiments by name; load one by its name, or pass one through."""
 
 import pkgutil
 from importlib import import_module
@@ -8,7 +8,7 @@ from topicjax.errors import UserError, shown, unknown_name
 from topicjax.experiments.contract import Experiment
 from topicjax.trial import TrialSettings
 
-SHIPPED = {  # every package here with settings.TRIALS and experiment.EXPERIMENT: all but what they share
+SHIPPED = {  # every package here with settings.TRIALS and experiment.EXPERIMENT: all but `shared`
     found.name: f"{__name__}.{found.name}"
     for found in pkgutil.iter_modules(__path__)
     if found.ispkg and found.name != "shared"
@@ -16,21 +16,21 @@ SHIPPED = {  # every package here with settings.TRIALS and experiment.EXPERIMENT
 
 
 def trial_settings(experiment: Any) -> TrialSettings:
-    """Return the settings of an experiment, given itself or its name; a shipped one is not imported."""
+    """Look up the settings of an experiment, given by itself or by name; a shipped one is not imported."""
     if isinstance(experiment, Experiment):
         return experiment.settings
     return import_module(f"{package_of(experiment)}.settings").TRIALS
 
 
 def load_experiment(experiment: str | Experiment) -> Experiment:
-    """Return the experiment, given itself or its name."""
+    """Load an experiment by name; pass an Experiment through."""
     if isinstance(experiment, Experiment):
         return experiment
     return import_module(f"{package_of(experiment)}.experiment").EXPERIMENT
 
 
 def package_of(name: Any) -> str:
-    """Return the package of a shipped experiment, or raise a UserError that lists them."""
+    """Find the package of a shipped experiment, or raise a UserError that lists them."""
     if not isinstance(name, str):
         raise UserError(
             f"EXPERIMENT is {shown(name)}; allowed: an Experiment, or one of {', '.join(SHIPPED)}"

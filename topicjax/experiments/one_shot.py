@@ -1,8 +1,8 @@
 """Wrap a training function that does everything in one call: train(hypers, key) -> (state, metrics).
 
-Such functions (purejaxrl and rejax have them) scan over their own steps and return what they measured as
-arrays.  Wrapped, they are swept, recorded, restored and resumed like any experiment; a chunk of trials is
-trained in one call, so that a run can stop between chunks only.
+Such functions (as in purejaxrl and rejax) scan over their own steps and return their metrics as arrays.
+Wrapped, they are swept, recorded, restored and resumed like any experiment; a chunk of trials is trained in
+one call, so a run can stop only between chunks.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ Train = Callable[..., tuple[Any, Mapping[str, jax.Array]]]
 
 
 class Stream(NamedTuple):
-    """What fixes the random numbers of a trial."""
+    """The seed of a trial's random numbers."""
 
     seed: Annotated[Any, Whole(0, MAX_INT32), "of the key that the training function is given"] = 0
 
 
 class State(NamedTuple):
-    """A trial that is trained already, and how many of its records were taken."""
+    """A fully trained trial, and how many of its records have been read."""
 
     trained: Any
     metrics: Mapping[str, jax.Array]
@@ -35,11 +35,11 @@ class State(NamedTuple):
 
 
 def static_settings(num_entries: int) -> type:
-    """Return the Spec of functions without static settings of their own."""
+    """Make the Spec of functions without static settings."""
 
     @dataclass(frozen=True)
     class Spec:
-        """What the engine counts by."""
+        """The settings that every Spec needs."""
 
         steps: Annotated[int, Whole(num_entries, num_entries), "entries of every metric"] = num_entries
         record_every: Annotated[int, Whole(1), "entries from one record to the next"] = 1
@@ -58,13 +58,13 @@ def one_shot(
     details: tuple[str, ...] = (),
     **others: Any,
 ) -> Experiment:
-    """Return the experiment that calls `train` once per trial.
+    """Make the experiment that calls `train` once per trial.
 
     `metrics` names the arrays of `steps` entries that `train` returns: entry i is the record of step i + 1,
-    and step 0 repeats the first.  With a Spec of your own, whose `steps` may be swept like any of its static
-    settings, `train(spec, hypers, key)` is given it.  `weights` says what of the final state a snapshot
-    keeps; with `details` metrics may have further axes, one value per layer, say; `others` are further fields
-    of an Experiment.
+    and step 0 repeats the first.  With your own Spec, whose `steps` may be swept like any static setting, the
+    call is `train(spec, hypers, key)`.  `weights` selects what a snapshot keeps of the final state; with
+    `details`, metrics may have further axes, such as one value per layer; `others` are further fields of an
+    Experiment.
     """
 
     def init(spec: Any, stream: Any, hypers: Any) -> State:

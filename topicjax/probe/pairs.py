@@ -14,12 +14,12 @@ from topicjax.errors import UserError
 
 Array = np.ndarray
 TOPIC_RESAMPLES, WINDOW_RESAMPLES = 500, 200
-SAME, OTHER = 1, 2  # kinds of pairs; 0 for pairs that do not count
-FIRST_TRIED = 500  # the most frequent words, tried first for the pairs that share most windows
+SAME, OTHER = 1, 2  # kinds of pairs; 0: the pair does not count
+FIRST_TRIED = 500  # the most frequent words, tried first when looking for pairs that share the most windows
 
 
 class TopicSums(NamedTuple):
-    """Sums of a similarity over pairs of words, and how many pairs there are."""
+    """Sums of a similarity over pairs of words, and the number of pairs."""
 
     same_T: Array  # pairs within a topic
     same_pairs_T: Array
@@ -28,7 +28,7 @@ class TopicSums(NamedTuple):
 
 
 class PairSums(NamedTuple):
-    """Sums of attention over the pairs of each kind and distance, and how many pairs there are.
+    """Sums of attention over the pairs of each kind and distance, and the number of pairs.
 
     They are kept by window and distance, so that windows can be resampled and distances matched.
     """
@@ -54,7 +54,7 @@ def with_errors(values: Mapping[str, float], resampled: Sequence[Mapping[str, fl
 
 
 def unit(vectors_WxD: Array) -> Array:
-    """Scale vectors to length 1: their dot products are cosines."""
+    """Scale vectors to length 1, so that their dot products are cosines."""
     return vectors_WxD / np.linalg.norm(vectors_WxD, axis=1, keepdims=True)
 
 
@@ -77,7 +77,7 @@ def topic_sums(vectors_WxD: Array, topic_W: Array) -> TopicSums:
 
 
 def averages(sums: TopicSums, weight_T: Array | None = None) -> dict[str, float]:
-    """Average over same-topic and different-topic pairs, with the topics weighted; with their ratio."""
+    """Average over same-topic and different-topic pairs, with weighted topics, and compute the ratio."""
     weight_T = np.ones(len(sums.same_T)) if weight_T is None else weight_T
     same = (weight_T @ sums.same_T) / (weight_T @ sums.same_pairs_T)
     other = (weight_T @ sums.other_TxT @ weight_T) / (weight_T @ sums.other_pairs_TxT @ weight_T)
@@ -90,7 +90,7 @@ def embedding_averages(embedding_WxD: Array, topic_W: Array) -> dict[str, float]
     found = {}
     for name, vectors in (("cosine", unit(embedding_WxD)), ("dot", embedding_WxD)):
         sums = topic_sums(vectors, topic_W)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a resample may have one topic only
+        with np.errstate(divide="ignore", invalid="ignore"):  # a resample may have a single topic
             weight_RxT = resamples(len(sums.same_T), TOPIC_RESAMPLES)
             values = with_errors(averages(sums), [averages(sums, weight_T) for weight_T in weight_RxT])
         found |= {f"{name}_{column}": value for column, value in values.items()}
@@ -107,7 +107,7 @@ def pair_cosine(embedding_WxD: Array, pairs_Px2: Array) -> dict[str, float]:
 
 
 def topic_kinds(words_BxW: Array, topic_V: Array) -> Array:
-    """Sort pairs of positions into kinds by the topics of their words; -1 is no topic."""
+    """Sort pairs of positions into kinds by the topics of their words; -1 means no topic."""
     topic_BxW = topic_V[words_BxW]
     has_topics = (topic_BxW[:, :, None] >= 0) & (topic_BxW[:, None] >= 0)
     differs = words_BxW[:, :, None] != words_BxW[:, None]
@@ -194,7 +194,7 @@ def by_layer(pairs: PairSums) -> list[dict[str, float]]:
 
 
 def cut_windows(ids: Array, ends: Array, length: int) -> Array:
-    """Cut documents into whole windows, one after the other: windows x length."""
+    """Cut documents into full windows, in order: windows x length."""
     starts = np.concatenate([[0], ends[:-1]])
     windows = [
         ids[start : start + (end - start) // length * length].reshape(-1, length)
@@ -204,7 +204,7 @@ def cut_windows(ids: Array, ends: Array, length: int) -> Array:
 
 
 def pick_windows(ids: Array, ends: Array, length: int, most: int, seed: int) -> Array:
-    """Draw one window at a random place from each of at most this many documents that are long enough."""
+    """Draw one window at a random position from each of at most `most` documents that are long enough."""
     draw = np.random.default_rng(seed)
     starts = np.concatenate([[0], ends[:-1]])
     long = np.flatnonzero(ends - starts >= length)
@@ -216,15 +216,15 @@ def pick_windows(ids: Array, ends: Array, length: int, most: int, seed: int) -> 
 
 
 def occurrences(rows: Array, words: Array, shape: tuple[int, int]) -> Any:
-    """Make a sparse matrix that is 1 where the row (a window or a document) has the word."""
+    """Make a sparse matrix that is 1 where the row (a window or a document) contains the word."""
     counts: Any = sparse.csc_array((np.ones(len(rows), np.int32), (rows, words)), shape)
     return (counts > 0).astype(np.int32)
 
 
 def shared_windows(windows: Array, is_content_V: Array, count: int) -> Array:
-    """Find the pairs of content words that share most windows: most first, the lower id first in a pair.
+    """Find the pairs of content words that share the most windows, in descending order, the lower id first.
 
-    Frequent words are tried first: no pair shares more windows than its rarer word is in.
+    Frequent words are tried first: no pair shares more windows than its rarer word occurs in.
     """
     rows = np.repeat(np.arange(len(windows)), windows.shape[1])
     contains = occurrences(rows, windows.ravel(), (len(windows), len(is_content_V)))

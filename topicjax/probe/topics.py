@@ -1,4 +1,4 @@
-"""Fit topics to a corpus by LDA, keep them in the data folder, and assign words to them.
+"""Fit topics to a corpus by LDA, cache them in the data folder, and assign words to them.
 
 Dimension letters: T topics, V words.
 """
@@ -34,7 +34,7 @@ class Fit:
     alpha: float = 0.1  # Dirichlet prior of topics in a document
     eta: float = 0.01  # Dirichlet prior of words in a topic
     seed: int = 0
-    workers: int = 1  # with more, every fit gives other topics
+    workers: int = 1  # with more, every fit gives different topics
 
     def check(self) -> None:
         """Raise a UserError unless there can be pairs of words within a topic and between topics."""
@@ -52,7 +52,7 @@ class Topics(NamedTuple):
 
 
 def load_topics(corpus: Corpus, fit: Fit, folder: Path, say: Callable[[str], object]) -> Topics:
-    """Load the topics of a corpus from the folder, or fit them and keep them there."""
+    """Load the topics of a corpus from the folder, or fit and store them there."""
     about = {"corpus": corpus.about["hash"], **asdict(fit)}
     short = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"topics-{short}.npz"
@@ -97,8 +97,8 @@ def fit_topics(corpus: Corpus, fit: Fit, about: dict[str, Any], say: Callable[[s
 def npmi(corpus: Corpus, words_TxW: np.ndarray) -> np.ndarray:
     """Compute the normalised pointwise mutual information of each topic's words over the documents.
 
-    Mean over pairs of ln(p(a, b) / (p(a) p(b))) / -ln p(a, b), where p is the share of documents; -1 for
-    pairs that occur in no document.
+    It is the mean over pairs of ln(p(a, b) / (p(a) p(b))) / -ln p(a, b), where p is the share of documents;
+    -1 for pairs that occur in no document.
     """
     lengths = np.diff(corpus.ends, prepend=0)
     document = np.repeat(np.arange(len(lengths)), lengths)
@@ -118,7 +118,7 @@ def npmi(corpus: Corpus, words_TxW: np.ndarray) -> np.ndarray:
 
 
 def assign(probability_TxV: np.ndarray, per_topic: int) -> np.ndarray:
-    """Assign words to their likeliest topic; each topic keeps its likeliest words, the others have -1."""
+    """Assign words to their most likely topic; each topic keeps its most likely words, the others get -1."""
     best_V = probability_TxV.argmax(axis=0)
     topic_V = np.full(len(best_V), -1)
     for topic, probability_V in enumerate(probability_TxV):
@@ -130,6 +130,6 @@ def assign(probability_TxV: np.ndarray, per_topic: int) -> np.ndarray:
 def translated(
     values_V: np.ndarray, words: Sequence[str], vocabulary: Sequence[str], missing: int
 ) -> np.ndarray:
-    """Look up values of words for the words of another vocabulary."""
+    """Map the values of words to the words of another vocabulary."""
     known = dict(zip(words, values_V.tolist(), strict=True))
     return np.array([known.get(word, missing) for word in vocabulary])

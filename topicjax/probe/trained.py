@@ -1,4 +1,4 @@
-"""Encoders trained here on text: one trial of a run, as trained and at its first step.
+"""Encoders trained on text by topicjax: one trial of a run, as trained and at initialisation.
 
 Dimension letters: B windows, N words of a window, V vocabulary, D width, L layers, H heads, A size of a head.
 """
@@ -27,7 +27,7 @@ WITHOUT_LAYERS = ("W_E", "W_P", "W_head", "b_pred", "gain_last", "bias_last")
 
 
 def trained_encoder(folder: Path, trial_id: str | None) -> Iterator[Model]:
-    """Yield an encoder of a run as trained, then at its first step; without an id, that of least loss."""
+    """Yield an encoder of a run as trained, then at initialisation; without an id, the best one."""
     run = load(folder)
     if run.experiment != EXPERIMENT:
         raise UserError(f"{folder} holds trials of {run.experiment}; allowed: those of {EXPERIMENT}")
@@ -48,7 +48,7 @@ def trained_encoder(folder: Path, trial_id: str | None) -> Iterator[Model]:
 
 
 def best_trial(run: Run) -> str:
-    """Find the finite trial of least held-out loss."""
+    """Find the trial with the least held-out loss that did not diverge."""
     losses = run.trials.loc[run.trials["status"] == "ok"].set_index("trial_id")["final_eval_loss"]
     if losses.empty:
         raise UserError(f"{run.folder} has no finished trial that is finite")
@@ -74,7 +74,7 @@ def encoder_model(
     weights: Mapping[str, Any],
     corpus: Corpus,
 ) -> Model:
-    """Make a Model of our encoder, which reads whole words."""
+    """Make a Model from our encoder, which reads whole words."""
     if settings["embedding"] == "one_hot":
         raise UserError(f"{name} has one-hot embeddings; allowed: trained or random ones")
     on_device = jax.device_put(dict(weights))
@@ -100,7 +100,7 @@ def word_attention(settings: Settings, weights: Weights, words_BxN: Any) -> jax.
 def encode(settings: Settings, weights: Weights, words_BxN: Any) -> tuple[jax.Array, jax.Array]:
     """Compute the last states, B x N x D, and the attention from query to key, L x B x H x N x N.
 
-    The model is that of `experiments.shared.encoder`, with a key at every word.
+    The model is that of `experiments.shared.encoder`, with every word as a key.
     """
     X_BxNxD = weights["W_E"].T[words_BxN]
     if "W_P" in weights:
@@ -121,7 +121,7 @@ def encode(settings: Settings, weights: Weights, words_BxN: Any) -> tuple[jax.Ar
 
 
 def normed_before(settings: Settings, block: Weights, name: str, X_BxNxD: jax.Array) -> jax.Array:
-    """Compute the states as a sublayer reads them."""
+    """Compute the input of a sublayer."""
     is_pre = settings["layer_norm"] == "pre"
     return layer_norm(X_BxNxD, block[f"gain_{name}"], block[f"bias_{name}"]) if is_pre else X_BxNxD
 
@@ -135,7 +135,7 @@ def sublayer(settings: Settings, block: Weights, name: str, X_BxNxD: jax.Array, 
 
 
 def by_head(W_DxD: jax.Array, H: int) -> jax.Array:
-    """Cut a matrix into its heads, H x A x D."""
+    """Split a matrix into its heads, H x A x D."""
     return W_DxD.reshape(H, -1, W_DxD.shape[1])
 
 

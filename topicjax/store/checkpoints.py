@@ -1,9 +1,9 @@
-"""Weights on disk: snapshots of a chunk of trials, and the states from which training continues.
+"""Weights on disk: snapshots of a chunk of trials, and the states from which training resumes.
 
 A snapshot is an ordinary orbax checkpoint of a flat dict: the arrays of the weights, each under its path in
 the tree (`layers.0.W`), with one storage chunk per trial, so that tensorstore reads one trial of 512 without
-the others.  The shape of the tree is in `structure.json` beside them.  Imports are inside the functions:
-orbax brings jax and takes seconds, and reading needs neither.
+the others.  `structure.json` next to them holds the shape of the tree.  Imports are inside the functions:
+orbax imports jax and takes seconds, and reading needs neither.
 """
 
 import contextlib
@@ -27,25 +27,25 @@ from topicjax.store.files import first_line, plain, sync, write_whole
 from topicjax.version import __version__
 
 SUCCESS = "commit_success.txt"
-UNFINISHED = ".orbax-checkpoint-tmp"  # how orbax names what it has not finished
+UNFINISHED = ".orbax-checkpoint-tmp"  # how orbax names unfinished checkpoints
 STRUCTURE = "structure.json"
 BARE = "weights"  # the name of an array that is the whole tree
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple}
 NUMBERS = "biufcV"  # kinds of dtypes; V: bfloat16 and others of ml_dtypes
-INDEX_BYTES = 100_000_000  # cache for the list of storage chunks, which is read once for all arrays
-PAYLOAD, META = "payload.", "meta"  # members of a state: its arrays, and the rest as JSON
-STATE = {"format": 1, "version": __version__}  # a state can be continued by the same version only
-CRC_BYTES = 8  # hexadecimal digits at the end of a state: the CRC-32 of all bytes before
+INDEX_BYTES = 100_000_000  # cache for the list of storage chunks, read once for all arrays
+PAYLOAD, META = "payload.", "meta"  # members of a state file: its arrays, and the rest as JSON
+STATE = {"format": 1, "version": __version__}  # only the same version can resume from a state
+CRC_BYTES = 8  # hexadecimal digits at the end of a state file: the CRC-32 of all bytes before
 BLOCK = 1 << 20
 
 Leaves = dict[str, Any]  # the arrays of a tree by their paths
 
 
 def flatten(tree: Any) -> tuple[Leaves, Any]:
-    """Return the arrays of a tree by their paths, and its structure in JSON values, or raise a UserError.
+    """Flatten a tree to arrays by path and a structure in JSON values, or raise a UserError.
 
-    {"layers": [a, b]} has the arrays {"layers.0": a, "layers.1": b}.  Allowed are dicts with string keys,
-    lists, tuples, named tuples and None, nested in any way.
+    {"layers": [a, b]} becomes the arrays {"layers.0": a, "layers.1": b}.  Dicts with string keys, lists,
+    tuples, named tuples and None are allowed, nested in any way.
     """
     leaves: Leaves = {}
     structure = walk(tree, "", leaves)
@@ -55,15 +55,16 @@ def flatten(tree: Any) -> tuple[Leaves, Any]:
 
 
 def describe_tree(tree: Any) -> Any:
-    """Return the structure of a tree, or raise a UserError if such weights cannot be kept.
+    """Return the structure of a tree, or raise a UserError if it cannot be stored.
 
-    An array is anything with a shape and a dtype: a tree can be checked before its arrays are computed.
+    Anything with a shape and a dtype counts as an array: a tree can be checked before its arrays are
+    computed.
     """
     return flatten(tree)[1]
 
 
 def unflatten(structure: Any, leaves: Mapping[str, Any]) -> Any:
-    """Return the tree that has this structure and these arrays; named tuples are of classes made anew."""
+    """Rebuild a tree from its structure and arrays; named tuples get new classes."""
     if structure is None or isinstance(structure, str):
         return None if structure is None else leaves[structure]
     items = {key: unflatten(item, leaves) for key, item in structure["items"].items()}
@@ -73,7 +74,7 @@ def unflatten(structure: Any, leaves: Mapping[str, Any]) -> Any:
 
 
 def walk(tree: Any, path: str, leaves: Leaves) -> Any:
-    """Return the structure of what is at a path: the name of an array, or a kind and its items by key."""
+    """Describe the tree at a path: the name of an array, or a kind and its items by key."""
     if tree is None:
         return None
     kind, items = type(tree).__name__, None
@@ -109,7 +110,7 @@ def check_leaf(leaf: Any, path: str) -> None:
 
 
 def add_leaf(leaf: Any, name: str, leaves: Leaves) -> str:
-    """Keep an array under its name, which must be its own; return the name."""
+    """Store an array under a name, which must be unique; return the name."""
     if name in leaves:
         raise UserError(f"the weights have two arrays named {name!r}; allowed: keys that tell them apart")
     leaves[name] = leaf
@@ -117,12 +118,12 @@ def add_leaf(leaf: Any, name: str, leaves: Leaves) -> str:
 
 
 def words(path: str) -> str:
-    """Return what is at a path of the weights in words."""
+    """Describe a path of the weights in words."""
     return f"{path!r} of the weights" if path else "what weights returns"
 
 
 def leaf_names(structure: Any) -> list[str]:
-    """Return the names of the arrays of a tree, in its order."""
+    """List the names of the arrays of a tree, in its order."""
     if structure is None or isinstance(structure, str):
         return [] if structure is None else [structure]
     return [name for item in structure["items"].values() for name in leaf_names(item)]
@@ -130,12 +131,12 @@ def leaf_names(structure: Any) -> list[str]:
 
 @functools.cache
 def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    """Return the class of named tuples of this name: one and the same, so that trees can be compared."""
+    """Make the named tuple class of this name; cached, so that trees can be compared."""
     return namedtuple(name, fields)
 
 
 def save(folder: Path, structure: Any, leaves: Mapping[str, np.ndarray]) -> None:
-    """Write arrays with a leading trial axis as one checkpoint; replaces one that is there."""
+    """Write arrays with a leading trial axis as one checkpoint; replaces an existing one."""
     import orbax.checkpoint as ocp
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +148,7 @@ def save(folder: Path, structure: Any, leaves: Mapping[str, np.ndarray]) -> None
         with quiet_absl(), harmless(folder) as path, ocp.Checkpointer(handler) as checkpointer:
             arguments = ocp.args.PyTreeSave(dict(leaves), save_args=pieces)
             checkpointer.save(path, args=arguments, force=True)
-        if (folder / SUCCESS).exists():  # it names the folder, which means nothing to who gets a copy
+        if (folder / SUCCESS).exists():  # it names the folder, which would be wrong in a copy
             (folder / SUCCESS).write_text("Checkpoint commit was successful.\n")
         (folder / STRUCTURE).write_text(json.dumps(structure))
         sync_tree(folder)
@@ -158,7 +159,7 @@ def save(folder: Path, structure: Any, leaves: Mapping[str, np.ndarray]) -> None
 
 
 def read_trials(folder: Path, place: int | slice) -> tuple[Any, Leaves]:
-    """Return the structure of a snapshot, and the arrays of one trial or several; no others are read.
+    """Read the structure of a snapshot and the arrays of one trial or several, and no others.
 
     Raises whatever the libraries raise.
     """
@@ -178,7 +179,7 @@ def read_trials(folder: Path, place: int | slice) -> tuple[Any, Leaves]:
 
 
 def checksum(structure: Any, leaves: Mapping[str, np.ndarray]) -> str:
-    """Return 8 hexadecimal digits that depend on every bit of one trial's arrays and on their structure."""
+    """Compute 8 hexadecimal digits that depend on every bit of one trial's arrays and on their structure."""
     crc = zlib.crc32(json.dumps(structure).encode())
     for name, array in leaves.items():
         crc = zlib.crc32(f"{name} {array.dtype.name} {array.shape}".encode(), crc)
@@ -187,9 +188,9 @@ def checksum(structure: Any, leaves: Mapping[str, np.ndarray]) -> str:
 
 
 def tree_checksum(folder: Path) -> str:
-    """Return 8 hexadecimal digits that depend on every file of a snapshot, its name and its bytes.
+    """Compute 8 hexadecimal digits that depend on every file of a snapshot, its name and its bytes.
 
-    Files whose names begin with a dot are not ours: the Finder leaves some.
+    Files whose names begin with a dot are ignored: macOS Finder leaves some.
     """
     crc = 0
     if not folder.is_dir():
@@ -203,7 +204,7 @@ def tree_checksum(folder: Path) -> str:
 
 @contextlib.contextmanager
 def harmless(folder: Path) -> Iterator[Path]:
-    """Give a path to the folder that the libraries take as it is: to them [ ] * ? and \\ are no letters."""
+    """Yield a path to the folder without [ ] * ? and \\, which the libraries do not take literally."""
     absolute = folder.parent.resolve() / folder.name
     if not set("[]*?\\") & set(str(absolute)):
         yield absolute
@@ -226,21 +227,21 @@ def quiet_absl() -> Iterator[None]:
 
 
 def sync_tree(folder: Path) -> None:
-    """Call fsync on a folder, on everything in it, and on the folders that hold its name."""
+    """Call fsync on a folder, on everything in it, and on its two parents."""
     for path in (folder.parent.parent, folder.parent, folder, *folder.rglob("*")):
         sync(path)
 
 
 class StateError(Exception):
-    """Why a saved state is of no use, in words that follow its name."""
+    """Why a saved state cannot be used, worded to follow its name."""
 
 
 class OtherVersion(StateError):
-    """It is whole, but not of this version."""
+    """The state is intact, but from another version."""
 
 
 def save_state(path: Path, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-    """Replace the state inside a chunk from which an interrupted run continues."""
+    """Write or replace a state from which training resumes."""
     arrays = {PAYLOAD + name: np.asarray(array) for name, array in payload.items()}
     arrays[META] = np.frombuffer(json.dumps(plain({**STATE, "meta": meta})).encode(), np.uint8)
 
@@ -253,11 +254,11 @@ def save_state(path: Path, payload: Mapping[str, np.ndarray], meta: Mapping[str,
 
 
 def is_of_use(path: Path) -> bool:
-    """Return whether a state is there and of this version: a quick look, its arrays are not read."""
+    """Check quickly, without reading arrays, whether a state exists and is from this version."""
     try:
         with np.load(path, allow_pickle=False) as members:
             found = json.loads(members[META].tobytes())
-    except Exception:  # a damaged archive raises almost anything; whoever needs its arrays will say so
+    except Exception:  # a damaged archive may raise any exception; reading its arrays will report it
         return False
     return all(found.get(name) == value for name, value in STATE.items())
 
@@ -265,9 +266,9 @@ def is_of_use(path: Path) -> bool:
 def load_state(
     path: Path, expected: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, np.ndarray], Any] | None:
-    """Return (payload, meta) of a state, None if there is none; StateError if it is of no use here.
+    """Read (payload, meta) of a state; None if there is none, StateError if it cannot be used.
 
-    It is of use if it is whole, of this version, and its meta has the expected values.
+    A usable state is intact, from this version, and its meta has the expected values.
     """
     try:
         with open(path, "rb") as file:
@@ -281,7 +282,7 @@ def load_state(
         meta = found["meta"]
     except FileNotFoundError:
         return None
-    except Exception as error:  # a damaged archive raises almost anything
+    except Exception as error:  # a damaged archive may raise any exception
         raise StateError(f"is damaged: {first_line(error)}") from error
     for name, value in STATE.items():
         if found.get(name) != value:
@@ -293,7 +294,7 @@ def load_state(
 
 
 def stream_crc(file: IO[bytes], size: int) -> int:
-    """Return the CRC-32 of the first bytes of a file; what follows is next to be read."""
+    """Compute the CRC-32 of the first `size` bytes of a file, and leave the position after them."""
     crc = 0
     file.seek(0)
     for start in range(0, size, BLOCK):

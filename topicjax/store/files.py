@@ -1,4 +1,4 @@
-"""The files of a run folder: their names, atomic writes, the lock, and the errors of the operating system.
+"""Files of a run folder: their names, atomic writes, the lock, and operating system errors.
 
 manifest.json   the sweep, its runs and its reference losses
 journal.log     which chunks were begun and finished, with the checksums of their files
@@ -9,8 +9,8 @@ checkpoints/    CHUNK/STEP, an orbax checkpoint each
 partial/        CHUNK.npz, the state of a chunk that is still being trained
 states/         CHUNK.npz, the states that finished trials ended in, to train them further
 plans/          parquet, the ids of all trials that a run was asked for
-set_aside/      damaged files, and files of no more use
-lock.json       there while a process writes to the folder
+set_aside/      damaged files, and files no longer needed
+lock.json       exists while a process writes to the folder
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from typing import IO, Any, NamedTuple
 MANIFEST, LOCK, JOURNAL = "manifest.json", "lock.json", "journal.log"
 TRIALS, TRAJECTORIES, DETAILS = "trials", "trajectories", "details"
 CHECKPOINTS, PARTIAL, STATES, PLANS, SET_ASIDE = "checkpoints", "partial", "states", "plans", "set_aside"
-FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS, STATES)  # that every run folder has
+FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS, STATES)  # every run folder has these
 TABLES = (DETAILS, TRAJECTORIES, TRIALS)  # in the order in which a chunk's parts are written
 TEMPORARY = ".tmp-"  # pandas and pyarrow skip names that begin with a dot
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -48,12 +48,12 @@ REASONS = {
 
 
 class StoreError(Exception):
-    """What is wrong with a run folder, in one sentence that names the file."""
+    """A problem with a run folder, in one sentence that names the file."""
 
 
 @contextlib.contextmanager
 def explained(verb: str, path: Path, *passing: type[OSError]) -> Iterator[None]:
-    """Turn errors of the operating system, except the given types, into a StoreError."""
+    """Turn operating system errors, except the given types, into a StoreError."""
     try:
         yield
     except passing:
@@ -63,7 +63,7 @@ def explained(verb: str, path: Path, *passing: type[OSError]) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Return why the operating system refused, in words."""
+    """Explain why the operating system refused."""
     return REASONS.get(error.errno or 0, error.strerror or first_line(error))
 
 
@@ -80,15 +80,15 @@ class FileMark(NamedTuple):
 
     @classmethod
     def of(cls, content: bytes) -> "FileMark":
-        """Return the mark of these bytes."""
+        """Compute the mark of these bytes."""
         return cls(len(content), zlib.crc32(content))
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file atomically: at any moment, also after a power cut, it has its old content or the new."""
+    """Write a file atomically: it always has its old or its new content, even after a power cut."""
     temporary = path.with_name(TEMPORARY + path.name)
     with explained("write", path):
-        temporary.unlink(missing_ok=True)  # of a killed process, or a link to someone else's file
+        temporary.unlink(missing_ok=True)  # left by a killed process, or a link to a foreign file
         try:
             with open(os.open(temporary, NEW_FILE, 0o644), "w+b") as file:
                 write(file)
@@ -112,13 +112,13 @@ def sync(path: Path) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the bytes of a regular file; anything else, such as a pipe that never ends, is an OSError."""
+    """Read a regular file; anything else, such as an endless pipe, is an OSError."""
     with open(open_regular(path, os.O_RDONLY), "rb") as file:
         return file.read()
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Return a descriptor of a regular file; a pipe or a device is an OSError."""
+    """Open a regular file; a pipe or a device is an OSError."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -127,7 +127,7 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def scan(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder; none if there is no such folder."""
+    """List the entries of a folder; empty if it does not exist."""
     try:
         with explained("read", folder, FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             return list(entries)
@@ -136,10 +136,10 @@ def scan(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: no arrays, no tuples, null for numbers that are not finite."""
+    """Convert a value to what JSON can hold: no arrays, no tuples, null for non-finite numbers."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
-    if hasattr(value, "tolist"):  # arrays of NumPy and of jax
+    if hasattr(value, "tolist"):  # NumPy and jax arrays
         return plain(value.tolist())
     if isinstance(value, list | tuple | set | range):
         return [plain(item) for item in value]
@@ -149,58 +149,58 @@ def plain(value: Any) -> Any:
 
 
 def is_hex_name(name: object) -> bool:
-    """Return whether this can be the name of a trial, a chunk or a plan: 12 hexadecimal digits."""
+    """Check whether this can name a trial, a chunk or a plan: 12 hexadecimal digits."""
     return isinstance(name, str) and HEX_NAME.fullmatch(name) is not None
 
 
 def ids_name(trial_ids: Sequence[str]) -> str:
-    """Return the name of a chunk or plan: 12 hexadecimal digits of its trials and their order."""
+    """Name a chunk or plan by 12 hexadecimal digits of its trials and their order."""
     return hashlib.sha256("\n".join(trial_ids).encode()).hexdigest()[:12]
 
 
 def part_path(folder: Path, chunk: str) -> Path:
-    """Return the file of a chunk in one of the folders of parts."""
+    """Locate the file of a chunk in one of the folders of parts."""
     return folder / part_name(chunk)
 
 
 def part_name(chunk: str) -> str:
-    """Return the name of a chunk's files in the folders of parts."""
+    """Name a chunk's file in the folders of parts."""
     return f"part-{chunk}.parquet"
 
 
 def chunk_of(part: Path) -> str:
-    """Return the chunk that a part is named after; it may be anything in a folder from elsewhere."""
+    """Extract the chunk from the name of a part; it may be anything in a foreign folder."""
     return part.stem.removeprefix("part-")
 
 
 def part_files(folder: Path) -> list[Path]:
-    """Return the complete parts of a folder; files with temporary names are still being written."""
+    """List the complete parts of a folder; files with temporary names are still being written."""
     names = sorted(entry.name for entry in scan(folder))
     return [folder / name for name in names if name.startswith("part-") and name.endswith(".parquet")]
 
 
 def tables_of(folder: Path) -> tuple[str, ...]:
-    """Return the tables in which every chunk has a part: all chunks have details, or none has."""
+    """List the tables in which every chunk has a part: all chunks have details, or none has."""
     return TABLES if part_files(folder / DETAILS) else TABLES[1:]
 
 
 def partial_path(folder: Path, chunk: str) -> Path:
-    """Return the file with the state from which an interrupted chunk continues."""
+    """Locate the state from which an interrupted chunk resumes."""
     return folder / PARTIAL / f"{chunk}.npz"
 
 
 def state_path(folder: Path, chunk: str) -> Path:
-    """Return the file with the states that the trials of a chunk ended in."""
+    """Locate the final states of a chunk's trials."""
     return folder / STATES / f"{chunk}.npz"
 
 
 def plan_path(folder: Path, plan: str) -> Path:
-    """Return the file with the trial ids of a plan."""
+    """Locate the trial ids of a plan."""
     return folder / PLANS / f"plan-{plan}.parquet"
 
 
 def files_of(folder: Path, chunk: str) -> list[Path]:
-    """Return everything that a chunk may have, trials first: without them it is not finished."""
+    """List all files that a chunk may have, trials first: without them it is not finished."""
     return [
         *(part_path(folder / name, chunk) for name in reversed(TABLES)),
         folder / CHECKPOINTS / chunk,
@@ -212,7 +212,7 @@ def files_of(folder: Path, chunk: str) -> list[Path]:
 def check_kind(folder: Path, may_be_new: bool = False) -> None:
     """Raise a StoreError unless this is a run folder, or with `may_be_new` a folder that can become one.
 
-    A folder with trials but without a manifest can be read, but not written: its files may be anyone's.
+    A folder with trials but without a manifest can be read but not written: its files may belong to others.
     """
     try:
         with explained("read", folder, NotADirectoryError, FileNotFoundError):
@@ -235,7 +235,7 @@ def check_kind(folder: Path, may_be_new: bool = False) -> None:
 
 
 def has_only_a_lock(folder: Path, names: Sequence[str]) -> bool:
-    """Return whether all that is there was left by a Writer killed before it wrote the manifest."""
+    """Check whether the only content is the lock of a Writer killed before it wrote the manifest."""
     if list(names) != [LOCK]:
         return False
     with explained("read", folder / LOCK):
@@ -265,20 +265,20 @@ def check_foreign(folder: Path) -> None:
                 raise StoreError(f"{path} is not part of a run; move it elsewhere")
 
 
-# The kernel releases a lock when its process ends, however it ends: a lock is never stale.
-LOCK_BEGINS = b'{"pid": '  # unless the process was killed before it wrote who it is
-ATTEMPTS, PAUSE = 5, 0.05  # a reader that asks who holds the lock takes it for an instant
+# The kernel releases a lock when its process ends, in whatever way, so a lock is never stale.
+LOCK_BEGINS = b'{"pid": '  # unless the process was killed before it wrote its pid
+ATTEMPTS, PAUSE = 5, 0.05  # a reader that asks for the lock's holder takes it for an instant
 
 
 def lock_folder(folder: Path) -> int:
-    """Return a descriptor that holds the lock of a run folder; a StoreError if another process has it."""
+    """Lock a run folder and return the descriptor; a StoreError if another process holds the lock."""
     path = folder / LOCK
     with explained("write", folder):
         for _ in range(ATTEMPTS):
             descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if is_file(descriptor, path):  # and not one that its last holder has removed meanwhile
+                if is_file(descriptor, path):  # unless its last holder removed it meanwhile
                     write_holder(descriptor)
                     return descriptor
             except BlockingIOError:
@@ -299,7 +299,7 @@ def unlock_folder(folder: Path, descriptor: int) -> None:
 
 
 def is_file(descriptor: int, path: Path) -> bool:
-    """Return whether the open file is the one that has this name now."""
+    """Check whether the open file is the one that has this name now."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -307,7 +307,7 @@ def is_file(descriptor: int, path: Path) -> bool:
 
 
 def write_holder(descriptor: int) -> None:
-    """Write who holds the lock, for the message that others print."""
+    """Write who holds the lock, for error messages of other processes."""
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
     os.ftruncate(descriptor, 0)
@@ -315,9 +315,9 @@ def write_holder(descriptor: int) -> None:
 
 
 def lock_holder(folder: Path) -> dict[str, Any] | None:
-    """Return pid, host and start of the process that writes to a folder; None if no process does.
+    """Return pid, host and start of the process that writes to a folder; None if there is none.
 
-    It is empty if the process has not written who it is.
+    The result is empty if the process has not written them yet.
     """
     with explained("read", folder / LOCK, FileNotFoundError):
         try:
@@ -338,7 +338,7 @@ def lock_holder(folder: Path) -> dict[str, Any] | None:
 
 
 def holder_in_words(holder: Mapping[str, Any]) -> str:
-    """Return the holder of a lock in words."""
+    """Describe the holder of a lock."""
     pid, host, since = (holder.get(name) for name in ("pid", "host", "since"))
     if not isinstance(pid, int) or not isinstance(host, str) or not isinstance(since, str):
         return "another process"

@@ -1,11 +1,11 @@
-"""journal.log: which chunks were begun, finished or set aside; and recovery from what a killed run left.
+"""journal.log: which chunks were begun, finished or set aside; and recovery after a killed run.
 
 One JSON object per line, after its own CRC-32:
     {"event": "plan", "plan": ..., "sweep": ..., "file": [...]}
     {"event": "begin", "chunk": ...}    from here on files of this chunk are ours to remove
     {"event": "commit", "chunk": ..., "trial_ids": [...], "diverged": 2, "snapshots": {...}, "files": {...}}
     {"event": "drop", "chunk": ...}     its files were removed or set aside: it counts as never begun
-A kill may leave a last line that is not complete: it counts as not written.
+A killed process may leave an incomplete last line, which is ignored.
 """
 
 import json
@@ -66,16 +66,16 @@ class Commit:
 
 @dataclass
 class Journal:
-    """The state of a folder that its journal adds up to."""
+    """The state of a folder, replayed from its journal."""
 
-    begun: set[str] = field(default_factory=set)  # and not finished
+    begun: set[str] = field(default_factory=set)  # but not finished
     commits: dict[str, Commit] = field(default_factory=dict)
     plans: dict[str, FileMark] = field(default_factory=dict)
     sweep: str = ""  # of the first plan
-    is_torn: bool = False  # its last line is not whole
+    is_torn: bool = False  # its last line is incomplete
 
     def apply(self, entry: Mapping[str, Any]) -> None:
-        """Take one line into account; raises one of NONSENSE if it makes no sense."""
+        """Apply one line; raise one of NONSENSE if it is invalid."""
         event, name = entry["event"], entry["plan" if entry["event"] == "plan" else "chunk"]
         if not is_hex_name(name):
             raise ValueError(f"{name!r} names no chunk or plan")
@@ -96,7 +96,7 @@ class Journal:
 
 
 def read_commit(entry: Mapping[str, Any]) -> Commit:
-    """Return the commit that a line describes."""
+    """Read the commit that a line describes."""
     trial_ids = tuple(entry["trial_ids"])
     if not all(map(is_hex_name, trial_ids)):
         raise ValueError("a trial id is not 12 hexadecimal digits")
@@ -108,12 +108,12 @@ def read_commit(entry: Mapping[str, Any]) -> Commit:
 
 
 def plan_entry(plan: str, sweep: str, mark: FileMark) -> dict[str, Any]:
-    """Return the line that describes the file of a plan."""
+    """Make the line that describes the file of a plan."""
     return {"event": "plan", "plan": plan, "sweep": sweep, "file": list(mark)}
 
 
 def commit_entry(commit: Commit) -> dict[str, Any]:
-    """Return the line that describes a commit."""
+    """Make the line that describes a commit."""
     return {
         "event": "commit",
         "chunk": commit.chunk,
@@ -125,9 +125,9 @@ def commit_entry(commit: Commit) -> dict[str, Any]:
 
 
 def read_journal(folder: Path, skip_damaged: bool = False) -> Journal:
-    """Return the journal of a folder, an empty one if there is none.
+    """Read the journal of a folder; an empty one if there is none.
 
-    A damaged line is a StoreError, or with `skip_damaged` counts as not written.
+    A damaged line is a StoreError, or is ignored with `skip_damaged`.
     """
     path = folder / JOURNAL
     try:
@@ -148,7 +148,7 @@ def read_journal(folder: Path, skip_damaged: bool = False) -> Journal:
 
 
 def append(folder: Path, *entries: Mapping[str, Any]) -> None:
-    """Add lines to the journal and fsync it."""
+    """Append lines to the journal and fsync it."""
     path, content = folder / JOURNAL, b"".join(map(encode, entries))
     with APPENDING, explained("write", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
@@ -164,7 +164,7 @@ def append(folder: Path, *entries: Mapping[str, Any]) -> None:
 
 
 def cut_torn_line(descriptor: int) -> int:
-    """Remove what a killed process left of its last line; return how many bytes there are."""
+    """Remove an incomplete last line left by a killed process; return the size of the file."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
@@ -173,7 +173,7 @@ def cut_torn_line(descriptor: int) -> int:
 
 
 def replace(folder: Path, journal: Journal) -> None:
-    """Replace the journal by a shorter one that adds up to the same."""
+    """Replace the journal by a shorter one that describes the same state."""
     entries = [plan_entry(plan, journal.sweep, mark) for plan, mark in journal.plans.items()]
     entries += [commit_entry(commit) for commit in journal.commits.values()]
     entries += [{"event": "begin", "chunk": chunk} for chunk in sorted(journal.begun)]
@@ -182,13 +182,13 @@ def replace(folder: Path, journal: Journal) -> None:
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
-    """Return a line with its checksum in front."""
+    """Encode a line, with its checksum in front."""
     text = json.dumps(plain(entry), allow_nan=False, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """Return what a line says; raises ValueError if it is not what was written."""
+    """Decode a line; raise a ValueError if it is not what was written."""
     if line[:9] != b"%08x " % zlib.crc32(line[9:]):
         raise ValueError("the checksum does not match")
     entry = json.loads(line[9:])
@@ -198,7 +198,7 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 def check_whole(folder: Path, found: Journal) -> None:
-    """Raise a StoreError if files of finished chunks are missing or cut off: it is left as it is."""
+    """Raise a StoreError if files of finished chunks are missing or truncated; nothing is changed."""
     problems = list(missing_files(folder, found))
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
@@ -209,14 +209,14 @@ def check_whole(folder: Path, found: Journal) -> None:
 
 
 def missing_files(folder: Path, found: Journal) -> Iterator[str]:
-    """Give a sentence for each file of a finished chunk that is missing or has another size; none is read."""
+    """Describe each file of a finished chunk that is missing or has another size; no file is read."""
     try:
         sizes = {name: file_sizes(folder / name) for name in TABLES}
         snapshots = {entry.name for entry in scan(folder / CHECKPOINTS)}
     except StoreError as error:
         yield str(error)
         return
-    for chunk, commit in found.commits.items():  # thousands: paths are made only for files that are missing
+    for chunk, commit in found.commits.items():  # thousands: paths are built only for missing files
         for name, mark in commit.files.items():
             size = sizes[name].get(part_name(chunk))
             if size is None:
@@ -232,7 +232,7 @@ def missing_files(folder: Path, found: Journal) -> Iterator[str]:
 
 
 def unknown_parts(folder: Path, found: Journal) -> list[Path]:
-    """Return the parts of trials/ that the journal does not know: their checksums are lost."""
+    """List the parts of trials/ that the journal does not know: their checksums are lost."""
     known = found.commits.keys() | found.begun
     return [path for path in part_files(folder / TRIALS) if chunk_of(path) not in known]
 
@@ -243,10 +243,10 @@ def file_sizes(folder: Path) -> dict[str, int]:
 
 
 def remove_unfinished(folder: Path, found: Journal) -> None:
-    """Complete the journal of chunks whose files are all there; remove the files of other unfinished chunks.
+    """Complete the journal for chunks whose files all exist; remove the files of other unfinished chunks.
 
-    Saved states are kept: training continues from them.  Only files of chunks that the journal calls begun or
-    finished are touched, and our own temporary files.
+    Saved states are kept: training resumes from them.  Only files of chunks that the journal lists as begun
+    or finished are touched, and our own temporary files.
     """
     with explained("clean", folder):
         for name in (MANIFEST, JOURNAL):
@@ -266,14 +266,14 @@ def remove_unfinished(folder: Path, found: Journal) -> None:
 
 
 def finish_commit(folder: Path, found: Journal, chunk: str) -> None:
-    """Write the journal's line of a chunk whose process was killed between its last file and that line."""
+    """Write the journal line of a chunk whose process was killed just before it could."""
     entry = commit_entry(commit_of(folder, chunk))
     append(folder, entry)
     found.apply(entry)
 
 
 def commit_of(folder: Path, chunk: str) -> Commit:
-    """Return the commit of a chunk, read from its files, or raise a StoreError."""
+    """Rebuild the commit of a chunk from its files, or raise a StoreError."""
     parts = {name: part_path(folder / name, chunk) for name in tables_of(folder)}
     rows = read_part(parts[TRIALS], ("trial_id", "chunk", "row", "status", "snapshot_steps")).to_pylist()
     check_rows(rows, parts[TRIALS])
@@ -291,10 +291,10 @@ def commit_of(folder: Path, chunk: str) -> Commit:
 
 
 def remove_files(folder: Path, found: Journal, chunk: str) -> None:
-    """Remove the files of an unfinished chunk, except its state, which holds its snapshots too."""
+    """Remove the files of an unfinished chunk, except its saved state, which holds its snapshots too."""
     parts = [part_path(folder / name, chunk) for name in TABLES]
     for path in [*(part.with_name(TEMPORARY + part.name) for part in parts), *parts[:-1]]:
-        path.unlink(missing_ok=True)  # there is no part in trials, or the chunk would be finished
+        path.unlink(missing_ok=True)  # with a part in trials the chunk would be finished
     state, end = partial_path(folder, chunk), state_path(folder, chunk)
     for path in (state, end):
         path.with_name(TEMPORARY + path.name).unlink(missing_ok=True)

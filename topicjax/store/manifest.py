@@ -35,12 +35,12 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "description": str,
     "base": dict,
     "axes": dict,
-    "details": list,  # the indices of its details, if there are any
+    "details": list,  # the indices of its details, if any
     "overrides": list,  # as they were typed
-    "refine": dict,  # axes and levels, if boundaries are refined: its plan grows from run to run
+    "refine": dict,  # axes and levels, if boundaries are refined: the plan then grows from run to run
     "plan": str,
     "planned": (int, type(None)),  # trials of the plan
-    "left": int,  # of these, not finished when the run started
+    "left": int,  # of these, unfinished when the run started
     "snapshots": str,
     "lanes": int,
     "order": str,
@@ -62,17 +62,17 @@ Manifest = dict[str, Any]
 
 
 def experiment_of(manifest: Manifest) -> str:
-    """Return the experiment of a folder's trials; empty if there was no run yet."""
+    """Return the experiment of a folder's trials; empty before the first run."""
     return str(last_run(manifest).get("experiment", ""))
 
 
 def new_manifest(sweep: str) -> Manifest:
-    """Return the manifest of a folder without runs."""
+    """Make the manifest of a folder without runs."""
     return {"format": FORMAT, "sweep": sweep, "runs": [], "references": []}
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Return the manifest of a folder, empty if there is none yet; a StoreError if it cannot be used."""
+    """Read the manifest of a folder, empty if there is none yet; a StoreError if it cannot be used."""
     path = Path(folder) / MANIFEST
     try:
         with explained("read", path, FileNotFoundError):
@@ -100,11 +100,11 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 class OtherFormat(StoreError):
-    """The folder has another format: it is complete, but not for this version to read, write or repair."""
+    """The folder is intact, but this version cannot read, write or repair its format."""
 
 
 def problems(manifest: Manifest) -> list[str]:
-    """Return what is wrong with the values of a manifest."""
+    """List what is wrong with the values of a manifest."""
     found = [
         f"{name} is no list of objects"
         for name in ("runs", "references")
@@ -117,7 +117,7 @@ def problems(manifest: Manifest) -> list[str]:
 
 
 def run_problems(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Give what is wrong with the entry of a run."""
+    """Yield what is wrong with the entry of a run."""
     yield from (f"a run does not name its {name}" for name in REQUIRED if name not in entry)
     for name in RUN_FIELDS.keys() & entry.keys():
         value = entry[name]
@@ -129,10 +129,10 @@ def run_problems(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def reference_problem(entry: Mapping[str, Any]) -> str:
-    """Return what is wrong with an entry of references; empty if nothing is.
+    """Describe what is wrong with an entry of references; empty if nothing is.
 
     {"settings": {name: value, ...}, "values": {name: number or null, ...}} has reference losses by name for
-    the trials with these settings, {"settings": ..., "error": "why"} says why they have none.
+    the trials with these settings; {"settings": ..., "error": "why"} says why they have none.
     """
     settings, values, error = (entry.get(name) for name in ("settings", "values", "error"))
     has_settings = isinstance(settings, dict) and all(
@@ -147,22 +147,22 @@ def reference_problem(entry: Mapping[str, Any]) -> str:
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Replace the manifest; numbers that are not finite become null."""
+    """Replace the manifest; non-finite numbers become null."""
     values = plain(manifest)
-    for problem in problems(values):  # nothing is written that could not be read
+    for problem in problems(values):  # never write what could not be read back
         raise StoreError(f"cannot write {folder / MANIFEST}: {problem}")
     content = encode(values)
     write_whole(folder / MANIFEST, lambda file: file.write(content))
 
 
 def encode(content: Manifest) -> bytes:
-    """Return the bytes of a manifest, with its digest."""
+    """Encode a manifest, with its digest."""
     text = json.dumps(content | {"digest": digest(content)}, indent=2, allow_nan=False)
     return f"{text}\n".encode()
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that depend on every value."""
+    """Compute 16 hexadecimal digits that depend on every value."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -174,9 +174,9 @@ def last_run(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def distinct_plans(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the entry of the last run of each plan, in the order in which the plans first came.
+    """Return the entry of the last run of each plan, in the order of their first runs.
 
-    Of a refined sweep the last plan counts, which has the trials of those before.
+    For a refined sweep only the last plan counts: it includes the trials of earlier ones.
     """
     by_plan = {}
     for position, entry in enumerate(manifest["runs"]):
@@ -186,5 +186,5 @@ def distinct_plans(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def plan_in_words(entry: Mapping[str, Any]) -> str:
-    """Return the sweep of a run with its overrides, as they were typed."""
+    """Describe the sweep of a run with its overrides, as they were typed."""
     return " ".join([str(entry.get("sweep")), *entry.get("overrides", [])])

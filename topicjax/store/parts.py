@@ -1,4 +1,4 @@
-"""Parquet parts: the tables of a run folder are many small files, one per chunk, that are read as one."""
+"""Parquet parts: the tables of a run folder, stored as one small file per chunk and read as one."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ FORGET = "`topicjax repair` forgets that plan, and the next run writes its own"
 COMPLETE = ("trial_id", "stopped_step", "stop_reason", "record_every", "snapshot_steps")
 SNAPSHOT_COLUMNS = {"snapshot_steps": pa.list_(pa.int64()), "snapshot_checksums": pa.list_(pa.string())}
 
-Columns = dict[str, pa.DataType]  # of a table
+Columns = dict[str, pa.DataType]  # types of a table's columns, by name
 
 
 def make_tables(
@@ -42,10 +42,9 @@ def make_tables(
     details: pd.DataFrame | None,
     checksums: Sequence[Sequence[str]],
 ) -> dict[str, pa.Table]:
-    """Return the parts of a chunk by table, in the order in which they are written.
+    """Make the parts of a chunk by table, in the order in which they are written.
 
-    `checksums` are those of each trial's snapshots.  The types of columns do not depend on the values that a
-    part happens to have.
+    `checksums` are those of each trial's snapshots.  Column types do not depend on the values in a part.
     """
     snapshots = zip(SNAPSHOT_COLUMNS.items(), (trials["snapshot_steps"].tolist(), checksums), strict=True)
     settled = trials.drop(columns="snapshot_steps").astype({"diverged_step": "float64"})
@@ -58,7 +57,7 @@ def make_tables(
 
 
 def column_types(schema: pa.Schema) -> Columns:
-    """Return the type of each column by name."""
+    """Map each column name to its type."""
     return dict(zip(schema.names, schema.types, strict=True))
 
 
@@ -76,7 +75,7 @@ def read_columns(
     columns: Sequence[str] | None = None,
     marks: Mapping[Path, FileMark] = MappingProxyType({}),
 ) -> pa.Table:
-    """Return these columns (all by default) of all parts as one table, checked against their marks.
+    """Read these columns (default: all) of all parts as one table, checked against their marks.
 
     A column that only some parts have is null in the others: nothing is dropped.
     """
@@ -94,10 +93,9 @@ def read_columns(
 def read_part(
     path: Path, columns: Sequence[str] | None, mark: FileMark | None = None, mend: str = REPAIR
 ) -> pa.Table:
-    """Return these columns (all by default) of a part, or raise a StoreError that names it.
+    """Read these columns (default: all) of a part, or raise a StoreError that names it.
 
-    Its bytes are checked against the mark that the journal has; the pages' own checksums count where the
-    journal has none.
+    Its bytes are checked against the journal's mark, or without one against the checksums of its pages.
     """
     with explained_part(path, mend):
         content = read_regular(path)
@@ -113,7 +111,7 @@ def read_part(
 
 @contextlib.contextmanager
 def explained_part(path: Path, mend: str) -> Iterator[None]:
-    """Turn whatever reading a part raises into a StoreError that names it."""
+    """Turn any error from reading a part into a StoreError that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -125,18 +123,18 @@ def explained_part(path: Path, mend: str) -> Iterator[None]:
 
 
 def read_schema(path: Path) -> Columns:
-    """Return the columns of a part, or raise a StoreError that names it."""
+    """Read the columns of a part, or raise a StoreError that names it."""
     with explained_part(path, REPAIR):
         return column_types(pq.read_schema(pa.BufferReader(read_regular(path))))
 
 
 def read_plan(path: Path, mark: FileMark | None = None) -> list[str]:
-    """Return the ids of the trials of a plan, or raise a StoreError that names its file."""
+    """Read the trial ids of a plan, or raise a StoreError that names its file."""
     return read_part(path, ["trial_id"], mark, mend=FORGET)["trial_id"].to_pylist()
 
 
 def is_as_written(path: Path, mark: FileMark) -> bool:
-    """Return whether a file is there and has the bytes that were written."""
+    """Check whether a file exists and has the bytes that were written."""
     try:
         return FileMark.of(read_regular(path)) == mark
     except OSError:
@@ -144,7 +142,7 @@ def is_as_written(path: Path, mark: FileMark) -> bool:
 
 
 def columns_of(folder: Path) -> dict[str, Columns]:
-    """Return the columns of a folder's tables, as its first finished chunk has them; empty if it has none."""
+    """Read the columns of a folder's tables from its first finished chunk; empty if it has none."""
     finished = part_files(folder / TRIALS)[:1]
     parts = {name: part_path(folder / name, chunk_of(path)) for path in finished for name in TABLES}
     return {name: read_schema(path) for name, path in parts.items() if path.exists()}
@@ -153,10 +151,10 @@ def columns_of(folder: Path) -> dict[str, Columns]:
 def check_columns(
     folder: Path, tables: Mapping[str, Columns], there: Mapping[str, Columns] | None = None
 ) -> None:
-    """Raise a StoreError unless a folder can take parts with these columns, by table the type of each name.
+    """Raise a StoreError unless a folder can take parts with these columns (by table, the type of each name).
 
-    pandas takes the columns of the first part of a folder, and drops what others have beside them.  `tables`
-    are those handed to `Writer.commit`; how snapshots are kept, which it adds, need not be named.
+    pandas takes the columns of a folder's first part and drops any others.  `tables` are those passed to
+    `Writer.commit`; the snapshot columns, which it adds, need not be included.
     """
     there = columns_of(folder) if there is None else there
     if there and (DETAILS in tables) != (DETAILS in there):
@@ -175,7 +173,7 @@ def check_columns(
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Raise a StoreError unless these rows of trials/ say where weights are, in values that can be a path."""
+    """Raise a StoreError unless these rows of trials/ locate weights, with values that are safe in a path."""
     for row in rows:
         names, steps = (row["trial_id"], row["chunk"]), row["snapshot_steps"]
         is_place = isinstance(row["row"], int) and row["row"] >= 0
@@ -185,7 +183,7 @@ def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 def incomplete_trials(trials: pa.Table, records: pa.Table, keeps_end: bool) -> Iterator[str]:
-    """Give a sentence for each finished trial that lacks a record, its reason to stop or its last weights.
+    """Describe each finished trial that lacks a record, its stop reason or its last weights.
 
     A trial has a record at step 0 and at every `record_every` steps up to its `stopped_step`.  With
     `keeps_end` it also has weights there.
@@ -213,7 +211,7 @@ def incomplete_trials(trials: pa.Table, records: pa.Table, keeps_end: bool) -> I
 
 
 def snapshot_places(snapshot_steps: Iterable[Sequence[int]]) -> list[dict[int, int]]:
-    """Return for each trial of a chunk, given the steps of its snapshots, its place in each of them.
+    """Find the index of each trial of a chunk in each snapshot, given the steps of its snapshots.
 
     A snapshot holds the trials of the chunk that have weights at its step, in the order of the chunk.
     """

@@ -1,4 +1,4 @@
-"""Read a run folder: finished trials, their records and weights, and how far the folder is.
+"""Read a run folder: finished trials, their records and weights, and its status.
 
 A trial is finished once its row is in trials/.  Reading imports neither jax nor orbax.
 """
@@ -51,28 +51,28 @@ from topicjax.store.parts import (
     snapshot_places,
 )
 
-LOCATION = ("trial_id", "chunk", "row", *SNAPSHOT_COLUMNS)  # where a trial's weights are
+LOCATION = ("trial_id", "chunk", "row", *SNAPSHOT_COLUMNS)  # locates a trial's weights
 KEPT_OF_TRIALS = {*LOCATION, "status", "diverged_step", "run", "stopped_step", "stop_reason"}
 STATUSES = ("ok", "diverged")
 
 
 class Run:
-    """The finished trials of a run folder; tables are read when first asked for."""
+    """The finished trials of a run folder; tables are read on first use."""
 
     def __init__(self, folder: Path) -> None:
-        """Take a run folder; use `load`, which checks that it is one."""
+        """Wrap a run folder; use `load`, which checks that it is one."""
         self.folder = folder
 
     @functools.cached_property
     def manifest(self) -> Manifest:
-        """The sweep, every run that added to the folder, and the references; empty without the file."""
+        """The sweep, every run that added to the folder, and the references; empty if the file is missing."""
         return read_manifest(self.folder)
 
     @functools.cached_property
     def trials(self) -> pd.DataFrame:
-        """One row per finished trial: trial_id, settings, status, final values, where its weights are.
+        """One row per finished trial: trial_id, settings, status, final values, and where its weights are.
 
-        The steps of its snapshots, and their checksums, are tuples.
+        The steps and checksums of its snapshots are tuples.
         """
         table = read_columns(self._parts, None, self._marks(TRIALS))
         trials = table.to_pandas()
@@ -88,12 +88,12 @@ class Run:
 
     @functools.cached_property
     def details(self) -> pd.DataFrame:
-        """One row per record and place: trial_id, step, its indices (layer, say), its columns; or no rows."""
+        """One row per record and index: trial_id, step, indices (such as layer), columns; may be empty."""
         return self._read(DETAILS, part_files(self.folder / TRIALS))
 
     @property
     def detail_names(self) -> list[str]:
-        """The indices that details are counted by, as layer and head; none without details."""
+        """The indices of the details, such as layer and head; empty without details."""
         named = last_run(self.manifest).get("details") or self.details.columns[2:3]
         return [str(name) for name in named if name in self.details]
 
@@ -101,8 +101,8 @@ class Run:
     def references(self) -> pd.DataFrame:
         """One row per trial, in the order of `trials`: its reference losses by name, NaN where it has none.
 
-        An entry of the manifest belongs to the trials that have all its settings.  Where several entries have
-        a value of one name, the one with more settings counts.  Settings are compared exactly: both JSON and
+        An entry of the manifest applies to the trials that have all its settings.  If several entries have a
+        value of one name, the one with more settings counts.  Settings are compared exactly: both JSON and
         parquet keep every digit.
         """
         entries = [entry for entry in self.manifest.get("references", []) if "values" in entry]
@@ -125,7 +125,7 @@ class Run:
 
     @functools.cached_property
     def missing(self) -> tuple[str, ...]:
-        """A sentence for each thing that a complete run would have and this one has not."""
+        """One sentence for each thing that this run lacks compared with a complete one."""
         if not self.manifest:
             return (f"{MANIFEST} is not there: planned trials and references are unknown",)
         state = status(self.folder)
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def experiment(self) -> str:
-        """The experiment of the folder's trials; empty if the folder does not say."""
+        """The experiment of the folder's trials; empty if it is not recorded."""
         return experiment_of(self.manifest)
 
     @functools.cached_property
@@ -149,7 +149,7 @@ class Run:
         return [name for name in self.trials.columns if name not in KEPT_OF_TRIALS and name[:6] != "final_"]
 
     def replace(self, **tables: Any) -> Self:
-        """Return the run with other tables or missing; all else is as before.
+        """Return a copy of the run with other tables or missing.
 
         References follow the trials, unless they are given.
         """
@@ -161,7 +161,7 @@ class Run:
         return other
 
     def select(self, trial_ids: Sequence[str]) -> Self:
-        """Return the run with these trials only, in its own order."""
+        """Keep only these trials, in the run's order."""
         known = set(self.trials["trial_id"])
         unknown = [trial_id for trial_id in trial_ids if trial_id not in known]
         if unknown:
@@ -176,25 +176,25 @@ class Run:
         return self.replace(**kept)
 
     def columns(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return these columns of the finished trials, a row each; nothing if the folder lacks one."""
+        """Read these columns of the finished trials, one row each; empty if the folder lacks one of them."""
         parts = part_files(self.folder / TRIALS)
         if not parts or not set(names) <= read_schema(parts[0]).keys():
             return []
         return read_columns(parts, names, self._marks(TRIALS)).to_pylist()
 
     def records_of(self, trial_ids: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return records and details of these finished trials; no other parts are read than theirs."""
+        """Read records and details of these finished trials, from their parts only."""
         parts = sorted({self._part_of[trial_id] for trial_id in trial_ids})
         records, details = self._read(TRAJECTORIES, parts), self._read(DETAILS, parts)
         own = list(trial_ids)
         return records.loc[records["trial_id"].isin(own)], details.loc[details["trial_id"].isin(own)]
 
     def has_state(self, chunk: str) -> bool:
-        """Return whether the states to train trials of a chunk further are there, and of this version."""
+        """Whether the states to train a chunk's trials further exist and are from this version."""
         return checkpoints.is_of_use(state_path(self.folder, chunk))
 
     def end_states(self, trial_ids: Sequence[str]) -> list[np.ndarray]:
-        """Return the states that these trials ended in, trials x ..., or raise a StoreError."""
+        """Read the final states of these trials, trials x ..., or raise a StoreError."""
         found: dict[str, list[np.ndarray]] = {}
         for chunk in sorted({chunk_of(self._part_of[trial_id]) for trial_id in trial_ids}):
             path = state_path(self.folder, chunk)
@@ -224,14 +224,14 @@ class Run:
         return read_journal(self.folder)
 
     def _marks(self, name: str) -> dict[Path, FileMark]:
-        """Return how the parts of a folder were written, as far as the journal knows."""
+        """Map the parts of a folder to their marks, as far as the journal knows them."""
         folder, commits = self.folder / name, self._journal.commits.items()
         return {part_path(folder, chunk): own.files[name] for chunk, own in commits if name in own.files}
 
     def _read(self, name: str, parts: Sequence[Path]) -> pd.DataFrame:
-        """Return the table of records or of details that belongs to these parts of trials/."""
+        """Read the records or details that belong to these parts of trials/."""
         marks, paths = self._marks(name), [self.folder / name / path.name for path in parts]
-        if name == DETAILS:  # a chunk that the journal does not know yet has them if they are there
+        if name == DETAILS:  # for a chunk that the journal does not know yet, look for the file
             known = self._journal.commits
             paths = [
                 path for path in paths if path in marks or (chunk_of(path) not in known and path.exists())
@@ -240,7 +240,7 @@ class Run:
 
     @functools.cached_property
     def _part_of(self) -> dict[str, Path]:
-        """The part of trials/ that each trial is in."""
+        """The part of trials/ that holds each trial."""
         found, unknown = {}, []
         for path in self._parts:
             commit = self._journal.commits.get(chunk_of(path))
@@ -251,7 +251,7 @@ class Run:
         return found
 
     def _snapshots(self, trial_id: str) -> tuple[str, dict[int, tuple[int, str]]]:
-        """Return a trial's chunk, and by step its place in the snapshot and the checksum of its weights."""
+        """Find a trial's chunk, and by step its index in the snapshot and the checksum of its weights."""
         part = self._part_of[trial_id]
         rows = read_part(part, LOCATION, self._marks(TRIALS).get(part)).to_pylist()
         check_rows(rows, part)
@@ -261,11 +261,11 @@ class Run:
         return row["chunk"], {step: (place, written) for (step, place), written in pairs}
 
     def find(self, trial_id: str) -> str:
-        """Return the whole id of the trial that begins as given."""
+        """Complete a trial id from its prefix."""
         return find_id(trial_id, list(self._part_of), self.folder)
 
     def snapshot_step(self, trial_id: str, step: int | None = None) -> int:
-        """Return the step if the trial's weights were kept there; without one, the last that was."""
+        """Return the step if the trial has a snapshot there; without a step, that of the last snapshot."""
         steps = list(self._snapshots(trial_id)[1])
         if not steps:
             raise StoreError(f"trial {trial_id} in {self.folder} was run without snapshots")
@@ -277,9 +277,9 @@ class Run:
         return steps[-1] if step is None else step
 
     def restore(self, trial_id: str, step: int | None = None) -> Any:
-        """Return the weights of a trial, at its last snapshot unless a step is named.
+        """Restore the weights of a trial, from its last snapshot unless a step is given.
 
-        They are the tree of arrays that was saved; named tuples have their names and fields, not their class.
+        The result is the saved tree of arrays; named tuples keep their names and fields, not their class.
         """
         trial_id = self.find(trial_id)
         step = self.snapshot_step(trial_id, step)
@@ -299,13 +299,13 @@ class Run:
 
 
 def load(folder: str | Path) -> Run:
-    """Return the finished trials of a run folder, or raise a StoreError."""
+    """Open a run folder, or raise a StoreError."""
     check_kind(Path(folder))
     return Run(Path(folder))
 
 
 def check_trials(trials: pd.DataFrame, folder: Path) -> None:
-    """Raise a StoreError if an id is none or is there twice, or a status does not exist."""
+    """Raise a StoreError if an id is invalid or repeated, or a status is unknown."""
     odd = [trial_id for trial_id in trials["trial_id"].tolist() if not is_hex_name(trial_id)]
     if odd:
         raise StoreError(f"{folder} has trial {odd[0]!r:.40}; allowed: ids of 12 hexadecimal digits")
@@ -318,7 +318,7 @@ def check_trials(trials: pd.DataFrame, folder: Path) -> None:
 
 
 def find_id(given: str, trial_ids: Sequence[str], folder: Path) -> str:
-    """Return the trial id that begins as given, or raise a StoreError with those that are near."""
+    """Find the trial id with this prefix, or raise a StoreError that lists similar ones."""
     found = [trial_id for trial_id in trial_ids if trial_id.startswith(given)] if given else []
     if len(found) == 1 or given in found:
         return given if given in found else found[0]
@@ -333,7 +333,7 @@ def find_id(given: str, trial_ids: Sequence[str], folder: Path) -> str:
 
 @dataclass(frozen=True)
 class PlanStatus:
-    """How far one plan is: a sweep with its overrides, as it was asked for."""
+    """Status of one plan: a sweep with its overrides, as requested."""
 
     words: str
     planned: int
@@ -342,22 +342,22 @@ class PlanStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """How far a folder is."""
+    """Status of a folder."""
 
     sweep: str | None
     finished: int
     ok: int
     diverged: int
     planned: int | None  # distinct trials of all plans; None: unknown
-    beyond: int  # finished trials that no plan names
+    beyond: int  # finished trials that are in no plan
     plans: tuple[PlanStatus, ...]
-    problems: tuple[str, ...]  # files of finished trials that are missing or cut off
-    versions: tuple[str, ...]  # of the code that trained them, if there are several
-    running: Mapping[str, Any] | None  # the process that writes to the folder; None if none does
+    problems: tuple[str, ...]  # files of finished trials that are missing or truncated
+    versions: tuple[str, ...]  # of the code that trained them, if more than one
+    running: Mapping[str, Any] | None  # the process that writes to the folder, if any
 
 
 def status(folder: str | Path) -> Status:
-    """Return how far a folder is, or raise a StoreError."""
+    """Summarize the status of a folder, or raise a StoreError."""
     folder = Path(folder)
     check_kind(folder)
     manifest, found = read_manifest(folder), read_journal(folder)
@@ -372,7 +372,7 @@ def status(folder: str | Path) -> Status:
             continue
         planned_ids |= trial_ids
         plans.append(PlanStatus(plan_in_words(entry), len(trial_ids), len(trial_ids & finished)))
-    planned = len(planned_ids) or last_run(manifest).get("planned")  # where no plan can be read
+    planned = len(planned_ids) or last_run(manifest).get("planned")  # if no plan can be read
     return Status(
         sweep=manifest.get("sweep") or None,
         finished=len(finished),
@@ -390,7 +390,7 @@ def status(folder: str | Path) -> Status:
 def finished_trials(folder: Path, found: Journal) -> tuple[set[str], int]:
     """Return the finished trials and how many of them diverged.
 
-    The journal knows without opening a table; parts that it does not know are read.
+    The journal knows this without opening a table; parts that it does not know are read.
     """
     trial_ids: set[str] = set()
     diverged, unknown = 0, []
@@ -407,12 +407,12 @@ def finished_trials(folder: Path, found: Journal) -> tuple[set[str], int]:
 
 
 def committed(folder: Path) -> set[str]:
-    """Return the ids of all trials that are finished in a folder."""
+    """Return the ids of all finished trials of a folder."""
     return finished_trials(folder, read_journal(folder))[0]
 
 
 def code_versions(manifest: Manifest) -> tuple[str, ...]:
-    """Return the versions and commits of the code that trained the trials, if there are several."""
+    """List the versions and commits of the code that trained the trials, if more than one."""
     found = {}
     for entry in manifest.get("runs", []):
         if entry.get("trials"):
@@ -424,7 +424,7 @@ def code_versions(manifest: Manifest) -> tuple[str, ...]:
 
 
 def planned_trials(folder: Path, entry: Mapping[str, Any], found: Journal) -> set[str]:
-    """Return the ids of the trials that a run was asked for; empty if its plan was lost."""
+    """Read the ids of the trials that a run was asked for; empty if its plan was lost."""
     if "plan" not in entry:
         return set()
     path = plan_path(folder, entry["plan"])

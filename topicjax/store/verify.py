@@ -1,7 +1,7 @@
-"""Verify and repair a run folder: read every byte, compare it with its checksum, set aside what is damaged.
+"""Verify and repair a run folder: compare every byte with its checksum, and set aside what is damaged.
 
-Nothing is deleted: damaged files, and the others of their chunks, are moved to set_aside/, and the next run
-computes those trials again.  Files are moved before the journal forgets them, so that a repair that is killed
+Nothing is deleted: damaged files and the other files of their chunks are moved to set_aside/, and the next
+run computes those trials again.  Files are moved before the journal drops them, so a repair that is killed
 can be repeated.
 """
 
@@ -56,12 +56,12 @@ from topicjax.store.parts import check_rows, incomplete_trials, read_part, read_
 
 BLOCK = 64  # trials whose weights are read together
 COLUMNS = ("trial_id", "chunk", "row", "snapshot_steps", "snapshot_checksums")
-Say = Callable[[int, int], object]  # is called with the number of chunks checked so far, and of all chunks
+Say = Callable[[int, int], object]  # called with the number of chunks checked so far, and of all chunks
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that is not as it was written; `chunk` names the trials that must be computed again, if any."""
+    """A file that is not as it was written; `chunk` names the trials to compute again, if any."""
 
     path: Path
     sentence: str
@@ -70,7 +70,7 @@ class Problem:
 
 @dataclass
 class Verdict:
-    """What `verify` found."""
+    """Result of `verify`."""
 
     problems: list[Problem] = field(default_factory=list)
     chunks: int = 0
@@ -79,7 +79,7 @@ class Verdict:
 
 
 def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
-    """Read everything in a run folder and return what is not as it was written."""
+    """Read everything in a run folder and report what is not as it was written."""
     check_kind(folder)
     verdict = Verdict()
     manifest = check_manifest(folder, verdict)
@@ -96,7 +96,7 @@ def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
 
 
 def check_manifest(folder: Path, verdict: Verdict) -> Manifest:
-    """Return the manifest; one without runs if it is damaged or missing."""
+    """Read the manifest; one without runs if it is damaged or missing."""
     path = folder / MANIFEST
     try:
         manifest = read_manifest(folder)
@@ -114,7 +114,7 @@ def check_manifest(folder: Path, verdict: Verdict) -> Manifest:
 
 
 def check_journal(folder: Path, verdict: Verdict) -> Journal:
-    """Return the journal; what is left of it if it is damaged."""
+    """Read the journal, or what is left of it if it is damaged."""
     path = folder / JOURNAL
     try:
         found = read_journal(folder)
@@ -130,7 +130,7 @@ def check_journal(folder: Path, verdict: Verdict) -> Journal:
 
 
 def check_plans(folder: Path, manifest: Manifest, found: Journal) -> Iterator[Problem]:
-    """Give the plans that are damaged, or missing though the manifest names them."""
+    """Yield the plans that are damaged, or missing though the manifest names them."""
     named = {entry["plan"] for entry in manifest["runs"] if "plan" in entry}
     for plan in sorted(named | found.plans.keys()):
         path = plan_path(folder, plan)
@@ -145,7 +145,7 @@ def check_plans(folder: Path, manifest: Manifest, found: Journal) -> Iterator[Pr
 def check_chunk(
     folder: Path, chunk: str, commit: Commit | None, verdict: Verdict, manifest: Manifest
 ) -> Iterator[Problem]:
-    """Give what is wrong with the files of one finished chunk."""
+    """Yield what is wrong with the files of one finished chunk."""
     path = part_path(folder / TRIALS, chunk)
     if not is_hex_name(chunk):
         yield Problem(path, f"{path} is no part of a run: its name is not 12 hexadecimal digits")
@@ -176,7 +176,7 @@ def check_chunk(
 
 
 def keeps_end(trials: pa.Table, manifest: Manifest) -> bool:
-    """Return whether the weights that these trials ended with were to be kept, and there are any to keep."""
+    """Whether the final weights of these trials should have been kept, and the experiment has any."""
     runs = manifest["runs"]
     numbers = set(trials["run"].to_pylist()) if "run" in trials.column_names else set()
     wanted = [str(runs[number - 1].get("snapshots")) for number in numbers if 0 < number <= len(runs)]
@@ -185,7 +185,7 @@ def keeps_end(trials: pa.Table, manifest: Manifest) -> bool:
 
 
 def read_rows(path: Path, table: pa.Table) -> list[dict[str, Any]]:
-    """Return where the weights of a part's trials are, or raise a StoreError."""
+    """Read where the weights of a part's trials are, or raise a StoreError."""
     missing = set(COLUMNS) - set(table.column_names)
     if missing:
         raise StoreError(f"{path} is not part of a run: it has no column {min(missing)}")
@@ -201,9 +201,9 @@ def read_rows(path: Path, table: pa.Table) -> list[dict[str, Any]]:
 def check_snapshots(
     folder: Path, chunk: str, rows: list[dict[str, Any]], trees: Mapping[int, str], verdict: Verdict
 ) -> Iterator[Problem]:
-    """Give the snapshots of a chunk that are missing or have other weights than were written.
+    """Yield the snapshots of a chunk that are missing or whose weights differ from what was written.
 
-    The journal has a checksum of all files of a snapshot.  Where it has lost that, the trials have one each.
+    The journal has a checksum of all files of a snapshot.  If that is lost, each trial has its own.
     """
     wanted: dict[int, dict[int, str]] = {step: {} for step in trees}  # by step and place
     places = snapshot_places(row["snapshot_steps"] for row in rows)
@@ -218,13 +218,13 @@ def check_snapshots(
             elif checkpoints.tree_checksum(path) != trees[step]:
                 raise ValueError("its files are not those that were written")
             verdict.bytes_read += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        except Exception as error:  # damaged checkpoints raise almost anything
+        except Exception as error:  # damaged checkpoints may raise any exception
             why = "it is missing" if isinstance(error, FileNotFoundError) else first_line(error)
             yield Problem(path, f"the snapshot {path} is damaged: {why.split(' [tensorstore')[0]}", chunk)
 
 
 def check_weights(path: Path, sums: Mapping[int, str]) -> None:
-    """Raise unless the trials of a snapshot have the weights that their checksums, given by place, are of."""
+    """Raise unless the weights in a snapshot match their checksums, given by index."""
     for start in range(0, max(sums) + 1, BLOCK):
         block = slice(start, min(start + BLOCK, max(sums) + 1))
         structure, leaves = checkpoints.read_trials(path, block)
@@ -235,7 +235,7 @@ def check_weights(path: Path, sums: Mapping[int, str]) -> None:
 
 
 def check_states(folder: Path, found: Journal) -> Iterator[Problem]:
-    """Give the damaged states: those of unfinished chunks, and those that finished trials ended in."""
+    """Yield the damaged states: saved ones of unfinished chunks, and final ones of finished trials."""
     paths = [partial_path(folder, chunk) for chunk in sorted(found.begun)]
     for path in [*paths, *(state_path(folder, chunk) for chunk in sorted(found.commits))]:
         try:
@@ -247,7 +247,7 @@ def check_states(folder: Path, found: Journal) -> Iterator[Problem]:
 
 
 def repair(folder: Path, say: Say = lambda done, total: None) -> tuple[Verdict, list[Path]]:
-    """Move what is damaged into set_aside/; return what was found, and where the files are now."""
+    """Move damaged files into set_aside/; return what was found, and where the files are now."""
     check_kind(folder)
     descriptor = files.lock_folder(folder)
     try:
@@ -268,7 +268,7 @@ def check_ours(folder: Path, verdict: Verdict) -> None:
 
 
 def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
-    """Move the files of these problems, and all others of the same chunks; return where they are now."""
+    """Move the files of these problems, and all other files of the same chunks; return their new paths."""
     problems, found = list(problems), read_journal(folder, skip_damaged=True)
     place = new_place(folder)
     chunks = {problem.chunk for problem in problems if problem.chunk is not None}
@@ -292,12 +292,12 @@ def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
 
 
 def is_ours(path: Path, found: Journal, chunk: str) -> bool:
-    """Return whether a path of a chunk may be moved; beyond a link, only what the journal knows."""
+    """Check whether a path of a chunk may be moved; behind a link, only what the journal knows."""
     return chunk in found.commits or chunk in found.begun or not path.parent.is_symlink()
 
 
 def orphans(folder: Path, found: Journal) -> list[Path]:
-    """Return the files of unfinished chunks that a damaged journal no longer names."""
+    """List the files of unfinished chunks that a damaged journal no longer names."""
     chunks = {entry.name for entry in scan(folder / CHECKPOINTS)}
     chunks |= {chunk_of(path) for name in TABLES for path in part_files(folder / name)}
     chunks |= {entry.name.removesuffix(".npz") for entry in scan(folder / PARTIAL)}
@@ -307,7 +307,7 @@ def orphans(folder: Path, found: Journal) -> list[Path]:
 
 
 def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
-    """Write the journal anew, from its undamaged lines and the parts that are complete."""
+    """Rebuild the journal from its undamaged lines and the complete parts."""
     for chunk in damaged:
         found.apply({"event": "drop", "chunk": chunk})
     for path in part_files(folder / TRIALS):
@@ -319,7 +319,7 @@ def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
 
 
 def mend_manifest(folder: Path, sweep: str) -> None:
-    """Write the manifest anew if it cannot be read, and let it forget plans that are not there."""
+    """Rewrite the manifest if it cannot be read, and drop plans whose files are missing."""
     try:
         manifest = read_manifest(folder) or new_manifest(sweep)
     except StoreError:
@@ -334,7 +334,7 @@ def mend_manifest(folder: Path, sweep: str) -> None:
 
 
 def new_place(folder: Path) -> Path:
-    """Return a new folder in set_aside/, named after the time."""
+    """Create a folder in set_aside/, named after the time."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     for number in range(1000):
         place = folder / SET_ASIDE / (stamp if not number else f"{stamp}-{number}")
@@ -347,7 +347,7 @@ def new_place(folder: Path) -> Path:
 
 
 def move(path: Path, folder: Path, place: Path) -> Path:
-    """Move a file or folder to the same place below `place`; return where it is now."""
+    """Move a file or folder to the same relative path below `place`; return its new path."""
     target = place / path.relative_to(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -355,12 +355,12 @@ def move(path: Path, folder: Path, place: Path) -> Path:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        shutil.move(path, target)  # beyond a link to another disk
+        shutil.move(path, target)  # behind a link to another disk
     return target
 
 
 def copy(path: Path, folder: Path, place: Path) -> Path:
-    """Copy a file to the same place below `place`; return where the copy is."""
+    """Copy a file to the same relative path below `place`; return the path of the copy."""
     target = place / path.relative_to(folder)
     content = read_regular(path)
     write_whole(target, lambda file: file.write(content))

@@ -1,8 +1,8 @@
 """Write a run folder atomically.
 
-A chunk counts once all its files are on disk: its part in trials/ is written last and is its commit mark.
-Before the first file of a chunk is written, the journal says so.  The next Writer removes the files of chunks
-that were begun and not finished; files that we did not create are never deleted.
+A chunk counts once all its files are on disk: its part in trials/ is written last and commits it.  Before the
+first file of a chunk is written, the journal records it.  The next Writer removes the files of chunks that
+were begun but not finished; files that we did not create are never deleted.
 """
 
 import errno
@@ -54,7 +54,7 @@ from topicjax.store.verify import move, new_place
 
 
 class Writer:
-    """The only process that writes to a run folder, from `with` to the end of its block."""
+    """The only process that writes to a run folder, within its `with` block."""
 
     def __init__(self, folder: str | Path, sweep: str, extend: bool = False) -> None:
         self.folder = Path(folder)
@@ -63,15 +63,15 @@ class Writer:
         self.manifest: Manifest = {}
         self.journal = Journal()
         self._lock = -1
-        self._columns: dict[str, Columns] = {}  # of the tables; empty while no chunk is finished
+        self._columns: dict[str, Columns] = {}  # of the tables; empty until a chunk is finished
         self._checksums: dict[str, dict[int, list[str]]] = {}  # by chunk and step, one per trial
         self._trees: dict[str, dict[int, str]] = {}  # by chunk and step
 
     def __enter__(self) -> Self:
-        """Take the folder, or raise a StoreError; remove what an interrupted run of ours left."""
+        """Lock the folder, or raise a StoreError; remove what an interrupted run left."""
         check_name(self.folder)
         check_kind(self.folder, may_be_new=True)
-        self._check_manifest()  # before anything is created in a folder that is not for us
+        self._check_manifest()  # before anything is created in a foreign folder
         with explained("write", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = files.lock_folder(self.folder)
@@ -83,7 +83,7 @@ class Writer:
         return self
 
     def _open(self) -> None:
-        """Read what is there, with the lock held; clean up after an interrupted run."""
+        """Read the folder while holding the lock; clean up after an interrupted run."""
         manifest = self._check_manifest()
         self.journal = journal.read_journal(self.folder)
         check_foreign(self.folder)
@@ -91,7 +91,7 @@ class Writer:
         self.manifest = manifest or new_manifest(self.sweep)
         self.manifest["sweep"] = self.manifest["sweep"] or self.sweep
         if not manifest:
-            write_manifest(self.folder, self.manifest)  # first of all: it says whose folder this is
+            write_manifest(self.folder, self.manifest)  # first of all: it marks the folder as ours
         for name in FOLDERS:
             self._make_folder(name)
         remove_unfinished(self.folder, self.journal)
@@ -100,7 +100,7 @@ class Writer:
         files.unlock_folder(self.folder, self._lock)
 
     def write_plan(self, trial_ids: Sequence[str]) -> str:
-        """Keep the ids of the trials that a run was asked for; return the name of that plan."""
+        """Store the ids of the trials that a run was asked for; return the name of that plan."""
         name = ids_name(trial_ids)
         path, mark = plan_path(self.folder, name), self.journal.plans.get(name)
         if mark is None or not is_as_written(path, mark):
@@ -113,9 +113,9 @@ class Writer:
         write_manifest(self.folder, manifest)
 
     def save_snapshot(self, chunk: str, step: int, tree: Any) -> None:
-        """Write weights of a chunk at a step: a tree of arrays whose first axis is the trial.
+        """Write the weights of a chunk at a step: a tree of arrays whose first axis is the trial.
 
-        It has the trials of the chunk that have weights at this step, in the order of the chunk.
+        It holds the trials of the chunk that have weights at this step, in the order of the chunk.
         """
         leaves, structure = checkpoints.flatten(tree)
         leaves = {name: np.asarray(leaf) for name, leaf in leaves.items()}
@@ -128,7 +128,7 @@ class Writer:
             try:
                 checkpoints.save(path, structure, leaves)
                 read_back = checkpoints.checksum(*checkpoints.read_trials(path, count - 1))
-            except (ValueError, RuntimeError) as error:  # tensorstore has no errno
+            except (ValueError, RuntimeError) as error:  # tensorstore errors have no errno
                 full = os.strerror(errno.ENOSPC) in str(error)
                 why = REASONS[errno.ENOSPC] if full else first_line(error)
                 raise StoreError(f"cannot write {path}: {why}") from error
@@ -145,10 +145,10 @@ class Writer:
         details: pd.DataFrame | None = None,
         keeps_end: bool = False,
     ) -> None:
-        """Write the parts of a chunk, the trials last: from then on it is finished.
+        """Write the parts of a chunk, the trials last, which finishes it.
 
         `snapshot_steps` of each trial are the steps at which it has weights.  A chunk whose trials lack
-        records, or with `keeps_end` the weights they ended with, is never written.
+        records, or with `keeps_end` their final weights, is never written.
         """
         steps = [sorted(map(int, own)) for own in trials["snapshot_steps"]]
         known = self._checksums.get(chunk, {})
@@ -175,21 +175,21 @@ class Writer:
         self.drop_partial(chunk)
 
     def save_end(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Write the states that trials of a chunk ended in, from which they can be trained further."""
+        """Write the final states of a chunk's trials, from which they can be trained further."""
         self._begin(chunk)
         checkpoints.save_state(state_path(self.folder, chunk), payload, meta)
 
     def save_partial(self, chunk: str, payload: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Replace the state inside a chunk from which an interrupted run continues."""
+        """Write or replace the state of a chunk from which an interrupted run resumes."""
         self._begin(chunk)
         checkpoints.save_state(partial_path(self.folder, chunk), payload, meta)
 
     def load_partial(
         self, chunk: str, expected: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """Return the last (payload, meta) of a chunk, or None if there is none that is of use.
+        """Read the last (payload, meta) of a chunk; None if there is none that can be used.
 
-        A state that is damaged, of another version, or without the expected values in meta is set aside.
+        A state that is damaged, from another version, or without the expected values in meta is set aside.
         """
         path = partial_path(self.folder, chunk)
         try:
@@ -203,19 +203,19 @@ class Writer:
             return None
 
     def drop_partial(self, chunk: str) -> None:
-        """Remove the state inside a chunk, if there is one."""
+        """Remove the saved state of a chunk, if there is one."""
         path = partial_path(self.folder, chunk)
         with explained("write", path):
             path.unlink(missing_ok=True)
 
     def keep_partials(self, chunks: Collection[str]) -> None:
-        """Remove the states and snapshots of begun chunks other than these."""
+        """Remove the saved states and snapshots of all begun chunks except these."""
         for chunk in self.journal.begun - set(chunks):
             self.drop_partial(chunk)
         remove_unfinished(self.folder, self.journal)
 
     def _begin(self, chunk: str) -> None:
-        """Note in the journal that files of this chunk are about to be written."""
+        """Record in the journal that files of this chunk are about to be written."""
         if chunk in self.journal.begun:
             return
         for path in files_of(self.folder, chunk):
@@ -228,16 +228,16 @@ class Writer:
         self.journal.apply(entry)
 
     def _make_folder(self, name: str) -> None:
-        """Make a folder of the run folder, if it is not there yet."""
+        """Create a subfolder, if it does not exist yet."""
         with explained("write", self.folder / name):
             if not (self.folder / name).is_dir():
                 (self.folder / name).mkdir()
                 sync(self.folder)
 
     def _check_manifest(self) -> Manifest:
-        """Return the manifest, or raise if this sweep's trials may not be added to the folder."""
+        """Read the manifest, or raise if this sweep's trials may not be added to the folder."""
         manifest = read_manifest(self.folder)
-        found = manifest.get("sweep") or self.sweep  # empty if repair could not find it out
+        found = manifest.get("sweep") or self.sweep  # empty if repair could not determine it
         if found != self.sweep and not self.extend:
             raise StoreError(
                 f"{self.folder} holds trials of {found}, not of {self.sweep}; "

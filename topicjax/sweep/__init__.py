@@ -1,8 +1,8 @@
-"""Sweeps as data: an algebra of axes, and their expansion to trials.
+"""Sweeps as data: an algebra of axes, and its expansion to trials.
 
-A sweep is an ordered sequence of partial settings, of any experiment.  What it leaves open comes from the
-base settings of its file, then from the experiment's defaults.  Equal trials are trained once and keep the
-place of the first.
+A sweep is an ordered sequence of partial settings of any experiment.  Missing settings come from the base
+settings of its file, then from the experiment's defaults.  Equal trials are trained once, at the position of
+the first.
 """
 
 import functools
@@ -17,20 +17,20 @@ import numpy as np
 from topicjax.errors import UserError, shown, unknown_name
 from topicjax.trial import Trial, TrialSettings
 
-MAX_VALUES = 100_000  # of one axis: a slip of the keyboard must not fill the memory
-MAX_TRIALS = 1_000_000  # of a sweep: planning takes about 30 s and 1 GB for so many
+MAX_VALUES = 100_000  # of one axis: a typo must not fill the memory
+MAX_TRIALS = 1_000_000  # of a sweep: planning that many takes about 30 s and 1 GB
 Settings = dict[str, Any]  # partial settings of a trial, by name
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Partial settings in order: made by product, zipped and sample, combined by chain, where and *."""
+    """Ordered partial settings: made by product, zipped and sample, combined by chain, where and *."""
 
     settings: tuple[Settings, ...]
 
     @property
     def names(self) -> set[str]:
-        """Return the names of all settings that the sweep sets."""
+        """Collect the names of all settings that the sweep sets."""
         return set().union(*self.settings)
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Sweep:
         return map(dict, self.settings)
 
     def __mul__(self, other: "Sweep") -> "Sweep":
-        """Return all combinations of the settings of both sweeps; those of the right one vary faster."""
+        """Combine each setting of this sweep with each of the other; the right one varies faster."""
         if both := ", ".join(sorted(self.names & other.names)):
             raise UserError(f"both sides of * set {both}; allowed: each setting on one side only")
         check_count(len(self) * len(other))
@@ -54,14 +54,14 @@ class Sweep:
 
 
 def product(**axes: Any) -> Sweep:
-    """Return all combinations of the axes' values; the last axis varies fastest."""
+    """Make all combinations of the axes' values; the last axis varies fastest."""
     columns = [axis_values(name, values) for name, values in axes.items()]
     check_count(math.prod(map(len, columns)))
     return Sweep(tuple(dict(zip(axes, values, strict=True)) for values in itertools.product(*columns)))
 
 
 def zipped(**axes: Any) -> Sweep:
-    """Return the axes' values paired by position; a single value is repeated."""
+    """Pair the axes' values by position; a single value is repeated."""
     columns = {name: axis_values(name, values) for name, values in axes.items()}
     lengths = {name: len(columns[name]) for name in axes if np.ndim(axes[name]) > 0}
     if len(set(lengths.values())) > 1:
@@ -75,44 +75,44 @@ def zipped(**axes: Any) -> Sweep:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The values from lo to hi, to sample from; evenly spread themselves, or their logarithms."""
+    """A range from lo to hi to sample from, uniform in the value or in its logarithm."""
 
     lo: float
     hi: float
     is_log: bool
 
     def at(self, share: float) -> float:
-        """Return the value so far along the stretch, rounded to 6 digits."""
+        """Compute the value at this share of the range, rounded to 6 digits."""
         if self.is_log:
             return float(f"{self.lo * (self.hi / self.lo) ** share:.6g}")
         return float(f"{self.lo + (self.hi - self.lo) * share:.6g}")
 
 
 def uniform(lo: float, hi: float) -> Stretch:
-    """Return the values from lo to hi, for sample."""
+    """Make a uniform range from lo to hi, for `sample`."""
     if not -math.inf < lo < hi < math.inf:
         raise UserError(f"uniform has {lo}, {hi}; allowed: two finite numbers, the smaller first")
     return Stretch(lo, hi, is_log=False)
 
 
 def loguniform(lo: float, hi: float) -> Stretch:
-    """Return the values from lo to hi, every ratio alike, for sample."""
+    """Make a range from lo to hi that is uniform in the logarithm, for `sample`."""
     if not 0 < lo < hi < math.inf:
         raise UserError(f"loguniform has {lo}, {hi}; allowed: two finite numbers above 0, the smaller first")
     return Stretch(lo, hi, is_log=True)
 
 
 def sample(n: int, number: int = 0, /, **axes: Any) -> Sweep:
-    """Return n points spread evenly over all axes together: of uniform, loguniform or listed values.
+    """Draw n points spread evenly over all axes jointly; an axis is uniform, loguniform or a list of values.
 
-    They are a scrambled Halton sequence: the first points of a larger sample are those of a smaller one, so a
-    sweep can be extended.  Another `number` gives other points.
+    The points are a scrambled Halton sequence: a larger sample begins with the points of a smaller one, so a
+    sweep can be extended.  `number` seeds the scrambling.
     """
     if not 1 <= n <= MAX_VALUES or not axes:
         raise UserError(
             f"sample has {n} points of {len(axes)} axes; allowed: 1 to {MAX_VALUES}, 1 axis or more"
         )
-    from scipy.stats import qmc  # takes a while to import
+    from scipy.stats import qmc  # slow to import
 
     columns = {
         name: stretch if isinstance(stretch, Stretch) else axis_values(name, stretch)
@@ -125,23 +125,23 @@ def sample(n: int, number: int = 0, /, **axes: Any) -> Sweep:
 
 
 def value_at(column: Stretch | tuple[Any, ...], share: float) -> Any:
-    """Return the value so far along a stretch or a list."""
+    """Compute the value at this share of a range or list."""
     return column.at(share) if isinstance(column, Stretch) else column[int(share * len(column))]
 
 
 def chain(*sweeps: Sweep) -> Sweep:
-    """Return the settings of the first sweep, then those of the second, and so on."""
+    """Concatenate sweeps."""
     check_count(sum(map(len, sweeps)))
     return Sweep(tuple(settings for sweep in sweeps for settings in sweep.settings))
 
 
 def where(sweep: Sweep, predicate: Callable[[Settings], object]) -> Sweep:
-    """Return the settings that the predicate accepts; it sees those that the sweep sets."""
+    """Keep the settings that the predicate accepts; it sees only settings that the sweep sets."""
     return Sweep(tuple(settings for settings in sweep if predicate(_Named(settings))))
 
 
 def logspace(lo: float, hi: float, n: int) -> tuple[float, ...]:
-    """Return n values of equal ratio: exact ends (n = 1: lo), rounded to 6 digits between them."""
+    """Space n values evenly in the logarithm: exact ends (n = 1: lo), rounded to 6 digits between them."""
     if not 1 <= n <= MAX_VALUES or not all(0 < end < math.inf for end in (lo, hi)):
         raise UserError(f"logspace has {lo}, {hi}, {n}; allowed: above 0, n 1 to {MAX_VALUES}")
     inner = (float(f"{value:.6g}") for value in np.geomspace(lo, hi, n)[1:-1])
@@ -149,7 +149,7 @@ def logspace(lo: float, hi: float, n: int) -> tuple[float, ...]:
 
 
 def linspace(lo: float, hi: float, n: int) -> tuple[float, ...]:
-    """Return n values of equal distance: exact ends (n = 1: lo), rounded to 12 digits between them."""
+    """Space n values evenly: exact ends (n = 1: lo), rounded to 12 digits between them."""
     if not 1 <= n <= MAX_VALUES or not (math.isfinite(lo) and math.isfinite(hi)):
         raise UserError(f"linspace has {lo}, {hi}, {n}; allowed: finite, n 1 to {MAX_VALUES}")
     inner = (float(f"{value:.12g}") for value in np.linspace(lo, hi, n)[1:-1])
@@ -157,7 +157,7 @@ def linspace(lo: float, hi: float, n: int) -> tuple[float, ...]:
 
 
 def bind(settings: TrialSettings, sweep: Sweep) -> Sweep:
-    """Return the sweep with every value in the type of its setting, or raise a UserError."""
+    """Convert every value of the sweep to the type of its setting, or raise a UserError."""
     known: dict[tuple[str, type, Any], Any] = {}
 
     def convert(name: str, value: Any) -> Any:
@@ -166,14 +166,14 @@ def bind(settings: TrialSettings, sweep: Sweep) -> Sweep:
             if key not in known:
                 known[key] = settings.convert(name, value)
             return known[key]
-        except TypeError:  # what cannot be hashed is no value of a setting
+        except TypeError:  # unhashable values are not valid settings
             return settings.convert(name, value)
 
     return Sweep(tuple({name: convert(name, value) for name, value in own.items()} for own in sweep.settings))
 
 
 def expand(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> list[Trial]:
-    """Return the distinct, validated trials of the sweep over the base, in order."""
+    """Expand the sweep over the base to distinct, validated trials, in order."""
     base = settings.converted(base)
     make_part = [part_maker(settings, number, base) for number in range(3)]
     made: dict[Trial, None] = {}
@@ -193,7 +193,7 @@ def expand(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> li
 def check_axes_act(
     settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep, trials: Iterable[Trial]
 ) -> None:
-    """Raise a UserError if the sweep varies a setting that acts on none of its trials."""
+    """Raise a UserError if the sweep varies a setting that has no effect on any of its trials."""
     for name, values in axes_of(settings, base, sweep).items():
         only = settings.settings[name].only
         if only is not None and all(settings.value(trial, only.name) not in only.values for trial in trials):
@@ -204,7 +204,7 @@ def check_axes_act(
 
 
 def axes_of(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> dict[str, list[Any]]:
-    """Return the distinct values, in order, of each setting that differs between the trials."""
+    """List the distinct values, in order, of each setting that differs between trials."""
     default = settings.defaults | settings.converted(base)
     columns = {
         name: list(dict.fromkeys(own.get(name, default[name]) for own in sweep.settings))
@@ -221,7 +221,7 @@ class _Named(dict[str, Any]):
 
 
 def axis_values(name: str, values: Any) -> tuple[Any, ...]:
-    """Return the values of an axis, or the single value."""
+    """Return the values of an axis as a tuple; a single value becomes a tuple of one."""
     values = values.tolist() if hasattr(values, "tolist") else values
     column = values if isinstance(values, list | tuple | range) else (values,)
     if not column or column[MAX_VALUES:]:
@@ -230,13 +230,13 @@ def axis_values(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def check_count(count: int) -> None:
-    """Raise a UserError if a sweep of so many trials would be too large, before it is made."""
+    """Raise a UserError if a sweep would have too many trials, before it is built."""
     if count > MAX_TRIALS:
         raise UserError(f"the sweep has {count:,} trials; allowed: up to {MAX_TRIALS:,}; shorten an axis")
 
 
 def distinct(default: Settings, candidates: Iterable[Settings]) -> tuple[Settings, ...]:
-    """Return the first settings of each distinct combination, given what they leave open."""
+    """Keep the first settings of each distinct combination, with `default` for missing settings."""
     first: dict[frozenset[Any], Settings] = {}
     for settings in candidates:
         changed = frozenset(item for item in settings.items() if default[item[0]] != item[1])
@@ -245,7 +245,7 @@ def distinct(default: Settings, candidates: Iterable[Settings]) -> tuple[Setting
 
 
 def part_maker(settings: TrialSettings, number: int, base: Settings) -> Callable[[Settings], Any]:
-    """Return the function from settings to a Spec, Stream or Hypers; equal parts are one object."""
+    """Make the function from settings to a Spec, Stream or Hypers; equal parts are one object."""
     part, names = settings.classes[number], frozenset(settings.names[number])
     fixed = {name: value for name, value in base.items() if name in names}
 

@@ -1,4 +1,4 @@
-"""Sweep files: the shipped ones in sweeps/, and a user's own."""
+"""Sweep files: the shipped ones in sweeps/, and a user's own files."""
 
 import inspect
 import os
@@ -20,14 +20,14 @@ MOST_SAID = 300  # characters of an exception in a message
 
 @dataclass(frozen=True)
 class NamedSweep:
-    """A sweep file: its name, its docstring, its experiment, what all its trials share, and its sweep."""
+    """A sweep file: its name, docstring, experiment, the settings that its trials share, and its sweep."""
 
     name: str
     description: str
-    experiment: str | Experiment  # the name of a shipped one, or the user's own
+    experiment: str | Experiment  # the name of a shipped one, or an Experiment
     base: Settings
     sweep: Sweep
-    refinement: Refinement | None = None  # of the boundaries that its cells show
+    refinement: Refinement | None = None  # how to refine the boundaries between its cells
     overrides: tuple[str, ...] = ()  # changes to the file, as they were typed
     file: str = ""  # the path of a user's own file
 
@@ -38,17 +38,17 @@ class NamedSweep:
 
 
 def shipped_folder() -> Path:
-    """Return the folder of the shipped sweeps: sweeps/ of a checkout, topicjax/sweeps when installed."""
+    """Locate the shipped sweeps: sweeps/ of a checkout, topicjax/sweeps when installed."""
     return Path(str(files("topicjax.sweeps")))
 
 
 def sweep_names() -> list[str]:
-    """Return the names of the shipped sweeps."""
+    """List the names of the shipped sweeps."""
     return sorted(path.stem for path in shipped_folder().glob("*.py") if not path.stem.startswith("_"))
 
 
 def load_sweep(name: str) -> NamedSweep:
-    """Return the sweep of sweeps/NAME.py, or of the file at a path that ends in .py."""
+    """Load the sweep of sweeps/NAME.py, or of the file at a path that ends in .py."""
     path = Path(name) if name.endswith(".py") else shipped_folder() / f"{name}.py"
     if not os.path.isfile(path):
         unknown = unknown_name("sweep", name, sweep_names())
@@ -58,7 +58,7 @@ def load_sweep(name: str) -> NamedSweep:
         description, experiment = found.get("__doc__") or "", found.get("EXPERIMENT")
         if not isinstance(description, str):
             raise UserError(f"its docstring is {shown(description)}; allowed: a text")
-        description.encode()  # what files and terminals can take
+        description.encode()  # raises if files and terminals cannot encode it
         if not isinstance(sweep := found.get("SWEEP"), Sweep):
             raise UserError("it has no SWEEP; allowed: SWEEP = product(...)")
         if experiment is None:
@@ -78,12 +78,12 @@ def load_sweep(name: str) -> NamedSweep:
 
 
 def names_of_shipped() -> str:
-    """Return the names of the shipped experiments, as a sweep file writes them."""
+    """List the names of the shipped experiments, as a sweep file writes them."""
     return " or ".join(f'"{name}"' for name in SHIPPED)
 
 
 def read_refinement(given: Any) -> Refinement | None:
-    """Return the refinement that a sweep file asks for, if it does."""
+    """Read the REFINE of a sweep file, if it has one."""
     if given is None:
         return None
     if not isinstance(given, dict) or not {"axes"} <= given.keys() <= {"axes", "levels", "budget"}:
@@ -95,7 +95,7 @@ def read_refinement(given: Any) -> Refinement | None:
 
 
 def run_file(path: Path) -> dict[str, Any]:
-    """Return what a Python file defines; whatever it raises, except Ctrl-C, becomes a UserError."""
+    """Run a Python file and return what it defines; any exception except Ctrl-C becomes a UserError."""
     try:
         return runpy.run_path(str(path))
     except KeyboardInterrupt:
@@ -109,15 +109,15 @@ def run_file(path: Path) -> dict[str, Any]:
 
 
 def failure_sentence(error: BaseException, path: Path, place: str) -> str:
-    """Return the sentence for an exception of a user's code."""
+    """Word the message for an exception in a user's code."""
     said = error.msg if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
     return f"sweep file {path} fails: {type(error).__name__}: {said[:MOST_SAID]} ({place or 'unknown line'})"
 
 
 def failing_line(error: BaseException, path: Path | None, experiment: Any = None) -> str:
-    """Return where a user's code raised an exception, as `mine.py, line 12, in update`; empty if it did not.
+    """Locate where a user's code raised an exception, as `mine.py, line 12, in update`; empty if it did not.
 
-    The user's code is the sweep file, and the files that define the functions of its experiment.
+    User code is the sweep file, and the files that define the functions of its experiment.
     """
     members = vars(experiment).values() if isinstance(experiment, Experiment) else ()
     functions = [inspect.unwrap(getattr(member, "func", member)) for member in members if callable(member)]
@@ -134,7 +134,7 @@ def failing_line(error: BaseException, path: Path | None, experiment: Any = None
             return f"{code.co_filename}, line {line}{inside}"
         raised = raised.__cause__ or raised.__context__
     for code, function in codes.items():
-        # A call with other arguments than a function takes is raised by the caller.
+        # A call with the wrong arguments is raised in the caller, not in the function.
         if code and isinstance(error, TypeError) and str(error).startswith(f"{function.__qualname__}() "):
             return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
     return ""

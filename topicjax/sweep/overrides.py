@@ -1,4 +1,4 @@
-"""Changes to a sweep from the command line: --set name=value and --axis name=values."""
+"""Override a sweep from the command line: --set name=value and --axis name=values."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -23,11 +23,11 @@ MOST_LISTED = 8  # values of a setting in a message
 
 
 def override(named: NamedSweep, sets: Iterable[str], axes: Iterable[str]) -> tuple[NamedSweep, list[str]]:
-    """Return the sweep with some settings fixed and some axes replaced or added, and notes for the user.
+    """Fix some settings and replace or add some axes; return the changed sweep and notes for the user.
 
-    A fixed setting that the sweep itself names selects the trials with that value, so that each keeps what
-    its branch of the sweep chose for it; any other fixed setting goes into the base.  An axis replaces what
-    the sweep says about its setting and is crossed with all trials.  `where` is not applied again.
+    Fixing a setting that the sweep itself sets selects the trials with that value, so that each keeps the
+    other settings of its branch; any other fixed setting goes into the base.  An axis replaces what the sweep
+    says about its setting and is crossed with all trials.  `where` is not applied again.
     """
     known = named.settings
     fixed, added = parse_once(known, sets, parse_setting), parse_once(known, axes, parse_axis)
@@ -48,7 +48,7 @@ def override(named: NamedSweep, sets: Iterable[str], axes: Iterable[str]) -> tup
 
 
 def select(name: str, value: Any, candidates: Sequence[Settings], default: Settings) -> tuple[Settings, ...]:
-    """Return the settings that have this value; a UserError lists the values there are if none has it."""
+    """Keep the settings with this value; if there are none, raise a UserError that lists its values."""
     found = [settings.get(name, default[name]) for settings in candidates]
     if value not in found:
         values = list(dict.fromkeys(found))
@@ -64,7 +64,7 @@ def select(name: str, value: Any, candidates: Sequence[Settings], default: Setti
 def parse_once(
     known: TrialSettings, texts: Iterable[str], parse: Callable[[TrialSettings, str], tuple[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the texts mean, by name; a name given twice is an error."""
+    """Parse the texts into a dict by name; a name given twice is an error."""
     found: dict[str, Any] = {}
     for text in texts:
         name, value = parse(known, text)
@@ -75,18 +75,18 @@ def parse_once(
 
 
 def given_twice(name: str) -> str:
-    """Return the sentence for a setting that several options name."""
+    """Word the message for a setting that is given by several options."""
     return f"{name} is given twice; allowed: once, as a setting or as an axis"
 
 
 def parse_setting(known: TrialSettings, text: str) -> tuple[str, Any]:
-    """Return the name and the value that name=value means."""
+    """Parse name=value."""
     name, value = split_name(known, text)
     return name, parse_value(known, name, value)
 
 
 def parse_axis(known: TrialSettings, text: str) -> tuple[str, tuple[Any, ...]]:
-    """Return the name and the values that name=v1,v2 or name=log:lo:hi:n (or lin, or range:lo:hi) means."""
+    """Parse name=v1,v2 or name=log:lo:hi:n (or lin, or range:lo:hi) into the name and its values."""
     name, values = split_name(known, text)
     if ":" not in values:
         return name, tuple(parse_value(known, name, value) for value in values.split(","))
@@ -104,7 +104,7 @@ def parse_axis(known: TrialSettings, text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def split_name(known: TrialSettings, text: str) -> tuple[str, str]:
-    """Return the name of a setting, before the first =, and the text after it."""
+    """Split at the first = into the name of a setting and the text after it."""
     name, _, value = (part.strip() for part in text.partition("="))
     if name not in known.settings:
         raise UserError(unknown_name("setting", name, known.settings))
@@ -112,5 +112,5 @@ def split_name(known: TrialSettings, text: str) -> tuple[str, str]:
 
 
 def parse_value(known: TrialSettings, name: str, text: str) -> Any:
-    """Return the value that the text means, in the type of the setting."""
+    """Parse the text as a value of the setting's type."""
     return known.convert(name, known.settings[name].kind.read(text.strip()))

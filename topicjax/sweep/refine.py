@@ -1,9 +1,9 @@
-"""Boundaries, refined: from a sweep's grid to further trials where neighbouring cells disagree.
+"""Refine boundaries: add trials to a sweep's grid where neighbouring cells disagree.
 
-The trials of a sweep that differ in the refined settings and in the seed only make a panel: points of a
-lattice whose spacing is halved `levels` times, in the logarithm where all values are positive.  A square of
-points is split in four while the points known in it disagree, so points gather at boundaries; trials are
-trained in rounds, as many as it takes until every square agrees or has the finest spacing.
+Trials of a sweep that differ only in the refined settings and the seed form a panel: points of a lattice
+whose spacing is halved `levels` times, on a log scale where all values are positive.  A square of points is
+split in four while the known points in it disagree, so points gather at boundaries.  Trials are trained in
+rounds until every square agrees or has the finest spacing.
 """
 
 import itertools
@@ -18,13 +18,13 @@ from topicjax.settings import Real
 from topicjax.trial import Trial, TrialSettings
 
 MAX_LEVELS = 8
-REPLICATE = "seed"  # trials that differ in it only are one cell
-Point = tuple[int, ...]  # a place on the finest lattice, along each refined setting
-Box = tuple[tuple[int, int], ...]  # from where to where, along each refined setting
+REPLICATE = "seed"  # trials that differ only in it form one cell
+Point = tuple[int, ...]  # position on the finest lattice, along each refined setting
+Box = tuple[tuple[int, int], ...]  # (low, high) along each refined setting
 
 
 class Label(NamedTuple):
-    """What is known of a cell: its class, and a score that may differ within a class (NaN: it has none)."""
+    """Class of a cell, and a score that may vary within a class (NaN: none)."""
 
     kind: str
     score: float
@@ -36,13 +36,13 @@ class Refinement:
 
     axes: tuple[str, ...]
     levels: int = 2
-    score_cut: float = 0.25  # scores that differ by more disagree, whatever their class
-    budget: int | None = None  # trials in all; None: as many as it takes
+    score_cut: float = 0.25  # cells whose scores differ by more than this disagree, even within a class
+    budget: int | None = None  # total number of trials; None: unlimited
 
     def check(self, settings: TrialSettings) -> None:
-        """Raise a UserError unless these settings can be refined so often."""
+        """Raise a UserError unless these settings can be refined this often."""
         for name in self.axes:
-            settings.convert(name, settings.defaults.get(name))  # raises unless there is such a setting
+            settings.convert(name, settings.defaults.get(name))  # raises if the setting is unknown
             if not isinstance(settings.settings[name].kind, Real) or name == REPLICATE:
                 raise UserError(f"--refine has {shown(name)}; allowed: settings that take any number")
         if not 1 <= len(set(self.axes)) == len(self.axes) <= 2:
@@ -55,7 +55,7 @@ class Refinement:
             raise UserError(f"--budget is {self.budget}; allowed: 1 or more trials")
 
     def disagree(self, labels: Iterable[Label]) -> bool:
-        """Return whether cells differ in their class, or in their score by more than the cut."""
+        """Check whether cells differ in class, or in score by more than the cut."""
         labels = list(labels)
         scores = [label.score for label in labels if label.score == label.score]
         return len({label.kind for label in labels}) > 1 or (
@@ -65,21 +65,21 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Panel:
-    """Trials that differ in the refined settings and the seed only."""
+    """Trials that differ only in the refined settings and the seed."""
 
     base: Mapping[str, Any]  # all other settings
-    replicates: tuple[Any, ...]  # seeds
+    replicates: tuple[Any, ...]  # the seeds
     grids: tuple[tuple[float, ...], ...]  # the sweep's values along each refined setting, ascending
-    points: frozenset[Point]  # where the sweep itself has trials
+    points: frozenset[Point]  # lattice points of the sweep's own trials
     refinement: Refinement
 
     @property
     def side(self) -> int:
-        """How many steps of the finest lattice lie between two neighbours of the sweep's grid."""
+        """Number of finest lattice steps between two neighbours of the sweep's grid."""
         return 2**self.refinement.levels
 
     def value(self, axis: int, place: int) -> float:
-        """Return the value at a place: the sweep's own, or between two of them, rounded to 6 digits."""
+        """Compute the value at a lattice position: on the grid, or between grid values, to 6 digits."""
         grid, (cell, inside) = self.grids[axis], divmod(place, self.side)
         if not inside:
             return grid[cell]
@@ -89,33 +89,33 @@ class Panel:
 
     @cached_property
     def places(self) -> list[dict[float, int]]:
-        """The place of each value along each refined setting."""
+        """Lattice position of each value, along each refined setting."""
         lengths = [self.side * (len(grid) - 1) + 1 for grid in self.grids]
         return [
             {self.value(axis, place): place for place in range(length)} for axis, length in enumerate(lengths)
         ]
 
     def dense_trials(self) -> int:
-        """Return how many trials the whole lattice at its finest spacing would have."""
+        """Count the trials of the whole lattice at its finest spacing."""
         return math.prod(map(len, self.places)) * len(self.replicates)
 
     def point(self, settings: Mapping[str, Any]) -> Point | None:
-        """Return the point at which a trial with these settings lies; None if it is not on the lattice."""
+        """Find the lattice point of a trial with these settings; None if it is off the lattice."""
         pairs = zip(self.refinement.axes, self.places, strict=True)
         found = [places.get(settings[name]) for name, places in pairs]
         return None if None in found else tuple(place for place in found if place is not None)
 
     def trials(self, point: Point) -> Iterator[dict[str, Any]]:
-        """Give the settings of the trials at a point, one for each seed."""
+        """Yield the settings of the trials at a point, one per seed."""
         at = {name: self.value(axis, point[axis]) for axis, name in enumerate(self.refinement.axes)}
         for replicate in self.replicates:
             yield {**self.base, **at, REPLICATE: replicate}
 
     def wanted(self, labels: Mapping[Point, Label]) -> list[Point]:
-        """Return the points to train next, given what is known: coarse squares first; none: it is done.
+        """List the points to train next, coarse squares first; empty when the panel is done.
 
-        A square in which known points disagree is split: its middle is wanted, and the middles of edges that
-        disagree; on an edge that agrees the middle is taken to be as its ends.
+        A square whose known points disagree is split: its centre is trained, and the midpoints of edges whose
+        ends disagree.  The midpoint of an edge that agrees is assumed to be like its ends.
         """
         found: dict[Point, int] = {}
         inferred = dict(labels)
@@ -143,7 +143,7 @@ class Panel:
         return sorted(found, key=lambda point: (-found[point], point))
 
     def _box(self, low: Point, side: int) -> Box:
-        """Return the square that begins at a point; along a single value it has no extent."""
+        """Make the square that starts at a point; an axis with a single value has no extent."""
         pairs = zip(low, self.grids, strict=True)
         return tuple((start, start + side if len(grid) > 1 else start) for start, grid in pairs)
 
@@ -154,12 +154,12 @@ def corners(box: Box) -> list[Point]:
 
 
 def halved(box: Box) -> Box:
-    """Return the half of a box, along every setting, that begins where it begins."""
+    """Halve a box along every setting, keeping its low corner."""
     return tuple((low, (low + high) // 2) for low, high in box)
 
 
 def middles(box: Box) -> Iterator[tuple[Point, Box]]:
-    """Give the middles of a box and of its edges, each with the box or edge that it is the middle of."""
+    """Yield the midpoints of a box and of its edges, each with the box or edge itself."""
     choices = [((low, low), (low, high), (high, high)) if high > low else ((low, low),) for low, high in box]
     for edge in itertools.product(*choices):
         if any(high > low for low, high in edge):
@@ -167,13 +167,13 @@ def middles(box: Box) -> Iterator[tuple[Point, Box]]:
 
 
 def inside(box: Box, labels: Mapping[Point, Label]) -> Iterator[Label]:
-    """Give what is known in a box and on its edges."""
+    """Yield the known labels in a box and on its edges."""
     points = itertools.product(*(range(low, high + 1) for low, high in box))
     return (labels[point] for point in points if point in labels)
 
 
 def make_panels(settings: TrialSettings, trials: Sequence[Trial], refinement: Refinement) -> list[Panel]:
-    """Return the panels of a sweep's trials, or raise a UserError if there is nothing to refine."""
+    """Group a sweep's trials into panels, or raise a UserError if there is nothing to refine."""
     refinement.check(settings)
     by_panel: dict[tuple, list[dict[str, Any]]] = {}
     apart = {*refinement.axes, REPLICATE}
@@ -192,7 +192,7 @@ def make_panels(settings: TrialSettings, trials: Sequence[Trial], refinement: Re
 
 
 def make_panel(members: Sequence[Mapping[str, Any]], refinement: Refinement) -> Panel:
-    """Return the panel of trials that differ in the refined settings and the seed only."""
+    """Make the panel of trials that differ only in the refined settings and the seed."""
     grids = tuple(tuple(sorted({own[name] for own in members})) for name in refinement.axes)
     base = {name: value for name, value in members[0].items() if name not in {*refinement.axes, REPLICATE}}
     seeds = tuple(dict.fromkeys(own[REPLICATE] for own in members))
@@ -204,9 +204,9 @@ def make_panel(members: Sequence[Mapping[str, Any]], refinement: Refinement) -> 
 def next_trials(
     panels: Sequence[Panel], cells: Iterable[tuple[Mapping[str, Any], Label]], known: int
 ) -> list[dict[str, Any]]:
-    """Return the settings of the trials to train next, given the cells so far; none: nothing is left to do.
+    """Choose the settings of the trials to train next, given the cells so far; empty when all is done.
 
-    `known` is how many trials there are: a budget is spent on whole cells, the coarsest squares first.
+    `known` is the number of trials so far: a budget is spent on whole cells, the coarsest squares first.
     """
     names = [name for name in panels[0].base]
     labels: dict[tuple, dict[Point, Label]] = {tuple(panel.base.values()): {} for panel in panels}

@@ -1,4 +1,4 @@
-"""The settings of topic documents, each declared once: how they are written, masked and seen.
+"""Settings of topic documents, each declared once: how documents are generated, masked and seen.
 
 Experiments on topic documents extend `DocumentSpec` and use `Stream`; theory's DataModel has a field for each
 setting with the role DOCUMENTS.  Imports no jax.
@@ -25,13 +25,13 @@ Objective = Literal["cross_entropy", "squared"]
 KeyVisibility = Literal["all", "unmasked"]
 DOCUMENTS, TOPIC_WORDS, EXECUTION = Role.DOCUMENTS, Role.TOPIC_WORDS, Role.EXECUTION
 Positive = Annotated[Any, Real(above=0, smallest=1e-30)]  # a smaller concentration draws NaN in float32
-MAX_LENGTHS = 100_000  # of documents: the kernel's room for queries is found by a sum over all of them
+MAX_LENGTHS = 100_000  # of documents: the kernel's query capacity sums over all of them
 FINITE = Only("infinite_documents", (False,))
 
 
 @dataclass(frozen=True)
 class DocumentSpec:
-    """Static settings that every experiment on topic documents has."""
+    """Static settings of every experiment on topic documents."""
 
     topics: Annotated[int, Whole(1), "T: number of topics", DOCUMENTS] = 10
     words_per_topic: Annotated[int, Whole(1), "v: the vocabulary is T v words and [MASK]", DOCUMENTS] = 10
@@ -50,17 +50,17 @@ class DocumentSpec:
 
     @property
     def num_words(self) -> int:
-        """Return T v, the number of words of all topics, without [MASK]."""
+        """T v, the number of words of all topics, without [MASK]."""
         return self.topics * self.words_per_topic
 
     @property
     def vocabulary(self) -> int:
-        """Return V = T v + 1, the number of words and [MASK]."""
+        """V = T v + 1, the number of words and [MASK]."""
         return self.num_words + 1
 
 
 class Stream(NamedTuple):
-    """Traced numbers that determine the documents: equal Streams see the same documents."""
+    """Traced numbers that determine the documents: equal Streams give the same documents."""
 
     seed: Annotated[Any, Whole(0, MAX_INT32), "of the documents and the initial weights"] = 0
     alpha: Annotated[
@@ -92,7 +92,7 @@ class Stream(NamedTuple):
 
 
 def check_documents(settings: Mapping[str, Any]) -> None:
-    """Raise a UserError unless documents can have these settings together, each of them in its range."""
+    """Raise a UserError if document settings, each valid by itself, contradict each other."""
     length_min, length_max = settings["length_min"], settings["length_max"]
     if length_min > length_max:
         raise UserError(f"length_min is {length_min}; allowed: at most length_max = {length_max}")

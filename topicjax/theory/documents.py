@@ -1,4 +1,4 @@
-"""Documents in theory: how they are written, masked and seen, their moments, and samples of them (float64).
+"""Documents in theory: their settings, moments and samples (NumPy, float64).
 
 Notation of the paper: T topics of v words, words 1..Tv, [MASK] = 0, V = Tv + 1 tokens.
 Arrays over tokens have [MASK] first.  p_m = p_mask, p_c = p_keep, p_r = p_random and
@@ -20,9 +20,9 @@ from topicjax.errors import UserError
 from topicjax.theory.document_settings import DOCUMENT_SETTINGS, SETTINGS, check_documents
 
 Array = np.ndarray
-MAX_SUBSETS = 20_000  # of topics, listed one by one
+MAX_SUBSETS = 20_000  # limit on listing subsets of topics one by one
 
-# Typed as Any: the fields are the settings that declare the role DOCUMENTS.
+# Typed as Any: the fields are all settings with the role DOCUMENTS.
 DocumentSettings: Any = make_dataclass(
     "DocumentSettings", [(name, Any, SETTINGS[name].default) for name in DOCUMENT_SETTINGS], frozen=True
 )
@@ -30,7 +30,7 @@ DocumentSettings: Any = make_dataclass(
 
 @dataclass(frozen=True)
 class DataModel(DocumentSettings):
-    """The settings that documents depend on, and the words of each topic: by default disjoint and uniform."""
+    """The settings that determine documents, and the words of each topic (default: disjoint and uniform)."""
 
     topic_word: Array | None = None  # T x Tv probabilities
 
@@ -48,27 +48,27 @@ class DataModel(DocumentSettings):
 
     @classmethod
     def of(cls, settings: Mapping[Any, Any], topic_word: Array | None = None) -> DataModel:
-        """Take the documents of a trial with these settings and these words of each topic."""
+        """Take the document settings of a trial, with these words of each topic."""
         return cls(**{name: settings[name] for name in DOCUMENT_SETTINGS}, topic_word=topic_word)
 
     @property
     def num_words(self) -> int:
-        """Return Tv, the number of words without [MASK]."""
+        """Tv, the number of words without [MASK]."""
         return self.topics * self.words_per_topic
 
     @property
     def masking(self) -> tuple[float, float, float]:
-        """Return (p_m, p_c, p_r)."""
+        """(p_m, p_c, p_r)."""
         return self.p_mask, self.p_keep, self.p_random
 
     @property
     def sizes_and_masking(self) -> tuple[int, int, float, float, float]:
-        """Return (T, v, p_m, p_c, p_r), the arguments of Theorems 1 and 2."""
+        """(T, v, p_m, p_c, p_r), the arguments of Theorems 1 and 2."""
         return self.topics, self.words_per_topic, *self.masking
 
     @property
     def survival(self) -> float:
-        """Return 1 - (1 - p_c) p_m, the probability that a position shows its own word."""
+        """1 - (1 - p_c) p_m, the probability that a position shows its own word."""
         return 1 - (1 - self.p_keep) * self.p_mask
 
     def lengths(self) -> Array:
@@ -123,7 +123,7 @@ class Queries(NamedTuple):
     keys: Array  # D x V, counts of visible keys (infinite documents: their distribution)
     document: Array  # R, the query's document
     token: Array  # R, what the query position shows
-    weight: Array  # R, its share of the document's mean over masked positions
+    weight: Array  # R, its weight in the document's mean over masked positions
 
 
 def topic_subsets(data: DataModel) -> Array:
@@ -138,12 +138,12 @@ def topic_subsets(data: DataModel) -> Array:
 
 
 def is_enumerated(data: DataModel) -> bool:
-    """Return whether all documents are listed, not sampled (infinite tau-topic ones): errors are zero."""
+    """Whether all documents are listed instead of sampled (infinite tau-topic ones), so errors are zero."""
     return data.infinite_documents and data.documents == "tau"
 
 
 def _sample_topics(data: DataModel, num_documents: int, rng: np.random.Generator) -> Array:
-    """Draw topic proportions, D x T; enumerated ones are listed, or just one if all are alike."""
+    """Draw topic proportions, D x T; enumerated ones are listed, or only one if all are equivalent."""
     tau = data.topics_per_document
     if is_enumerated(data):
         first = np.where(np.arange(data.topics) < tau, 1 / tau, 0.0)[None]
@@ -155,7 +155,7 @@ def _sample_topics(data: DataModel, num_documents: int, rng: np.random.Generator
 
 
 def _draw(table: Array, row: Array, rng: np.random.Generator) -> Array:
-    """Draw, for each entry of `row`, an index from that row of a table of probabilities."""
+    """Draw, for each entry of `row`, an index from that row of a probability table."""
     cumulative = np.cumsum(table, axis=1)
     cumulative /= cumulative[:, -1:]
     flat = (cumulative + np.arange(len(table))[:, None]).ravel()
@@ -177,7 +177,7 @@ def _draw_masks(data: DataModel, num_documents: int, rng: np.random.Generator) -
 
 
 def sample_queries(data: DataModel, num_documents: int, seed: int) -> Queries:
-    """Draw documents with at least one masked position; the [MASK]s of a document are one query."""
+    """Draw documents with at least one masked position; the [MASK]s of a document form one query."""
     rng = np.random.default_rng(seed)
     if data.infinite_documents:
         return _infinite_queries(data, _sample_topics(data, num_documents // 20, rng))

@@ -1,10 +1,10 @@
-"""Limit lines of a data setting: the losses that uniform, stage-1, stage-2 and Bayes predictions reach.
+"""Limit lines of a data setting: the losses of uniform, stage-1, stage-2 and Bayes predictions.
 
 Letters: D documents, R queries, T topics, W = Tv words, V = W + 1 tokens ([MASK] = 0), C control variates.
-Every line is the mean over documents of the mean over masked positions, eq. (1), by Monte Carlo.  Given a
-document's words P and what its masked positions show, the expected loss over the hidden words replaces the
-loss of drawn ones, and the known means of |P|^2 and of the entropy of P serve as control variates: both leave
-the mean unchanged and shrink the standard error.
+Every line is the mean over documents of the mean over masked positions, eq. (1), by Monte Carlo.  Two steps
+shrink the standard error without changing the mean.  The expected loss over the hidden words, given a
+document's words P and what its masked positions show, replaces the loss of drawn words; and the known means
+of |P|^2 and of the entropy of P serve as control variates.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def document_losses(data: DataModel, queries: Queries, prediction_RxW: Array, ob
 
 
 def _controlled_mean(data: DataModel, queries: Queries, values_D: Array, *known: tuple) -> Line:
-    """Estimate mean and standard error with control variates; `known`: more pairs (values, exact mean)."""
+    """Estimate mean and standard error with control variates; `known` adds pairs (values, exact mean)."""
     if is_enumerated(data):
         return float(values_D.mean()), 0.0
     word_DxW, size = queries.words, len(queries.words)
@@ -80,7 +80,7 @@ def _controlled_mean(data: DataModel, queries: Queries, values_D: Array, *known:
 def uniform_line(data: DataModel, objective: Objective) -> Line:
     """Compute the exact loss of the uniform prediction over words: ln(Tv), or 1 - 1/(Tv) for squared loss.
 
-    It puts nothing on [MASK], unlike a model with zero weights, whose losses are ln V and 1.
+    It puts no mass on [MASK], unlike a model with zero weights, whose losses are ln V and 1.
     """
     words = data.num_words
     return (float(np.log(words)) if objective == "cross_entropy" else 1 - 1 / words), 0.0
@@ -121,7 +121,7 @@ class Limits:
     """The limit lines of a data setting; documents, models and lines are computed on first use."""
 
     def __init__(self, data: DataModel, num_documents: int = 6000, seed: int = 0) -> None:
-        """Keep what to draw; nothing is drawn yet."""
+        """Store what to draw; nothing is drawn yet."""
         self.data, self._num_documents, self._seed = data, num_documents, seed
         self._models: dict[Objective, tuple[StageModel, StageModel]] = {}
 
@@ -151,7 +151,7 @@ class Limits:
         )
 
     def others(self, objective: Objective) -> dict[str, float]:
-        """Compute the uniform and bayes losses and their standard errors, which take longer."""
+        """Compute the uniform and bayes losses and their standard errors, which takes longer."""
         return numbers(uniform=uniform_line(self.data, objective), bayes=self._bayes[objective])
 
     @cached_property
@@ -160,7 +160,7 @@ class Limits:
 
     @cached_property
     def _fit_queries(self) -> Queries:
-        """Draw other documents for fitting than those the losses are evaluated on."""
+        """Draw a fitting set, separate from the documents on which losses are evaluated."""
         return sample_queries(self.data, self._num_documents, self._seed + 1)
 
     @cached_property
@@ -169,7 +169,7 @@ class Limits:
 
 
 def numbers(**lines: Line) -> dict[str, float]:
-    """List the values of lines under their names, and their standard errors under `<name>_se`."""
+    """Return the values of lines under their names, and their standard errors under `<name>_se`."""
     values = {name: line[0] for name, line in lines.items()}
     return values | {f"{name}_se": line[1] for name, line in lines.items()}
 

@@ -1,4 +1,4 @@
-"""Posterior predictions of the hidden words, exact where possible.
+"""Posterior predictive distributions of the hidden words, exact where possible.
 
 Letters: D documents, R queries, T topics, W = Tv words, V = W + 1 tokens ([MASK] = 0), K terms.
 """
@@ -42,13 +42,13 @@ def _coupled_mean(factor_TxKxR: Array, feature_TxKxR: Array, coupling_KxR: Array
 def dirichlet_topic_mean(count_RxT: Array, alpha: float, signal: float, noise: float) -> Array:
     """Compute E[theta | counts], R x T, if theta ~ Dirichlet(alpha) and P(topic t) = signal theta_t + noise.
 
-    Exact: k_t of the n_t words are noise, theta given all k is Dirichlet, and the k_t are coupled through
-    their sum alone.  Sums in the far tail (probability below 1e-8) are dropped.
+    Exact: k_t of the n_t words are noise, theta given all k is Dirichlet, and the k_t are coupled only
+    through their sum.  Sums in the far tail (probability below 1e-8) are dropped.
     """
     total_R, topics = count_RxT.sum(axis=1), count_RxT.shape[1]
     if noise == 0:
         return (count_RxT + alpha) / (total_R[:, None] + alpha * topics)
-    order_TxR = np.argsort(-count_RxT, axis=1).T  # small counts last: few terms there
+    order_TxR = np.argsort(-count_RxT, axis=1).T  # small counts last: they have few terms
     count_Tx1xR = np.take_along_axis(count_RxT.T, order_TxR, axis=0)[:, None, :]
     expected = total_R.max() * noise * topics / (signal + noise * topics)
     terms = 1 + int(min(total_R.max(), np.ceil(expected + 6 * np.sqrt(expected) + 6)))
@@ -70,7 +70,7 @@ def dirichlet_topic_mean(count_RxT: Array, alpha: float, signal: float, noise: f
 def subset_topic_mean(count_RxT: Array, tau: int, inside: float, outside: float) -> Array:
     """Compute E[theta | counts], R x T, for tau of T topics at `inside` each and the others at `outside`.
 
-    Exact for any T: the topics are coupled through the number of chosen ones alone.
+    Exact for any T: the topics are coupled only through the number of chosen ones.
     """
     ratio = np.log(inside / outside) if outside > 0 else 1e5
     factor_TxKxR = np.zeros((count_RxT.shape[1], tau + 1, len(count_RxT)))
@@ -104,7 +104,7 @@ def _posterior_disjoint(data: DataModel, evidence_NxW: Array) -> Array:
 
 
 def _posterior_subsets(data: DataModel, evidence_NxW: Array) -> Array:
-    """Compute E[P | visible words], N x W, for tau-topic documents with any topic_word: all subsets."""
+    """Compute E[P | visible words], N x W, for tau-topic documents with any topic_word, over all subsets."""
     word_SxW = topic_subsets(data) @ data.words_by_topic()
     signal, noise = _noise(data)
     log_likelihood = evidence_NxW @ np.log(np.maximum(signal * word_SxW + noise, 1e-300)).T
@@ -142,7 +142,7 @@ def _posterior_gibbs(data: DataModel, queries: Queries, seed: int) -> Array:
 
 
 def posterior_words(data: DataModel, queries: Queries, seed: int = 0) -> Array:
-    """Compute E[P | what each query sees at positions other than its own], R x W."""
+    """Compute E[P | what each query sees at other positions], R x W."""
     if data.infinite_documents:
         return queries.words[queries.document]
     if data.documents == "lda" and data.topic_word is not None:
@@ -161,8 +161,8 @@ def posterior_words(data: DataModel, queries: Queries, seed: int = 0) -> Array:
 def bayes_prediction(data: DataModel, queries: Queries, seed: int = 0) -> Array:
     """Compute the posterior predictive of each query's hidden word, R x W, given all it can see.
 
-    Exact with keys `unmasked`.  With keys `all` the other positions count as independent given P; the 1/|M|
-    of eq. (1) slightly tilts how many of them are masked, so the loss is an upper bound.
+    Exact with keys `unmasked`.  With keys `all` the other positions are treated as independent given P; the
+    1/|M| of eq. (1) slightly tilts how many of them are masked, so the loss is an upper bound.
     """
     words_RxW = posterior_words(data, queries, seed)
     own = np.arange(len(words_RxW)), np.maximum(queries.token - 1, 0)

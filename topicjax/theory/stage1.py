@@ -1,4 +1,4 @@
-"""Stage 1: the best value matrix under uniform attention; exact for squared loss, else fitted.
+"""Stage 1: the optimal value matrix under uniform attention; exact for squared loss, fitted otherwise.
 
 Letters: D documents, W = Tv words, V = W + 1 tokens ([MASK] = 0), G groups of words, B blocks of documents,
 C coordinates of keys.
@@ -15,10 +15,10 @@ from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import Array, DataModel, Queries, same_topic
 from topicjax.theory.stage_models import examples_of, merged
 
-# Multiplications in a product: OpenBLAS takes larger ones to several threads, which wait for each other while
-# training has the cores, up to a hundred times as long as the product takes alone.
+# Multiplications per product.  OpenBLAS spreads larger products over several threads, which wait for each
+# other while training uses the cores: up to a hundred times slower than the product alone.
 ONE_THREAD = 2**18
-ENTRY_TOLERANCE = 1e-7  # the losses of fitted matrices are within 3e-5 of the end of the search
+ENTRY_TOLERANCE = 1e-7  # fitted matrices have losses within 3e-5 of the converged ones
 
 
 def visible_key_moments(data: DataModel) -> tuple[float, float]:
@@ -42,7 +42,7 @@ def uniform_attention_moments(data: DataModel) -> tuple[Array, Array]:
     given |M| >= 1.  Exact for every topic_word, document length and key visibility.
     """
     mean_W, second_WxW = data.mean_words(), data.second_moment_words()
-    mean_VxV = np.diag(np.concatenate([[0], mean_W]))  # [MASK] is never written
+    mean_VxV = np.diag(np.concatenate([[0], mean_W]))  # documents never contain [MASK] as a word
     second_VxV = np.pad(second_WxW, (1, 0))
     if data.key_visibility == "unmasked":
         visible, inverse = visible_key_moments(data)
@@ -54,7 +54,7 @@ def uniform_attention_moments(data: DataModel) -> tuple[Array, Array]:
     lengths = np.array([np.inf]) if data.infinite_documents else data.lengths().astype(float)
     cross, gram, total = np.zeros_like(gram_VxV), np.zeros_like(gram_VxV), 0.0
     for length in lengths:
-        empty = (1 - data.p_mask) ** length  # P(|M| = 0): its share is taken out
+        empty = (1 - data.p_mask) ** length  # P(|M| = 0): subtracted
         cross += target_VxV - empty * second_VxV
         cross += (1 - empty) * data.p_keep / length * (mean_VxV - second_VxV)
         gram += np.diag(shown_V) / length + (1 - 1 / length) * gram_VxV
@@ -64,11 +64,11 @@ def uniform_attention_moments(data: DataModel) -> tuple[Array, Array]:
 
 
 def uniform_attention_optimum(data: DataModel, by_topic: bool = False) -> Array:
-    """Compute the W^V of least norm that minimises the squared loss with uniform attention and no biases.
+    """Compute the minimum-norm W^V that minimises the squared loss with uniform attention and no biases.
 
-    C G^+ is exact for finite documents; for infinite ones it is Theorem 2 (keys `all`, tau < T).  If
+    C G^+ is exact for finite documents; for infinite ones it is Theorem 2 (keys `all`, tau < T).  With
     by_topic, it is the best W^V that treats the words of a topic alike (disjoint topics): without the
-    diagonal that finite documents with keys `all` give it otherwise.
+    diagonal that finite documents with keys `all` otherwise give it.
     """
     cross, gram = uniform_attention_moments(data)
     if by_topic:
@@ -95,21 +95,21 @@ def ridge_path(data: DataModel, l2: float) -> Array:
 
 
 def has_diagonal(data: DataModel) -> bool:
-    """Tell whether kept words make a diagonal of W^V worth learning: finite documents, keys `all`."""
+    """Check whether kept words make a diagonal of W^V worth learning: finite documents, keys `all`."""
     return data.key_visibility == "all" and not data.infinite_documents and data.topic_word is None
 
 
 def stage1_value(
     data: DataModel, objective: Objective, queries: Queries | None = None, by_topic: bool = False
 ) -> Array:
-    """Find the W^V, V x V, that is best with uniform attention; by_topic: without a diagonal.
+    """Find the optimal W^V, V x V, under uniform attention; by_topic: without a diagonal.
 
     Row 0 is 0.  The squared loss has an exact optimum; cross-entropy is convex and fitted to the documents of
     these queries.  For disjoint uniform topics the fit has the same-topic entry, and the diagonal where it
-    helps (has_diagonal): different-topic entries, the [MASK] column and output biases shift all words alike
-    and cannot matter, as keys sum to 1, and the [MASK] logit is taken as -infinity.  For any other topic_word
-    all entries are fitted: T = v = 10 has 10,100 of them, and with 6,000 documents the loss is 0.01 above the
-    least one, or 0.002 where topics are alike (over_shifts).
+    helps (has_diagonal).  Different-topic entries, the [MASK] column and output biases shift all words alike
+    and have no effect, as keys sum to 1, and the [MASK] logit is taken as -infinity.  For any other
+    topic_word all entries are fitted: T = v = 10 has 10,100 of them, and with 6,000 documents the loss is
+    0.01 above the minimum, or 0.002 where topics are alike (over_shifts).
     """
     if objective == "squared":
         return uniform_attention_optimum(data, by_topic and has_diagonal(data))
@@ -136,9 +136,9 @@ def stage1_value(
 
 
 def over_shifts(data: DataModel, value: Array) -> Array:
-    """Average a matrix over all cyclic shifts of the topics, if these leave documents as they are.
+    """Average a matrix over all cyclic shifts of the topics, if these leave the documents unchanged.
 
-    Then the best matrix is its own mean, and a fitted one comes nearer to it: its errors average out.
+    The optimum is then invariant under shifts, so averaging reduces the errors of a fitted matrix.
     """
     words_TxW, size = data.words_by_topic(), data.words_per_topic
     if not np.allclose(np.roll(words_TxW, (1, size), (0, 1)), words_TxW, atol=1e-6):
@@ -151,9 +151,9 @@ def over_shifts(data: DataModel, value: Array) -> Array:
 
 
 def _fit_coefficients(target_DxG: Array, features: list[Array]) -> Array:
-    """Fit the coefficients of least cross-entropy of softmax(sum of coefficient x feature, D x G).
+    """Fit the coefficients that minimise the cross-entropy of softmax(sum of coefficient x feature, D x G).
 
-    Words that are alike may form one group, if all groups have the same size.
+    Equivalent words may form one group, if all groups have the same size.
     """
     size = len(target_DxG)
     gains = np.array([np.sum(target_DxG * feature) for feature in features]) / size
@@ -172,10 +172,9 @@ def _fit_coefficients(target_DxG: Array, features: list[Array]) -> Array:
 
 
 def _fit_every_entry(target_DxW: Array, key_DxV: Array) -> Array:
-    """Fit the W x V matrix of least cross-entropy of softmax(matrix @ keys).
+    """Fit the W x V matrix that minimises the cross-entropy of softmax(matrix @ keys).
 
-    The search uses coordinates in which the keys are uncorrelated and of size 1: otherwise rare words would
-    need many times as many steps.
+    The search uses whitened coordinates of the keys: otherwise rare words would need many more steps.
     """
     variance_V, axes_VxV = np.linalg.eigh(key_DxV.T @ key_DxV / len(key_DxV))
     seen = variance_V > 1e-10 * variance_V[-1]
@@ -200,9 +199,9 @@ def _fit_every_entry(target_DxW: Array, key_DxV: Array) -> Array:
 
 
 def stacked(array_DxA: Array, shape: tuple[int, int]) -> Array:
-    """Cut the documents into blocks, B x D x A, whose products with a matrix of this shape are small.
+    """Split the documents into blocks, B x D x A, whose products with a matrix of this shape are small.
 
-    The last block is filled up with zeros.
+    The last block is padded with zeros.
     """
     block = max(1, ONE_THREAD // (shape[0] * shape[1]))
     filled = np.concatenate([array_DxA, np.zeros((-len(array_DxA) % block, array_DxA.shape[1]))])
@@ -210,7 +209,7 @@ def stacked(array_DxA: Array, shape: tuple[int, int]) -> Array:
 
 
 def _minimum(loss: Callable[[Array], tuple[float, Array]], size: int, tolerance: float = 1e-12) -> Array:
-    """Minimise a convex function that also returns its slopes, starting from zero.
+    """Minimise a convex function that also returns its gradient, starting from zero.
 
     The search ends when a step lowers the loss by a smaller share than the tolerance.
     """

@@ -1,7 +1,7 @@
-"""Stage 2: the best attention for a given value matrix.
+"""Stage 2: the optimal attention for a given value matrix.
 
 Three families of attention: Assumption 2's weights (alpha, beta) on infinite documents of disjoint uniform
-topics, in closed form; the same weights fitted to documents of any kind; and any weights on infinite
+topics, in closed form; the same weights fitted to documents of any kind; and arbitrary weights on infinite
 documents, where the best ones that treat topics and words alike are found.  The loss is squared unless an
 objective is given.
 Letters: D documents, R queries, W = Tv words, V = W + 1 tokens ([MASK] = 0), Q kinds of queries, K parts of
@@ -20,16 +20,16 @@ from topicjax.theory.documents import Array, DataModel, Queries, first_documents
 from topicjax.theory.stage_models import Outputs, StageModel, examples_of, pair_weights
 from topicjax.theory.theorems import theorem2_entries
 
-FIT_QUERIES = 4_000  # that fit the two parameters of attention
+FIT_QUERIES = 4_000  # used to fit the two parameters of attention
 GRID = [np.array(logs) for logs in product((-4.0, -1.0, 0.0, 2.0, 4.0), (-2.0, 0.0, 2.0, 4.0))]
 FIT_BOUNDS = [(-6.0, 12.0)] * 2  # of log alpha and log beta
 SYMMETRIC_STARTS = ((0.0, 0.0, 0.0), (2.0, 2.0, 0.0), (0.0, 4.0, 0.0))  # logs: uniform, topical, copying
-SYMMETRIC_BOUNDS = [(-12.0, 12.0)] * 3  # a weight at the lower one is best at 0
+SYMMETRIC_BOUNDS = [(-12.0, 12.0)] * 3  # a weight at the lower bound is optimal at 0
 PRECISE: dict[str, Any] = dict(ftol=1e-15, gtol=1e-9, maxls=50)
 
 
 class Landscape(NamedTuple):
-    """Squared loss of each kind of query, and `total`, their mean weighted by the kinds' probabilities."""
+    """Squared loss of each kind of query, and `total`, their mean weighted by probability."""
 
     total: Array
     mask: Array
@@ -48,7 +48,7 @@ class _TopicMass(NamedTuple):
 
 
 def _attend(own: Array, inside: Any, outside: Any, mask: Any, counts: Array) -> _TopicMass:
-    """Divide the masses by their total; `counts` = number of own, inside and outside topics."""
+    """Normalise the masses; `counts` = number of own, inside and outside topics."""
     total = counts[0] * own + counts[1] * inside + counts[2] * outside + mask
     return _TopicMass(own / total, inside / total, outside / total, mask / total)
 
@@ -132,7 +132,7 @@ def stage2_model(data: DataModel, objective: Objective, values: list[Array], que
     """Find the best model with W^V frozen at a stage-1 optimum and the attention of Assumption 2.
 
     `values` holds the optimum of stage 1 and, if that has a diagonal, the one by topics (as in Theorem 3);
-    the better of them counts.  Exact for the squared loss with infinite tau-topic documents and disjoint
+    the better of them is used.  Exact for the squared loss with infinite tau-topic documents and disjoint
     topics.
     """
     value = values[0]
@@ -147,9 +147,9 @@ def stage2_model(data: DataModel, objective: Objective, values: list[Array], que
 def best_attention(
     data: DataModel, objective: Objective, value: Array, queries: Queries
 ) -> tuple[StageModel, float]:
-    """Fit the (alpha, beta) of Assumption 2 of least mean loss; return the model and that loss.
+    """Fit the (alpha, beta) of Assumption 2 that minimise the mean loss; return the model and that loss.
 
-    A coarse grid comes first: with keys `all` there can be two minima, topics (alpha > 1) and
+    A coarse grid search comes first: with keys `all` there can be two minima, topics (alpha > 1) and
     copying (alpha near 0, beta > 1, if W^V has a diagonal).
     """
     outputs, size = Outputs(data, examples_of(data, queries), value), len(queries.words)
@@ -177,9 +177,9 @@ def best_attention(
 
 
 def squared_loss(outputs: Outputs) -> Callable[[float, float], float]:
-    """Write the summed squared loss as a function of alpha and beta.
+    """Build the summed squared loss as a function of alpha and beta.
 
-    It is a rational function of them for each query: sums over the vocabulary are taken once.
+    For each query it is a rational function of them, so sums over the vocabulary are computed once.
     """
     gram = {
         (i, j): np.einsum("rg,rg,g->r", outputs.sums[i], outputs.sums[j], outputs.size_G)
@@ -200,7 +200,7 @@ def squared_loss(outputs: Outputs) -> Callable[[float, float], float]:
 
 
 class AttentionWeights(NamedTuple):
-    """How much a word weighs each kind of key, beside words of other topics."""
+    """Weights of a word query on each kind of key, relative to words of other topics."""
 
     alpha: float  # other words of its topic
     beta: float  # the word itself
@@ -212,13 +212,13 @@ class AttentionWeights(NamedTuple):
 
 
 def attention_loss(data: DataModel, value: Array, weight_VxV: Array, alike: bool = False) -> float:
-    """Compute the squared loss over all documents of attention with these weights, W^V = `value`.
+    """Compute the squared loss over all documents of attention with these weights and W^V = `value`.
 
     If the model treats topics and words `alike`, one document and one query of each kind are enough.
     """
     inside = data.topics_per_document * data.words_per_topic
     query_Q, times_Q = np.arange(data.num_words + 1), np.ones(data.num_words + 1)
-    if alike:  # the topics of the first document come first
+    if alike:  # the first document has the first topics
         query_Q, times_Q = np.array([0, 1, data.num_words]), np.array([1, inside, data.num_words - inside])
     share_Q = np.where(query_Q == 0, 1 - data.p_keep - data.p_random, data.p_random / data.num_words)
     keys_KxV, weight_QxV = _key_parts(data), weight_VxV[query_Q]
@@ -228,7 +228,7 @@ def attention_loss(data: DataModel, value: Array, weight_VxV: Array, alike: bool
     for theta_T in topic_subsets(data)[: 1 if alike else None]:
         theta_K, words_V = np.r_[1.0, theta_T], np.r_[0.0, theta_T @ data.words_by_topic()]
         output_QxV = np.tensordot(theta_K, part_KxQxV, 1) / (theta_K @ total_KxQ)[:, None]
-        kept_Q = data.p_keep * words_V[query_Q]  # must predict the query itself
+        kept_Q = data.p_keep * words_V[query_Q]  # the target is the query itself
         square_Q = (share_Q + kept_Q) * np.einsum("qv,qv->q", output_QxV, output_QxV)
         score_Q = share_Q * (output_QxV @ words_V) + kept_Q * output_QxV[np.arange(len(query_Q)), query_Q]
         losses.append(1 + times_Q @ (square_Q - 2 * score_Q))
@@ -236,7 +236,7 @@ def attention_loss(data: DataModel, value: Array, weight_VxV: Array, alike: bool
 
 
 def _key_parts(data: DataModel) -> Array:
-    """Split the keys of any document, (1 + T) x V: a part that all have, one per unit of each topic."""
+    """Split the keys of any document, (1 + T) x V: a part common to all, and one per unit of each topic."""
     words_TxV = np.pad(data.words_by_topic(), ((0, 0), (1, 0)))
     if data.key_visibility == "unmasked":
         return np.vstack([np.zeros(data.num_words + 1), words_TxV])
@@ -244,18 +244,18 @@ def _key_parts(data: DataModel) -> Array:
 
 
 def symmetric_weights(data: DataModel, weights: AttentionWeights) -> Array:
-    """Make the V x V matrix of weights, query x key: words use these weights, [MASK] weighs keys alike."""
+    """Make the V x V weight matrix, query x key: words use these weights, [MASK] attends uniformly."""
     weight_VxV = pair_weights(data, StageModel(np.zeros(0), weights.alpha, weights.beta, mask_beta=1.0))
     weight_VxV[1:, 0] = weights.mask
     return weight_VxV
 
 
 def best_symmetric_attention(data: DataModel, value: Array) -> tuple[AttentionWeights, float]:
-    """Find the best attention that treats topics and words alike, and its loss, for such a value matrix.
+    """Find the best attention that treats topics and words alike, and its loss; so must the value matrix.
 
-    It is better than the best of Assumption 2's kind, in which words weigh [MASK] by 1.  [MASK] queries
-    attend uniformly: nothing is better for them if W^V is optimal for uniform attention (Lemma 1).  With
-    uniform blocks only alpha' matters; alpha and beta are then one of many pairs that have it.
+    It improves on Assumption 2's optimum, where words weigh [MASK] by 1.  [MASK] queries attend uniformly:
+    that is optimal for them if W^V is optimal for uniform attention (Lemma 1).  With uniform blocks only
+    alpha' matters; alpha and beta are then one of many pairs that give it.
     """
 
     def loss(logs: Array) -> float:

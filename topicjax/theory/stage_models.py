@@ -1,4 +1,4 @@
-"""Models of stages 1 and 2: a value matrix, attention of Assumption 2's kind, and their losses on documents.
+"""Models of stages 1 and 2: a value matrix, Assumption 2's attention, and their losses on documents.
 
 Letters: D documents, R queries, W = Tv words, V = W + 1 tokens ([MASK] = 0), G groups of words that a value
 matrix predicts alike.
@@ -14,19 +14,19 @@ import numpy as np
 from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import Array, DataModel, Queries, kept_chances
 
-BLOCK = 2_000  # queries that are computed together: their arrays stay in the cache
+BLOCK = 2_000  # queries computed together: their arrays stay in the cache
 
 
 class StageModel(NamedTuple):
-    """A value matrix, and the weights of keys in the attention: 1 unless said otherwise.
+    """A value matrix, and attention weights of keys, which default to 1.
 
     With cross-entropy the output for [MASK] is -infinity wherever a key is visible.
     """
 
     value: Array  # W^V, V x V: output, key
-    alpha: float = 1.0  # of other words of the query's topic
-    beta: float = 1.0  # of the query's own token
-    mask_beta: float | None = None  # of [MASK] for itself; None: beta
+    alpha: float = 1.0  # weight of other words of the query's topic
+    beta: float = 1.0  # weight of the query's own token
+    mask_beta: float | None = None  # weight of [MASK] keys for [MASK] queries; None: beta
 
     @property
     def is_uniform(self) -> bool:
@@ -35,22 +35,22 @@ class StageModel(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Documents and queries: what each query sees, and with which weight it must predict which words.
+    """Documents and queries: what each query sees, and the weighted words it must predict.
 
-    A query predicts a share of its document's words and one word more.
+    A query predicts a share of its document's words and one additional word.
     """
 
     keys: Array  # D x V, counts of visible keys
     words: Array  # D x W
     document: Array  # R
     token: Array  # R, what the query position shows
-    share: Array  # R, of its document's words
-    word: Array  # R, one word more, 1..W
-    word_weight: Array  # R, its weight
+    share: Array  # R, weight of its document's words
+    word: Array  # R, the additional word, 1..W
+    word_weight: Array  # R, weight of that word
 
 
 def examples_of(data: DataModel, queries: Queries) -> Examples:
-    """Compute what queries must predict on average over the words that their positions hide."""
+    """Compute the targets of queries, averaged over the words that their positions hide."""
     kept_R = kept_chances(data, queries)
     own, share = queries.weight * kept_R, queries.weight * (1 - kept_R)
     word = np.maximum(queries.token, 1)
@@ -58,12 +58,12 @@ def examples_of(data: DataModel, queries: Queries) -> Examples:
 
 
 def own_topics(data: DataModel) -> Array:
-    """Find the topic of each token: the one most likely to write it; -1 for [MASK]."""
+    """Find the topic of each token: the one most likely to generate it; -1 for [MASK]."""
     return np.concatenate([[-1], data.words_by_topic().argmax(axis=0)])
 
 
 def pair_weights(data: DataModel, model: StageModel) -> Array:
-    """Compute how a query of each type weighs a key of each type, V x V: exp of the attention scores."""
+    """Compute the weight of each key type for each query type, V x V: exp of the attention scores."""
     topic_V = own_topics(data)
     pair_VxV = np.where(topic_V[:, None] == topic_V, model.alpha, 1.0)
     np.fill_diagonal(pair_VxV, model.beta)
@@ -72,10 +72,10 @@ def pair_weights(data: DataModel, model: StageModel) -> Array:
 
 
 class Outputs:
-    """The outputs of a value matrix for some queries, as they depend on the attention weights.
+    """The outputs of a value matrix for some queries, as functions of the attention weights.
 
-    Sums of values over the keys of a query enter three times: over all keys, those of its topic, its own
-    token.  Words that the value matrix predicts alike are one group.
+    Values are summed over three sets of keys of each query: all keys, those of its topic, and its own token.
+    Words that the value matrix predicts alike form one group.
     """
 
     def __init__(self, data: DataModel, examples: Examples, value: Array) -> None:
@@ -96,7 +96,7 @@ class Outputs:
         self.weight_R = self.target_RxG.sum(axis=1)
 
     def losses(self, model: StageModel, objective: Objective) -> Array:
-        """Compute the weighted loss of each query, given a model with this value matrix."""
+        """Compute the weighted loss of each query for a model with this value matrix."""
         output_RxG, total_R = self._attended(model)
         if objective == "cross_entropy":
             return self._cross_entropy(output_RxG, total_R)[0]
@@ -105,7 +105,7 @@ class Outputs:
         return self.weight_R * (1 + square_R) - 2 * score_R
 
     def cross_entropy_slopes(self, model: StageModel) -> tuple[float, Array]:
-        """Compute the summed cross-entropy and its derivatives by log alpha and log beta."""
+        """Compute the summed cross-entropy and its derivatives with respect to log alpha and log beta."""
         output_RxG, total_R = self._attended(model)
         loss_R, error_RxG = self._cross_entropy(output_RxG, total_R)
         _, topic_RxG, own_RxG = self.sums
@@ -131,10 +131,10 @@ class Outputs:
         return output_RxG, total_R
 
     def _cross_entropy(self, output_RxG: Array, total_R: Array) -> tuple[Array, Array]:
-        """Compute the loss of each query and its derivatives by the outputs of each group."""
+        """Compute each query's loss and its derivatives with respect to the outputs of each group."""
         largest_R = output_RxG.max(axis=1)
         exp_RxG = np.exp(output_RxG - largest_R[:, None]) * self.size_G
-        sum_R = exp_RxG.sum(axis=1) + np.isinf(total_R)  # without a key [MASK] has its output 0 too
+        sum_R = exp_RxG.sum(axis=1) + np.isinf(total_R)  # without keys the [MASK] output is 0 too
         score_R = np.einsum("rg,rg->r", self.target_RxG, output_RxG)
         loss_R = self.weight_R * (np.log(sum_R) + largest_R) - score_R
         exp_RxG *= (self.weight_R / sum_R)[:, None]
@@ -142,7 +142,7 @@ class Outputs:
 
 
 def grouped_rows(matrix: Array) -> tuple[Array, Array]:
-    """Find the distinct rows of a matrix, and which of them each row is."""
+    """Find the distinct rows of a matrix, and the index of each row among them."""
     rows, group = np.unique(matrix, axis=0, return_inverse=True)
     return rows, group.ravel()
 
@@ -158,7 +158,7 @@ def model_losses(data: DataModel, examples: Examples, model: StageModel, objecti
 
 
 def merged(examples: Examples) -> Examples:
-    """Merge the queries of each document into one: under uniform attention they all predict the same."""
+    """Merge the queries of each document into one: under uniform attention they predict the same."""
     shape, document = examples.words.shape, examples.document
     share_D = np.bincount(document, examples.share, minlength=shape[0])
     place_R = document * shape[1] + examples.word - 1
@@ -171,7 +171,7 @@ def merged(examples: Examples) -> Examples:
 
 
 def blocks(examples: Examples) -> Iterator[tuple[int, Examples]]:
-    """Yield the queries in blocks, each with the first of its documents and the examples of the block."""
+    """Yield the queries in blocks: the index of the first document, and the examples of the block."""
     for begin in range(0, len(examples.token), BLOCK):
         part = slice(begin, begin + BLOCK)
         keys, words, document, *others = examples

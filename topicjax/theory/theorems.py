@@ -1,4 +1,4 @@
-"""Results of the paper in closed form: Lemma 1, Theorems 1-3, and the rate at which stage 2 begins."""
+"""Closed-form results of the paper: Lemma 1, Theorems 1-3, and the growth rate at the onset of stage 2."""
 
 from typing import Any
 
@@ -56,8 +56,8 @@ def lemma1_entries(
 ) -> tuple[Any, Any, Any, Any]:
     """Compute (W_i0, W_diff, W_same, W_ii) of a member of Lemma 1's family; arithmetic only, can be traced.
 
-    All u_i are 1 - shift times Theorem 2's, u_0 is 0, and the share `own` of what the words of a topic add up
-    to is moved to the word itself.  (0, 0) is Theorem 2, (1, 1) the diagonal matrix of the paper's App. D.4.
+    All u_i are 1 - shift times Theorem 2's, u_0 is 0, and the share `own` of the sum over a topic's words is
+    moved to the word itself.  (0, 0) is Theorem 2, (1, 1) the diagonal matrix of the paper's App. D.4.
     """
     sizes_and_masking = topics, words_per_topic, p_mask, p_keep, p_random
     c1, c2, c3 = _constants(*sizes_and_masking)
@@ -69,7 +69,7 @@ def lemma1_entries(
 def lemma1_member(data: DataModel, constants: Array, free: Array | None = None) -> Array:
     """Make a minimiser W of Lemma 1, V x V, from its constants u_0..u_Tv and a free V x V direction.
 
-    Of `free` only the part that leaves the sum over each topic's words unchanged acts.
+    Only the part of `free` that leaves the sum over each topic's words unchanged has an effect.
     """
     topics, words = data.topics, data.words_per_topic
     c1, c2, c3 = _constants(*data.sizes_and_masking)
@@ -83,7 +83,7 @@ def lemma1_member(data: DataModel, constants: Array, free: Array | None = None) 
 
 
 def theorem1_member(data: DataModel, constants: Array, free: Array | None = None) -> Array:
-    """Make a matrix E with the properties of Theorem 1 (b^pred = theorem1_bias), as lemma1_member.
+    """Make a matrix E with the properties of Theorem 1 (b^pred = theorem1_bias), like lemma1_member.
 
     It is W^E^T W^E for some W^E only if it is also symmetric positive semidefinite.
     """
@@ -116,9 +116,9 @@ def theorem1_residual(data: DataModel, matrix: Array) -> float:
 
 
 def relative_residual(data: DataModel, matrix: Array, with_bias: bool) -> float:
-    """Compute the residual of Theorem 1 (with_bias) or Lemma 1 in units of that of the zero matrix.
+    """Compute the residual of Theorem 1 (with_bias) or Lemma 1, relative to that of the zero matrix.
 
-    0: all equations of the family hold; 1: some equation is missed as far as by a matrix that knows nothing.
+    0: all equations of the family hold; 1: some equation is missed by as much as the zero matrix misses it.
     """
     residual = theorem1_residual if with_bias else lemma1_residual
     return residual(data, matrix) / residual(data, np.zeros_like(matrix))

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: join or start one, hold its workers while a command runs, leave it."""
+"""Connect to a Ray cluster: join or start one, hold its workers while a command runs, and leave it."""
 
 import contextlib
 import importlib.util
@@ -20,10 +20,10 @@ from topicjax.engine.training import IsStopping, Trained, Training
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
 
-SETTINGS = {  # environment variables of Ray, unless the user has set them
+SETTINGS = {  # environment variables of Ray, unless the user set them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # else the workers of a local cluster yield to every other process
+    "RAY_worker_niceness": "0",  # else local workers yield to every other process
 }
 CONNECT_SECONDS = 5.0
 NAMESPACE = "topicjax"
@@ -33,7 +33,7 @@ NONE_HERE = "no Ray cluster runs on this machine; start one (docs/cluster.md), o
 
 
 class PlannedCluster:
-    """A cluster of workers on this machine that is never started: for plans."""
+    """A local cluster that is planned but never started."""
 
     def __init__(self, address: Address, devices: int | None = None) -> None:
         """Describe its workers, with `devices` devices each."""
@@ -52,10 +52,10 @@ class PlannedCluster:
 
 
 class Cluster:
-    """A cluster whose workers are ours inside a `with` block."""
+    """A cluster whose workers belong to us inside a `with` block."""
 
     def __init__(self, address: Address, devices: int | None = None, maker: tuple[str, str] = WORKER) -> None:
-        """Describe the cluster; a worker gets `devices` devices, by default one if local, else what suits."""
+        """Describe the cluster; a worker gets `devices` devices (default: one if local, else what suits)."""
         self.address, self.maker = address, maker
         self.asked = devices or (1 if address.local else None)
         self.last: Dispatch | None = None
@@ -74,7 +74,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """End the workers."""
+        """Disconnect from the cluster, which ends the workers."""
         disconnect()
 
     @property
@@ -84,7 +84,7 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are now."""
+        """How many workers are ready."""
         return len(self.members.ready)
 
     def train(self, training: Training, is_stopping: IsStopping) -> Trained:
@@ -118,7 +118,7 @@ def connect(address: Address, num_cpus: int) -> None:
         where |= {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
             ray.init(**where)
-        except Exception as error:  # Ray raises almost anything
+        except Exception as error:  # Ray may raise any exception
             ray.shutdown()
             why = reason(address, error)
             raise UserError(f"--cluster is {address.text} and cannot be used: {why}") from error
@@ -126,14 +126,14 @@ def connect(address: Address, num_cpus: int) -> None:
 
 
 def reason(address: Address, error: Exception) -> str:
-    """Return why Ray cannot be used."""
+    """Explain why Ray cannot be used."""
     if address.text == "auto" and isinstance(error, ConnectionError):
         return NONE_HERE
     return TOO_BUSY if "timed out during startup" in str(error) else first_line(error)
 
 
 def disconnect() -> None:
-    """Leave the cluster: our workers end, and so does a cluster that was started here."""
+    """Leave the cluster; our workers end, and so does a cluster that we started."""
     import ray
 
     with quiet(), kept_signals():
@@ -141,7 +141,7 @@ def disconnect() -> None:
 
 
 def check_reachable(address: Address) -> None:
-    """Raise a UserError if nothing answers at the address: Ray itself would try for minutes."""
+    """Raise a UserError if nothing answers at the address; Ray itself would retry for minutes."""
     try:
         socket.create_connection((address.host, address.port), CONNECT_SECONDS).close()
     except OSError as error:
@@ -152,7 +152,7 @@ def check_reachable(address: Address) -> None:
 
 
 def silence(ray: Any) -> None:
-    """Stop Ray from printing pages between our lines when a node dies; the driver reports it."""
+    """Stop Ray from printing pages of output when a node dies; the driver reports it."""
     ray._private.worker.print_to_stdstream = lambda *arguments, **options: None
 
 

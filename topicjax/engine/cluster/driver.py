@@ -1,7 +1,7 @@
-"""The driver of a run on a cluster: it keeps workers, sends them chunks and collects what they trained.
+"""Driver of a run on a cluster: start workers, send them chunks and collect the results.
 
-`Jobs` are the chunks that wait, `Members` the workers, `Dispatch` the loop of one run; `estimate` says how
-long a run would take, and what limits it.
+`Jobs` are the waiting chunks, `Members` the workers, `Dispatch` the loop of one run; `estimate` predicts the
+time of a run and what limits it.
 """
 
 import heapq
@@ -24,45 +24,45 @@ from topicjax.engine.training import Failure, IsStopping, Trained, Training
 from topicjax.errors import UserError
 from topicjax.store.files import first_line
 
-WORKER = ("topicjax.engine.cluster.worker", "Worker")  # made on the nodes; the driver never imports it
-MOST_LOSSES = 4  # workers lost while training one chunk, after which the chunk is given up ...
-SMALLER_FROM = 2  # ... and from which on it is tried in halves, in case memory was short
+WORKER = ("topicjax.engine.cluster.worker", "Worker")  # created on the nodes; the driver never imports it
+MOST_LOSSES = 4  # workers lost while training one chunk before the chunk is given up ...
+SMALLER_FROM = 2  # ... and before it is tried in halves, in case memory ran out
 NUMBERS = itertools.count()
 
-LOOK_SECONDS = 2.0  # from one look for new nodes to the next
-MOST_CORES = 8  # per worker, unless asked for: chunks stay small enough to be lost, and to be spread
-MOST_STARTS = 3  # of workers on a node that never became ready
+LOOK_SECONDS = 2.0  # between two checks for new nodes
+MOST_CORES = 8  # per worker by default: small chunks spread well, and losing one costs little
+MOST_STARTS = 3  # of workers on a node before it is refused, if none became ready
 START_SECONDS = 300.0  # for the first worker
 PATIENCE = 10.0  # for the others, once one is ready
-LOW_MEMORY = "running low on memory"  # what Ray says when it kills a worker for that
+LOW_MEMORY = "running low on memory"  # in Ray's message when it kills a worker for that
 NODE_DIED = "its node has died"
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 30.0  # for a worker to finish its segment after Ctrl-C
-SAVED_AT_ONCE = 4  # workers that may save as often as they are asked to
-MOST_WAITING = 16  # writes that may be pending before workers have to wait
+SAVED_AT_ONCE = 4  # workers that may save at the requested rate
+MOST_WAITING = 16  # pending writes before workers have to wait
 
-# From `topicjax bench --cluster` on 2 cores; writing is set to what its 64 workers reached.  The driver does
-# all of it, one chunk after another.
+# Measured by `topicjax bench --cluster` on 2 cores; writing is set to what its 64 workers reached.  The
+# driver does all of this, one chunk after another.
 DISPATCH_SECONDS = 0.003  # to prepare and send one chunk
-RETURN_RATE = 1.0e9  # bytes per second from a worker to the driver: assumed, a network may have less
-WRITE_SECONDS = 0.02  # to write one chunk, however small ...
+RETURN_RATE = 1.0e9  # bytes per second from a worker to the driver: assumed, a network may be slower
+WRITE_SECONDS = 0.02  # to write one chunk of any size ...
 WRITE_RATE = 8.0e7  # ... plus its bytes at this rate
-IDLE = 0.3  # share of the workers' time without work that is worth a word
+IDLE = 0.3  # idle share of the workers' time that is worth reporting
 MOSTLY = 0.5
 
 
 @dataclass
 class Job:
-    """A chunk that is to be trained."""
+    """A chunk to be trained."""
 
     number: int
     program: int
     rows: tuple[StreamRow, ...]
-    losses: int = 0  # workers that died while training it, though their node was alive
+    losses: int = 0  # workers that died while training it, on nodes that stayed alive
     lacks_references: bool = False  # its worker does not know the reference losses yet
     steps: float = 0.0  # trial-steps done ...
-    spared: float = 0.0  # ... and not needed, since it was last saved
+    spared: float = 0.0  # ... and spared by early stops, since it was last saved
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def trial_ids(self) -> list[str]:
-        """Its trials."""
+        """The trials of the chunk."""
         return Chunk(self.rows).trial_ids
 
 
@@ -89,13 +89,13 @@ class Jobs:
         self._smaller: dict[int, int] = {}  # by program: the program of its halved chunks
 
     def group(self, job: Job) -> Group:
-        """Return the group of a chunk."""
+        """Look up the group of a chunk."""
         return self.programs[job.program]
 
     def take(self, has: set[int], others: Iterable[set[int]]) -> Job:
-        """Return the next chunk for a worker, given the programs that it and the other workers have.
+        """Take the next chunk for a worker, given the programs that it and the other workers have compiled.
 
-        A chunk whose program it has compiled, if there is one; else of the program that the fewest have.
+        Prefer a chunk whose program it has compiled; else one of the program that the fewest workers have.
         """
         mine = [job for job in self.waiting if job.program in has]
         if not mine:
@@ -106,11 +106,11 @@ class Jobs:
         return mine[0]
 
     def give_back(self, job: Job) -> None:
-        """Put a chunk back, in front of the others."""
+        """Put a chunk back at the front of the queue."""
         self.waiting.insert(0, job)
 
     def halve(self, job: Job, num_devices: int) -> bool:
-        """Put the trials of a chunk back in smaller chunks; return False if it cannot be made smaller."""
+        """Put the trials of a chunk back in smaller chunks; return False if it cannot be split."""
         group = self.group(job)
         if group.lanes == 1 and group.rows_per_chunk == num_devices:
             return False
@@ -134,7 +134,7 @@ class Share(NamedTuple):
 
     resource: str  # Ray's name: CPU, GPU, TPU
     devices: int
-    request: dict[str, Any]  # the same as options of a Ray actor
+    request: dict[str, Any]  # the same, as options of a Ray actor
 
     @property
     def on_cores(self) -> bool:
@@ -143,7 +143,7 @@ class Share(NamedTuple):
 
 
 def share_of(nodes: Sequence[dict[str, Any]], asked: int | None) -> Share:
-    """Return what a worker takes: one GPU, the TPUs of a host, or the cores of the smallest node."""
+    """Choose what a worker takes: one GPU, the TPUs of a host, or the cores of the smallest node."""
     counts = {
         name: [int(node["Resources"].get(name, 0)) for node in nodes if node["Resources"].get(name, 0) >= 1]
         for name in ("GPU", "TPU", "CPU")
@@ -167,7 +167,7 @@ def share_of(nodes: Sequence[dict[str, Any]], asked: int | None) -> Share:
 
 @dataclass
 class Member:
-    """A worker, seen from the driver."""
+    """A worker, as the driver sees it."""
 
     actor: Any
     node: str
@@ -175,10 +175,10 @@ class Member:
     call: Any = None  # the pending call
     stage: str = "greeting"  # then opening, then ready
     orders: Orders = field(default_factory=Orders)  # for the next call
-    jobs: list[Job] = field(default_factory=list)  # sent to it; the first is being trained
-    programs: set[int] = field(default_factory=set)  # compiled there, or about to be
+    jobs: list[Job] = field(default_factory=list)  # sent to it; it trains the first
+    programs: set[int] = field(default_factory=set)  # compiled there, or sent to be compiled
     steps: float = 0.0
-    seconds: float = 0.0  # busy, without compiling
+    seconds: float = 0.0  # busy, excluding compilation
     called: float = 0.0  # when the last orders were sent
     sent: list[int] = field(default_factory=list)  # the tasks of the last orders
 
@@ -192,7 +192,7 @@ class Members:
     """All workers of a cluster that this driver is connected to."""
 
     def __init__(self, asked: int | None, maker: tuple[str, str] = WORKER) -> None:
-        """Look at the nodes of the cluster; a worker gets `asked` devices, or what suits the nodes."""
+        """Inspect the nodes of the cluster; a worker gets `asked` devices, or what suits the nodes."""
         import ray
         from ray import cloudpickle
 
@@ -205,19 +205,19 @@ class Members:
         self.devices: list[WorkerDevice] = []  # of one worker
         self.say: Callable[[str], None] = lambda text: None
         self._looked = 0.0
-        self._starts: dict[str, int] = {}  # by node, since one of its workers was ready
+        self._starts: dict[str, int] = {}  # by node, since one of its workers was last ready
         self._refused: set[str] = set()  # nodes whose workers cannot be used
 
     @property
     def ready(self) -> list[Member]:
-        """The workers that can be given orders."""
+        """The workers that can take orders."""
         return [member for member in self.all if member.stage == "ready"]
 
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in self.ray.nodes() if node["Alive"]]
 
     def recruit(self) -> None:
-        """Start workers wherever there is room: on new nodes, and in place of lost ones."""
+        """Start workers wherever there is capacity: on new nodes, and in place of lost workers."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
@@ -236,7 +236,7 @@ class Members:
         self._looked = time.monotonic()
 
     def gather(self, patience: float = PATIENCE) -> None:
-        """Wait for the workers that start now; raise a UserError if none can be used.
+        """Wait for the workers that are starting; raise a UserError if none can be used.
 
         Once one is ready, wait `patience` seconds for the others.
         """
@@ -252,13 +252,13 @@ class Members:
                 )
 
     def order(self, member: Member) -> None:
-        """Send a worker its orders, unless it has yet to answer the last ones."""
+        """Send a worker its orders, unless its last call is still pending."""
         if member.call is None and (member.jobs or member.orders.tasks):
             member.sent, member.called = [task.number for task in member.orders.tasks], time.monotonic()
             member.call, member.orders = member.actor.exchange.remote(member.orders), Orders()
 
     def listen(self, seconds: float) -> list[tuple[Member, Report | Lost]]:
-        """Return what workers report and which are lost; wait up to `seconds` for the first."""
+        """Collect reports and losses of workers; wait up to `seconds` for the first."""
         asked = {member.call: member for member in self.all if member.call is not None}
         if not asked:
             time.sleep(seconds)
@@ -280,8 +280,8 @@ class Members:
             self._welcome(member, answer)
         except self.ray.exceptions.RayTaskError as error:
             why = f"{type(error.cause).__name__}: {first_line(error.cause)}"
-            if member.stage == "ready":  # the orders cannot be unpickled: a module of the user's is missing
-                member.programs = set()  # to be sent again
+            if member.stage == "ready":  # the orders cannot be unpickled: a user module is missing there
+                member.programs = set()  # so that they are sent again
                 return Report([Event(task, "failed", why) for task in member.sent])
             self._refuse(member, f"cannot start ({why})")
         except self.ray.exceptions.RayError as error:
@@ -314,7 +314,7 @@ class Members:
         return None
 
     def _refuse(self, member: Member, why: str) -> None:
-        """Start no more workers on a node; raise a UserError if there is no other worker yet."""
+        """Start no more workers on a node; raise a UserError if no worker is in use yet."""
         self._refused.add(member.node)
         self._drop(member)
         if not self.devices:
@@ -322,7 +322,7 @@ class Members:
         self.say(f"the worker on {member.host} {why}: that machine gets no work")
 
     def _lose(self, member: Member, error: Exception) -> Lost:
-        """Return why a worker died, and free its place for another."""
+        """Drop a dead worker, so that another can take its place; return why it died."""
         self._drop(member)
         text = str(error)
         alive = {node["NodeID"] for node in self._nodes()}
@@ -338,7 +338,7 @@ class Members:
 
 
 class Dispatch:
-    """One run: which chunks wait, which are being trained where, which were lost."""
+    """One run: which chunks wait, which are training and where, which were lost."""
 
     def __init__(self, members: Members, training: Training) -> None:
         self.members, self.training = members, training
@@ -364,7 +364,7 @@ class Dispatch:
             self.training.settle(MOST_WAITING)
 
     def _decided(self) -> Trained:
-        """Yield the chunks that shorter trainings have decided: nothing is left to train."""
+        """Yield chunks whose trials were all decided in shorter trainings: nothing is left to train."""
         for job in list(self.jobs.waiting):
             group = self.jobs.group(job)
             if group.start(job.trial_ids[0]) == group.spec.steps:
@@ -374,7 +374,7 @@ class Dispatch:
                 yield group, chunk
 
     def _assign(self) -> None:
-        """Send every idle worker a chunk, and each worker a second one while there are plenty."""
+        """Send every idle worker a chunk, and each worker a second one while many are waiting."""
         ready = self.members.ready
         for depth in (1, 2):
             for member in sorted(ready, key=lambda member: len(member.jobs)):
@@ -390,7 +390,7 @@ class Dispatch:
         may_stop = group.experiment.may_stop(group.spec)
         known = training.references_of(chunk) if may_stop else {}
         job.lacks_references = known is None
-        # One driver writes the states of all workers: the more there are, the less often each saves.
+        # One driver writes the saved states of all workers: the more workers, the less often each saves.
         seldom = max(1.0, len(self.members.ready) / SAVED_AT_ONCE)
         task = Task(
             number=job.number,
@@ -413,14 +413,14 @@ class Dispatch:
             training.progress.begin_program(group.label)
 
     def _send_references(self) -> None:
-        """Send reference losses to the workers that wait for them, once they are known."""
+        """Send reference losses to the workers that wait for them, once they are computed."""
         for member in self.members.ready:
             for job in (job for job in member.jobs if job.lacks_references):
                 known = self.training.references_of(Chunk(job.rows))
                 if known is not None:
                     member.orders.references[job.number], job.lacks_references = known, False
                 elif not self.training.manifest.references.is_busy:
-                    raise Interrupted  # they are no longer being computed
+                    raise Interrupted  # their computation ended without them
 
     def _listen(self) -> Trained:
         for member, answer in self.members.listen(POLL_SECONDS):
@@ -433,7 +433,7 @@ class Dispatch:
         self.training.progress.workers = self.described()
 
     def _count(self, member: Member, report: Report) -> None:
-        """Count what a worker has done since its last report."""
+        """Add up what a worker has done since its last report."""
         progress = self.training.progress
         if report.compile_seconds:
             progress.add_compile_time(report.compile_seconds / max(1, len(self.members.ready)))
@@ -474,7 +474,7 @@ class Dispatch:
         member.jobs.remove(job)
 
     def _lose(self, member: Member, lost: Lost) -> None:
-        """Put the chunks of a lost worker back: only the first was being trained."""
+        """Put the chunks of a lost worker back; only the first was being trained."""
         for place, job in enumerate(reversed(member.jobs)):
             self.training.progress.update(steps=-job.steps, spared=-job.spared)
             del self.running[job.number]
@@ -507,13 +507,13 @@ class Dispatch:
             self._fail(job, f"not even one trial per device fits into the memory of {member.host} ({why})")
 
     def _fail(self, job: Job, reason: str) -> None:
-        """Give up a chunk; the others go on."""
+        """Give up a chunk; the others continue."""
         label = self.jobs.group(job).label
         self.training.failures.append(Failure(job.trial_ids, reason))
         self.training.progress.say(f"failed: {len(job.trial_ids)} trials of {label}: {reason}")
 
     def _stop(self) -> Trained:
-        """Ask every worker to save its state and end; yield what is finished meanwhile."""
+        """Ask every worker to save and stop; yield what finishes meanwhile."""
         until = time.monotonic() + STOP_SECONDS
         for member in self.members.ready:
             member.orders.stop = True
@@ -528,7 +528,7 @@ class Dispatch:
         return [member.programs & self.jobs.programs.keys() for member in self.members.ready]
 
     def described(self) -> str:
-        """Return the number of workers, their rates and the chunks lost, for the progress line."""
+        """Describe the number of workers, their rates and the lost chunks, for the progress line."""
         rates = sorted(member.rate for member in self.members.ready)
         parts = [counted(len(rates), "worker")]
         if rates and rates[-1]:
@@ -540,12 +540,12 @@ class Dispatch:
 
 
 class Estimate(NamedTuple):
-    """Seconds of a run and of its parts, and which part limits it."""
+    """Estimated seconds of a run and of its parts, and which part limits it."""
 
     seconds: float
     training: float  # on the busiest worker
     compiling: float  # on the same worker
-    dispatch: float  # by the driver, while the workers train
+    dispatch: float  # by the driver, in parallel with training
     writing: float  # by the driver
     limit: str
 
@@ -586,7 +586,7 @@ def estimate(
 def limiting(
     longest: float, compiling: float, dispatch: float, writing: float, too_few: int, num_workers: int
 ) -> str:
-    """Return what limits a run on a cluster, in words."""
+    """Describe what limits a run on a cluster."""
     if dispatch + writing > longest > 0:
         return "dispatch of chunks" if dispatch > writing else "writing, by the one process that does it"
     if compiling > MOSTLY * longest:
@@ -599,7 +599,7 @@ def limiting(
 
 
 def driver_seconds(jobs: Jobs) -> tuple[float, float]:
-    """Return the driver's seconds to send all chunks and fetch their results, and to write them."""
+    """Estimate the driver's seconds to send all chunks and fetch their results, and to write them."""
     dispatch = writing = 0.0
     for job in jobs.waiting:
         size = len(job.trial_ids) * sum(costs.disk_bytes(jobs.group(job)).values())
@@ -609,6 +609,6 @@ def driver_seconds(jobs: Jobs) -> tuple[float, float]:
 
 
 def slowed(num_workers: int, num_devices: int, is_local: bool) -> float:
-    """Return by what factor sharing the cores of this machine slows its workers; 1 if there are enough."""
+    """Estimate how much sharing the cores of this machine slows its workers; 1 if there are enough."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1.0, num_workers * num_devices / cores) if is_local else 1.0

@@ -1,6 +1,6 @@
-"""Handshake actor, pickled by value so that a node with another topicjax, or none, can report its versions.
+"""Handshake actor, pickled by value so that a node with a different (or no) topicjax can report its versions.
 
-Nothing here may import topicjax at the top: the module has to load on a node that lacks it.
+Nothing here may import topicjax at the top level: the module must load on a node that lacks it.
 """
 
 import importlib
@@ -12,14 +12,14 @@ import zlib
 from typing import Any
 
 PACKAGES = ("topicjax", "jax", "jaxlib", "numpy")
-CODE = ("*.py", "engine/**/*.py", "experiments/**/*.py")  # below topicjax/: what numbers depend on
+CODE = ("*.py", "engine/**/*.py", "experiments/**/*.py")  # below topicjax/: the code that results depend on
 
 
 class Handshake:
-    """The actor of a worker: reports what is installed, then holds the worker that the driver asks for."""
+    """The actor of a worker: reports what is installed, then holds the worker that the driver requests."""
 
     def versions(self) -> dict[str, str]:
-        """Return what must be the same on the driver and on its workers."""
+        """List what must be the same on the driver and its workers."""
         found = {"Python": ".".join(platform.python_version_tuple()[:2])}
         for name in PACKAGES:
             try:
@@ -29,7 +29,7 @@ class Handshake:
         return found | {"the code of topicjax": self.code()}
 
     def code(self) -> str:
-        """Return a checksum of the modules that numbers depend on."""
+        """Compute a checksum of the modules that results depend on."""
         spec = importlib.util.find_spec("topicjax")
         if spec is None or spec.origin is None:
             return "none"

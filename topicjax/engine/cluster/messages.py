@@ -21,7 +21,7 @@ class WorkerDevice(NamedTuple):
     memory: int
 
     def memory_stats(self) -> dict[str, int]:
-        """Return its memory as jax devices do."""
+        """Report its memory as jax devices do."""
         return {"bytes_limit": self.memory}
 
 
@@ -30,13 +30,13 @@ class Task(NamedTuple):
 
     number: int
     program: int
-    first_program: int  # of this run: a worker drops the programs of earlier runs
+    first_program: int  # of this run: a worker drops programs of earlier runs
     group: Group | None  # without its streams; None: the worker has the program
     options: Options
     chunk: Chunk
     start: Start
-    trials: Mapping[str, Trial]  # of the chunk, if they may be decided; else none
-    references: ReferencesOf | None  # None: not known yet
+    trials: Mapping[str, Trial]  # of the chunk, if they may stop early; else empty
+    references: ReferencesOf | None  # None: not computed yet
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Orders:
 
     tasks: list[Task] = field(default_factory=list)
     references: dict[int, ReferencesOf] = field(default_factory=dict)  # by task
-    stop: bool = False  # save what is being trained, and end
+    stop: bool = False  # save the chunk being trained, and stop
 
 
 class Event(NamedTuple):

@@ -1,6 +1,6 @@
-"""A worker of a cluster: it owns its devices, keeps its compiled programs and trains chunk after chunk.
+"""Worker of a cluster: owns its devices, keeps its compiled programs and trains one chunk after another.
 
-Training runs in a thread of its own, so that the driver gets its answers at once.
+Training runs in a separate thread, so that the driver gets answers at once.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from topicjax.errors import UserError
 from topicjax.store.files import first_line
 from topicjax.sweep.files import failing_line
 
-REPORT_SECONDS = 1.0  # at most, from one report to the next
+REPORT_SECONDS = 1.0  # longest wait between two reports
 NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
 QUIET = ("begun", "said")  # events that can wait for the next report
 
@@ -77,7 +77,7 @@ class Worker:
             self._attempt(self._tasks.get())
 
     def _attempt(self, task: Task) -> None:
-        """Train a chunk and report the result, whatever it is."""
+        """Train a chunk and report the result, success or failure."""
         try:
             if self._is_stopping:
                 raise Interrupted
@@ -105,7 +105,7 @@ class Worker:
         programs, chunk = self._programs[task.program], task.chunk
         self._tell(task, "begun")
         train_chunk(programs, chunk, task.start, self._callbacks(task, programs))
-        chunk.rows = ()  # the driver has them
+        chunk.rows = ()  # the driver has them already
         self._tell(task, "trained", chunk)
 
     def _callbacks(self, task: Task, programs: Programs) -> Callbacks:
@@ -150,14 +150,14 @@ def start_jax(num_devices: int, on_cores: bool) -> list[Any]:
     os.environ["XLA_FLAGS"] = DEVICES_FLAG.sub("", os.environ.get("XLA_FLAGS", ""))
     for variable in ("NPROC", "PJRT_NPROC"):
         os.environ.pop(variable, None)
-    with contextlib.suppress(RuntimeError):  # jax has started already: in a test
+    with contextlib.suppress(RuntimeError):  # jax has already started: in a test
         jax.config.update("jax_platforms", "cpu")
     use_all_cores(num_devices)
     return jax.local_devices()[:num_devices]
 
 
 def described(error: BaseException, group: Group) -> str:
-    """Return an exception in one line, and where the functions of the experiment raised it."""
+    """Describe an exception in one line, and where the functions of the experiment raised it."""
     said = first_line(error) if isinstance(error, Exception) else ""
     place = failing_line(error, None, group.experiment)
     return f"{type(error).__name__}: {said}{f' ({place})' if place else ''}"

@@ -1,4 +1,4 @@
-"""An encoder of several layers on topic documents, as the engine takes it: data, training, costs."""
+"""Experiment: an encoder of several layers on topic documents (data, training, costs)."""
 
 from typing import Any
 
@@ -22,31 +22,31 @@ from topicjax.theory.document_settings import Stream
 
 
 def make_source(spec: Spec, stream: Stream) -> Source:
-    """Return the topics and the held-out documents of a Stream: those of the one-layer model."""
+    """Draw the topics and the held-out documents of a Stream; they are those of the one-layer model."""
     return lda.make_source(spec, stream, lambda documents: to_rows(spec, stream, documents))
 
 
 def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Rows:
-    """Return the documents of a step."""
+    """Draw the documents of a step."""
     return lda.draw_batch(spec, stream, source, step, lambda documents: to_rows(spec, stream, documents))
 
 
 def to_rows(spec: Spec, stream: Stream, documents: lda.Documents | jax.Array) -> Rows:
-    """Return documents as the encoder takes them."""
+    """Convert documents to the encoder's rows."""
     if isinstance(documents, lda.Documents):
         return rows.from_documents(spec, stream, documents)
     return rows.from_distributions(spec, stream, documents)
 
 
 def rows_missing(source: Source, batch: Rows) -> jax.Array:
-    """Return how many rows to predict there are beyond the room for them."""
+    """Count the rows to predict beyond capacity."""
     return jnp.maximum(rows.missing(source.held_out), rows.missing(batch))
 
 
 def update(
     spec: Spec, stream: Stream, hypers: LayerHypers, state: State, batch: Rows, step: jax.Array
 ) -> tuple[State, Made]:
-    """Return the state one step later, and the loss and gradients of that step."""
+    """Take one step; return the new state and the loss and gradients of that step."""
 
     def loss_and_gradients(trained: Params, frozen: Params) -> tuple[jax.Array, Params]:
         return rows.with_usual_rows(
@@ -59,12 +59,12 @@ def update(
 def measure(
     spec: Spec, stream: Stream, hypers: LayerHypers, source: Source, state: State, batch: Rows, made: Made
 ) -> Any:
-    """Return the record of a state, before the step of this batch; `made` is of that step."""
+    """Measure a state before the step of this batch; `made` belongs to that step."""
     return measure_model(spec, hypers, source.held_out, state, made)
 
 
 def step_flops(spec: Spec) -> float:
-    """Return about the floating-point operations of one trial-step, of usual batches."""
+    """Estimate the floating-point operations of one trial-step, for typical batches."""
     used, predicting = rows.usual_room(spec)
     return layer_flops(spec, spec.batch_size, used, predicting, spec.batch_size * predicting)
 

@@ -1,4 +1,4 @@
-"""The outputs and losses of rows whose targets are histograms of words: the encoder on topic documents.
+"""Outputs and losses of rows whose targets are histograms of words, for the encoder on topic documents.
 
 Dimension letters: B documents, Q rows with words to predict, V vocabulary.
 """
@@ -22,16 +22,16 @@ def outputs(
     gates: layers.Gates | None = None,
     watch: layers.Watch | None = None,
 ) -> jax.Array:
-    """Return the outputs f_BxQxV of all rows that predict.
+    """Compute the outputs f_BxQxV of all rows with words to predict.
 
-    `watch` is called with the attention of each layer; all rows are computed in the last layer too then.
+    `watch` is called with the attention of each layer; the last layer then computes all rows too.
     """
     X_BxQxD = layers.states(spec, hypers, params, rows, rows.target_BxQxV.shape[1], gates, watch)
     return X_BxQxD @ layers.head(spec, params) + params["b_pred"][None, None, :]
 
 
 def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQxV: jax.Array) -> jax.Array:
-    """Return each document's part of the loss; eq. (1) is their sum."""
+    """Compute each document's contribution to the loss; eq. (1) is their sum."""
     real_V = jnp.ones(output_BxQxV.shape[2], bool)
     loss = jax.vmap(lambda output, target: queries_loss(objective, output, target, real_V)[0])
     return loss(output_BxQxV, target_BxQxV)
@@ -40,7 +40,7 @@ def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQx
 def loss_and_gradients(
     spec: Spec, hypers: LayerHypers, trained: Params, frozen: Params, rows: Rows
 ) -> tuple[jax.Array, Params]:
-    """Return eq. (1), and its gradients for the trained parameters."""
+    """Compute eq. (1) and its gradients for the trained parameters."""
     output_BxQxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows), trained)
     B, Q, V = output_BxQxV.shape
     flat = (B * Q, V)

@@ -1,4 +1,4 @@
-"""One record of an encoder on topic documents: what every encoder records, and what attention does to topics.
+"""Measure an encoder on topic documents: every encoder's columns, and attention by kind of word pair.
 
 Dimension letters: B documents, U rows, H heads, L layers, G settings of the gates, M measured losses.
 """
@@ -44,7 +44,7 @@ Record: Any = collections.namedtuple("Record", COLUMNS)
 
 
 class PairMeans(NamedTuple):
-    """What the attention of a layer does, on average."""
+    """Mean attention of a layer by kind of word pair, and its entropy deficit."""
 
     attn_same_word: jax.Array
     attn_same_topic: jax.Array
@@ -53,7 +53,7 @@ class PairMeans(NamedTuple):
 
 
 def measure_model(spec: Spec, hypers: LayerHypers, held_out: Rows, state: State, made: Made) -> Any:
-    """Return the record of a trial at a step."""
+    """Measure a trial at a step."""
     embedding = state.params.get("W_E")
     return Record(
         **gated_losses(spec, hypers, held_out, state.params),
@@ -64,13 +64,13 @@ def measure_model(spec: Spec, hypers: LayerHypers, held_out: Rows, state: State,
 
 
 def embedding_block(spec: Spec, W_E: jax.Array) -> jax.Array:
-    """Return the mean inner product of words of one topic minus that of words of different topics."""
+    """Compute the mean inner product of words of one topic minus that of words of different topics."""
     extra = padded(spec.vocabulary) - spec.vocabulary
     return topic_block(spec, jnp.pad(W_E.T @ W_E, (0, extra)))
 
 
 def gated_losses(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> dict[str, jax.Array]:
-    """Return the losses on the held-out documents under all settings of the gates, and their errors."""
+    """Compute the held-out losses under all settings of the gates, and their standard errors."""
     settings_Gx2xL, which = gate_settings(spec.layers)
 
     def under_gates(rows: Rows) -> jax.Array:
@@ -85,7 +85,7 @@ def gated_losses(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params
 
 
 def attention_means(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> PairMeans:
-    """Return what attention does on the held-out documents, each column with one value per layer."""
+    """Measure attention on the held-out documents, each column with one value per layer."""
 
     def means(rows: Rows) -> PairMeans:
         found: list[PairMeans] = []
@@ -100,17 +100,17 @@ def attention_means(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Par
 
 
 def pair_means(spec: Spec, rows: Rows, attention_BxHxUxU: jax.Array) -> PairMeans:
-    """Return the mean attention between two positions by kind of word pair, and the entropy deficit.
+    """Compute the mean attention between two positions by kind of word pair, and the entropy deficit.
 
-    Pairs are of different positions that show words and are keys (the paper's Table 3).  Infinite documents
-    have no positions: there it is the attention relative to uniform attention.
+    Pairs are two different positions that both show words and are keys (the paper's Table 3).  Infinite
+    documents have no positions: there the means are relative to uniform attention.
     """
     keys_BxU, token_BxU = rows.keys_BxU, rows.token_BxU
     mean_BxUxU = attention_BxHxUxU.mean(axis=1)
     word_BxU = jnp.where(token_BxU > 0, keys_BxU, 0.0)
     weight_BxUxU = word_BxU[:, :, None] * mean_BxUxU  # summed over query and key positions
     pairs_BxUxU = word_BxU[:, :, None] * word_BxU[:, None, :]
-    if not spec.infinite_documents:  # a position forms no pair with itself
+    if not spec.infinite_documents:  # a position does not pair with itself
         itself_UxU = jnp.eye(token_BxU.shape[1])[None]
         weight_BxUxU = weight_BxUxU - itself_UxU * jnp.where(word_BxU > 0, 1.0, 0.0)[:, :, None] * mean_BxUxU
         pairs_BxUxU = pairs_BxUxU - itself_UxU * word_BxU[:, :, None]

@@ -1,11 +1,10 @@
-"""Documents as the encoder takes them: rows of equal positions, counted.
+"""Documents as the encoder takes them: equal positions merged into counted rows.
 
 Without position embeddings all positions of a document that show the same token have the same state in every
 layer.  So each distinct (document, token) is one row, computed once, whose count multiplies its weight as a
-key: exactly the encoder over positions.  With position embeddings every position is a row of its own.
-
-Rows with words to predict come first, then the others, then empty ones: whatever needs fewer rows takes the
-first few.  Dimension letters: B documents, N positions, V vocabulary, U rows, Q rows with words to predict.
+key: exactly the encoder over positions.  With position embeddings every position is its own row.
+Rows with words to predict come first, then the others, then empty ones, so a smaller computation takes the
+first rows.  Dimension letters: B documents, N positions, V vocabulary, U rows, Q rows with words to predict.
 """
 
 from collections.abc import Callable
@@ -20,24 +19,24 @@ from topicjax.experiments.shared.bags import histogram, largest, padded, query_c
 from topicjax.experiments.shared.lda import Documents, key_positions
 from topicjax.theory.document_settings import Stream
 
-OVERFLOW = 1e-15  # probability of a document with more rows to predict than there is room: an error
-UNUSUAL = 1e-4  # probability of a document that needs more than the usual room: it only takes longer
+OVERFLOW = 1e-15  # probability that a document has more rows to predict than fit: an error
+UNUSUAL = 1e-4  # probability that a document exceeds the usual capacity: it only takes longer
 
 
 class Rows(NamedTuple):
-    """The rows of documents; a row without positions is empty."""
+    """The rows of documents; a row with no positions is empty."""
 
     token_BxU: jax.Array
-    place_BxU: jax.Array  # the position, where positions are told apart
-    shown_BxU: jax.Array  # how many positions the row stands for
-    keys_BxU: jax.Array  # how many of them are keys
+    place_BxU: jax.Array  # the position, with position embeddings
+    shown_BxU: jax.Array  # number of positions that the row represents
+    keys_BxU: jax.Array  # number of those that are keys
     target_BxQxV: jax.Array  # words to predict, weighted so that the loss is a sum
-    most: jax.Array  # rows of the document that has most
-    most_predicted: jax.Array  # and rows with words to predict; more than there is room for: an error
+    most: jax.Array  # largest number of rows of a document
+    most_predicted: jax.Array  # largest number of rows with words to predict; beyond capacity: an error
 
 
 def room(spec: Spec) -> tuple[int, int]:
-    """Return how many rows of a document there is room for, and how many with words to predict."""
+    """Compute the capacity per document: rows, and rows with words to predict."""
     if spec.infinite_documents:
         return spec.vocabulary, spec.vocabulary
     if spec.places:
@@ -47,9 +46,9 @@ def room(spec: Spec) -> tuple[int, int]:
 
 
 def usual_room(spec: Spec) -> tuple[int, int]:
-    """Return how many rows, and rows with words to predict, nearly all documents stay below.
+    """Compute a capacity that nearly all documents stay below: rows, and rows with words to predict.
 
-    Documents have few topics: half of all types are enough for them.
+    Documents have few topics, so half of all types is enough.
     """
     rows, predicted = room(spec)
     if spec.infinite_documents or spec.places:
@@ -59,7 +58,7 @@ def usual_room(spec: Spec) -> tuple[int, int]:
 
 
 def with_usual_rows(spec: Spec, function: Callable[[Rows], Any], rows: Rows) -> Any:
-    """Return function(rows) to rounding, without the rows that only unusual documents need."""
+    """Evaluate function(rows), to rounding, without the rows that only unusual documents need."""
     U, Q = usual_room(spec)
     if room(spec) == (U, Q):
         return function(rows)
@@ -70,16 +69,16 @@ def with_usual_rows(spec: Spec, function: Callable[[Rows], Any], rows: Rows) -> 
 
 
 def missing(rows: Rows) -> jax.Array:
-    """Return how many rows with words to predict there was no room for, in the worst document."""
+    """Count the rows with words to predict beyond capacity, in the worst document."""
     return rows.most_predicted - rows.target_BxQxV.shape[-2]
 
 
 def from_documents(spec: Spec, stream: Stream, documents: Documents) -> Rows:
-    """Return the rows of finite documents."""
+    """Make the rows of finite documents."""
     B, N = documents.word_BxN.shape
     (U, Q), shown_BxN = room(spec), documents.shown_BxN
     learned = bool(spec.places)
-    kinds = N if learned else spec.vocabulary  # of rows, before empty ones are left out
+    kinds = N if learned else spec.vocabulary  # of rows, before empty ones are dropped
     kind_BxN = jnp.broadcast_to(jnp.arange(N), (B, N)) if learned else shown_BxN
     present_BxK = histogram(kind_BxN, documents.present_BxN, kinds)
     keys_BxK = histogram(kind_BxN, key_positions(stream, documents), kinds)
@@ -106,7 +105,7 @@ def from_documents(spec: Spec, stream: Stream, documents: Documents) -> Rows:
 
 
 def targets(documents: Documents, row_BxN: jax.Array, Q: int, V: int) -> jax.Array:
-    """Return the words that each row must predict; documents without any masked position do not count."""
+    """Compute the words that each row must predict; documents without masked positions do not count."""
     masked_BxN = documents.masked_BxN
     masked_B = masked_BxN.sum(axis=1)
     weight_B = 1.0 / (jnp.maximum(masked_B, 1) * jnp.maximum((masked_B > 0).sum(), 1))
@@ -117,7 +116,7 @@ def targets(documents: Documents, row_BxN: jax.Array, Q: int, V: int) -> jax.Arr
 
 
 def from_distributions(spec: Spec, stream: Stream, P_BxW: jax.Array) -> Rows:
-    """Return the rows of infinite documents: every token is one, with its expected count."""
+    """Make the rows of infinite documents: one per token, with its expected count."""
     (B, W), V = P_BxW.shape, spec.vocabulary
     bag = bags.from_distributions(spec, stream, P_BxW)
     p_m, p_c, p_r = stream.p_mask, stream.p_keep, stream.p_random

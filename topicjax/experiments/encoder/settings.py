@@ -1,4 +1,4 @@
-"""The settings of the encoder on topic documents: those of documents and of layers, and a few of its own."""
+"""Settings of the encoder on topic documents: those of documents and layers, and position embeddings."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -22,17 +22,17 @@ class Spec(LayerSpec, DocumentSpec):
 
     @property
     def vocabulary(self) -> int:
-        """Return V = T v + 1, the number of words and [MASK]."""
+        """V = T v + 1, the number of words and [MASK]."""
         return self.num_words + 1
 
     @property
     def places(self) -> int:
-        """Return how many positions have an embedding of their own."""
+        """Number of positions with an embedding."""
         return self.positions
 
 
 def check(trial: Trial) -> None:
-    """Raise a one-sentence UserError unless settings, each of them in its range, go together."""
+    """Raise a UserError if settings, each valid by itself, contradict each other."""
     spec, stream, _ = trial
     check_layers(spec)
     if spec.positions and (spec.infinite_documents or spec.positions < stream.length_max):

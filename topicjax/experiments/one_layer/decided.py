@@ -1,9 +1,10 @@
-"""Decide while a trial trains whether its class can still change, from its records so far.
+"""Decide during training whether a trial's class can still change, from its records so far.
 
-The classes are those of the loss view: P is the progress of V, Q the gain by attention, R their sum, all
-against the limit lines (theory.progress), scored as all trials are afterwards (topicjax.stages).  A saddle
-looks flat while W^K and W^Q grow exponentially, so a plateau of the loss decides nothing: before attention
-has moved, a trial ends only if nothing in its attention grows fast enough to matter before its last step.
+The classes are those of the loss view: P is the progress of V, Q the gain by attention, R total progress, all
+relative to the limit lines (theory.progress), with the same scores as after training (topicjax.stages).  A
+saddle looks flat while W^K and W^Q grow exponentially, so a plateau of the loss decides nothing: before
+attention has moved, a trial ends only if no part of its attention grows fast enough to matter by its last
+step.
 """
 
 from collections.abc import Mapping
@@ -20,19 +21,19 @@ from topicjax.trial import Trial
 
 DIVERGED, LOST, COMPLETE, TOO_SLOW = "diverged", "collapsed", "stage 2 complete", "attention too slow"
 THETA_CUTS = (1 - CUTS.two_stage, 1 - CUTS.simultaneous, CUTS.simultaneous, CUTS.two_stage)
-NEAR = 0.02  # a Theta this near to one of them may still pass it
-AFTER_GAIN = 1.25  # times the steps it took until attention had gained all that topics can give
-AFTER_STAGE2 = 1.5  # times the steps it took until both stages had happened
-LEAST_RECORDS = 30  # before a growth can be measured
-LEAST_COLLAPSED = 20  # records before a collapse is believed
-VALUE_DONE = 0.9  # P from which on the growth of attention hardly depends on V
-SAFETY = 2.0  # times the measured growth rate
-SCORES = ("a_topic", "a_self", "a_mask", "a_key")  # what grows in attention
+NEAR = 0.02  # a Theta this close to a cut may still cross it
+AFTER_GAIN = 1.25  # times the steps until attention had gained all that topics can give
+AFTER_STAGE2 = 1.5  # times the steps until both stages had happened
+LEAST_RECORDS = 30  # needed to measure growth
+LEAST_COLLAPSED = 20  # records needed to call a collapse
+VALUE_DONE = 0.9  # P above which the growth of attention hardly depends on V
+SAFETY = 2.0  # factor on the measured growth rate
+SCORES = ("a_topic", "a_self", "a_mask", "a_key")  # order parameters of attention whose growth is checked
 Columns = Mapping[str, Any]  # the records of a trial so far
 
 
 def decided(trial: Trial, columns: Columns, references: References) -> str:
-    """Say why the class of a trial can no longer change; empty if it still can."""
+    """State why the class of a trial can no longer change; empty if it still can."""
     if not all(np.isfinite(columns[name]).all() for name in HEALTHY):
         return DIVERGED
     loss, uniform = (np.asarray(columns[name], float) for name in ("eval_loss", "eval_loss_uniform"))
@@ -50,19 +51,19 @@ def decided(trial: Trial, columns: Columns, references: References) -> str:
 
 
 def trains_both(spec: Spec) -> bool:
-    """Say whether V and attention are both trained: other trials are classed by construction."""
+    """Check whether V and attention are both trained: other trials are classed by construction."""
     return spec.attention == "trained" and "trained" in (spec.value, spec.embedding)
 
 
 def is_collapsed(records: Records, R: Array) -> bool:
-    """Say whether a trial never finished and has been worse than its start for half of its steps."""
+    """Check whether a trial never finished and was worse than its start in the last half of its steps."""
     if len(R) < LEAST_COLLAPSED or steady_maximum(records, R)[0] >= CUTS.finished:
         return False
     return bool((R[records.step >= records.step[-1] / 2] < -CUTS.collapsed).all())
 
 
 def is_complete(records: Records, loss: Array, P: Array, Q: Array, a_topic: Array) -> bool:
-    """Say whether both stages have happened, long enough ago, and their order is beyond doubt."""
+    """Check whether both stages happened long enough ago and their order is clear."""
     p, q, step = steady(records, P), steady(records, Q), records.step
     gained = np.argmax(q >= 1)
     if q[gained] >= 1 and p[gained] >= CUTS.finished and step[-1] >= AFTER_GAIN * step[gained]:
@@ -73,17 +74,17 @@ def is_complete(records: Records, loss: Array, P: Array, Q: Array, a_topic: Arra
     kept, up = records.up_to(lowest_record(records, loss))
     F_V, F_A = monotone(up, P[kept]), monotone(up, Q[kept])
     score = theta(up, F_V, F_A)[0]
-    has_crossed = F_V[-1] + F_A[-1] >= 1  # before, Theta still grows
+    has_crossed = F_V[-1] + F_A[-1] >= 1  # until then Theta still grows
     if not has_crossed or any(abs(score - cut) <= NEAR for cut in THETA_CUTS):
         return False
     return bool(score < CUTS.two_stage or steady(records, a_topic)[kept].max() >= CUTS.topical)
 
 
 def is_too_slow(records: Records, left: float, P: Array, Q: Array, columns: Columns) -> bool:
-    """Say whether V is done and attention, growing twice as fast as now, stays too small to the end.
+    """Check whether V is done and attention, growing twice as fast as now, stays too small to the end.
 
-    Growth is measured over the last third of the records.  A score that hardly changes does not grow, however
-    large it was from the start.
+    Growth is measured over the last third of the records.  A score that hardly changes does not grow, even if
+    it was large from the start.
     """
     step = records.step
     if len(step) < LEAST_RECORDS or left <= 0:

@@ -1,6 +1,6 @@
-"""The paper's one-layer transformer on topic documents, as the engine takes it: data, training, costs.
+"""Experiment: the paper's one-layer transformer on topic documents (data, training, costs).
 
-The batch of a step is a function of the Stream and the step alone: trials that share a Stream see the same
+The batch of a step depends only on the Stream and the step: trials that share a Stream see the same
 documents, and the engine draws them once for all.
 """
 
@@ -36,14 +36,14 @@ FLOAT = 4  # bytes
 
 
 class Made(NamedTuple):
-    """What an update leaves for the record of its step."""
+    """By-products of an update for the record of its step."""
 
     step: jax.Array
     gradients: Params
 
 
 def make_source(spec: Spec, stream: Stream) -> Source:
-    """Return the topics and the held-out documents of a Stream."""
+    """Draw the topics and the held-out documents of a Stream."""
 
     def held_out(documents: lda.Documents | jax.Array) -> HeldOut:
         uniform = to_bag(spec, stream, documents, uniform=True)
@@ -54,18 +54,18 @@ def make_source(spec: Spec, stream: Stream) -> Source:
 
 
 def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Bag:
-    """Return the documents of a step, as the kernel takes them."""
+    """Draw the documents of a step, as a bag for the kernel."""
     is_uniform = spec.attention == "uniform"
     return lda.draw_batch(spec, stream, source, step, lambda own: to_bag(spec, stream, own, is_uniform))
 
 
 def queries_missing(source: Source, batch: Bag) -> jax.Array:
-    """Return how many kept and random words there are beyond the kernel's room for them."""
+    """Count the kept and random words beyond the kernel's capacity."""
     return jnp.maximum(source.held_out.attended.queries_missing, batch.queries_missing)
 
 
 def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
-    """Return the state of a trial before its first step; its parameters are padded."""
+    """Make the initial state of a trial; its parameters are padded."""
     params = kernel.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
     return first_state(spec, hypers, params, model.trained_names(spec))
 
@@ -73,7 +73,7 @@ def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
 def update(
     spec: Spec, stream: Stream, hypers: Hypers, state: State, batch: Bag, step: jax.Array
 ) -> tuple[State, Made]:
-    """Return the state one step later, and the gradients of that step."""
+    """Take one step; return the new state and the gradients of that step."""
     gradients = bags.with_usual_queries(
         spec,
         lambda bag: loss_gradients(spec, hypers, state.params, bag),
@@ -94,9 +94,9 @@ def measure(
     batch: Bag,
     made: Made,
 ) -> Record:
-    """Return the record of a state, before the step of this batch, with the gradients of that step.
+    """Measure a state before the step of this batch, with the gradients of that step.
 
-    Steps need gradients alone: the loss is computed here, for records only.
+    Steps need only gradients, so the loss is computed here, for records.
     """
     kernel_model, real_V = kernel.effective(spec, state.params), kernel.real_types(spec)
     return measure_model(
@@ -113,12 +113,12 @@ def measure(
 
 
 def weights(spec: Spec, state: State) -> Params:
-    """Return the parameters in their true shapes, under the paper's names."""
+    """Return the parameters in their unpadded shapes, under the paper's names."""
     return kernel.unpad(spec, state.params)
 
 
 def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Params:
-    """Return the gradients of eq. (1) for the trained parameters."""
+    """Compute the gradients of eq. (1) for the trained parameters."""
     trained, frozen = split(params, model.trained_names(spec))
 
     def loss(trained: Params) -> jax.Array:
@@ -129,7 +129,7 @@ def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Pa
 
 
 def mean_queries(spec: Spec) -> float:
-    """Return how many queries of a batch have words to predict, on average."""
+    """Compute the mean number of queries of a batch that have words to predict."""
     if spec.attention == "uniform":
         return spec.batch_size
     if spec.infinite_documents:
@@ -138,7 +138,7 @@ def mean_queries(spec: Spec) -> float:
 
 
 def step_flops(spec: Spec) -> float:
-    """Return the useful floating-point operations of one trial-step: matrix products, no padding."""
+    """Compute the useful floating-point operations of one trial-step: matrix products without padding."""
     V, D, A = spec.vocabulary, spec.width, spec.head_width
     products = 2 if spec.attention == "uniform" else 3  # output; gradients of value and attention
     flops = 2.0 * mean_queries(spec) * V * V * products
@@ -150,7 +150,7 @@ def step_flops(spec: Spec) -> float:
 
 
 def weight_entries(spec: Spec) -> int:
-    """Return how many numbers one trial's parameters are, unpadded."""
+    """Count one trial's parameters, unpadded."""
     V, D, A = spec.vocabulary, spec.width, spec.head_width
     entries = 2 * A * D + D * D + V + (0 if spec.embedding == "one_hot" else D * V)
     return entries + (2 * A + D if spec.attention_biases == "trained" else 0)
@@ -158,16 +158,16 @@ def weight_entries(spec: Spec) -> int:
 
 @functools.cache
 def optimizer_copies(name: str) -> int:
-    """Return how many numbers an optimizer keeps of each parameter."""
+    """Count the numbers that an optimizer keeps per parameter."""
     number = jnp.zeros((1024,))
     state = jax.eval_shape(lambda: optimizer(Spec(optimizer=name), traced(Hypers())).init(number))
     return sum(leaf.size for leaf in jax.tree.leaves(state)) // number.size
 
 
 def trial_bytes(spec: Spec) -> float:
-    """Return about how much memory one trial and its documents take while it trains."""
+    """Estimate the memory of one trial and its documents during training."""
     T, V = spec.topics, bags.padded(spec.vocabulary)
-    states = (2 + optimizer_copies(spec.optimizer)) * weight_entries(spec)  # weights, gradients
+    states = (2 + optimizer_copies(spec.optimizer)) * weight_entries(spec)  # parameters, gradients, optimizer
     slots = math.ceil(ROTATION_LAG / spec.record_every)
     held_out = spec.eval_documents * (V if spec.infinite_documents else 6)
     work = 4 * V * (mean_queries(spec) + held_out) + 8 * V * V

@@ -1,10 +1,9 @@
-"""The exact type-space kernel: a model becomes scores and values between token types, a bag becomes the loss.
+"""Exact type-space kernel: reduce a model to scores and values between token types, and a bag to its loss.
 
-The model has no position embeddings, so a token's key, query and value depend on its type alone, and a
+The model has no position embeddings, so a token's key, query and value depend only on its type, and a
 document is described by its bag (see bags.py).  The result equals the token-space model to rounding.
-
 All arrays are padded with zeros to a multiple of the vector width.  Padding never changes: its counts are
-zero and it takes no part in the softmax, so its gradient is exactly zero under every optimizer.
+zero and it is excluded from the softmax, so its gradient is exactly zero under every optimizer.
 Dimension letters: R queries, V vocabulary, D embedding, A head (all padded).
 """
 
@@ -28,7 +27,7 @@ class Effective(NamedTuple):
 
 
 def pad(params: Params) -> Params:
-    """Return the parameters with zeros appended to every axis."""
+    """Pad every axis of the parameters with zeros."""
     return {
         name: jnp.pad(leaf, [(0, padded(size) - size) for size in leaf.shape])
         for name, leaf in params.items()
@@ -36,7 +35,7 @@ def pad(params: Params) -> Params:
 
 
 def unpad(spec: Spec, params: Params) -> Params:
-    """Return the parameters in their true shapes."""
+    """Cut the parameters to their unpadded shapes."""
     V, D, A = spec.vocabulary, spec.width, spec.head_width
     shapes = dict(W_K=(A, D), W_Q=(A, D), W_V=(D, D), W_E=(D, V))
     shapes |= dict(b_K=(A,), b_Q=(A,), b_V=(D,), b_pred=(V,))
@@ -44,7 +43,7 @@ def unpad(spec: Spec, params: Params) -> Params:
 
 
 def effective(spec: Spec, params: Params) -> Effective:
-    """Return the scores, values and biases between token types: (W_K E)^T W_Q E / sqrt(d_a) and E^T W_V E."""
+    """Compute scores, values and biases between token types: (W_K E)^T W_Q E / sqrt(d_a) and E^T W_V E."""
     W_E = params.get("W_E")
     b_V = params.get("b_V", 0.0)
 
@@ -65,7 +64,7 @@ def effective(spec: Spec, params: Params) -> Effective:
 
 
 def query_attention(score_VxV: jax.Array | None, count_RxV: jax.Array, type_R: jax.Array) -> jax.Array:
-    """Return the attention of each query to each key type: c_k exp(S_kq) / sum_l c_l exp(S_lq)."""
+    """Compute the attention of each query to each key type: c_k exp(S_kq) / sum_l c_l exp(S_lq)."""
     weight_RxV = count_RxV
     if score_VxV is not None:
         logit_RxV = jnp.where(count_RxV > 0, score_VxV[type_R], -jnp.inf)
@@ -77,7 +76,7 @@ def query_attention(score_VxV: jax.Array | None, count_RxV: jax.Array, type_R: j
 
 @jax.custom_vjp
 def loss(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array) -> jax.Array:
-    """Return the loss of eq. (1) on the bag; real_V marks the outputs that are not padding."""
+    """Compute the loss of eq. (1) on the bag; real_V marks the outputs that are not padding."""
     return _loss_forward(model, bag, objective, real_V)[0]
 
 
@@ -106,5 +105,5 @@ loss.defvjp(_loss_forward, _loss_backward)
 
 
 def real_types(spec: Spec) -> jax.Array:
-    """Return which of the padded types are tokens of the vocabulary."""
+    """Mark which of the padded types are tokens of the vocabulary."""
     return jnp.arange(padded(spec.vocabulary)) < spec.vocabulary

@@ -1,6 +1,6 @@
-"""The one-layer transformer of eq. (5)-(7), token by token: the definition of the model.
+"""Reference definition of the one-layer transformer of eq. (5)-(7), token by token.
 
-It is slow and defines what tests expect; training uses the equivalent type-space `kernel`.
+It is slow and serves as the reference in tests; training uses the equivalent type-space `kernel`.
 Dimension letters: B documents, N positions, V vocabulary, D embedding, A attention head.
 """
 
@@ -21,16 +21,16 @@ from topicjax.theory.theorems import lemma1_entries, theorem1_bias
 class Transformer(nn.Module):
     """f = W_E^T (W_V Z A + b_V) + b_pred with Z = W_E X and A the attention of eq. (5).
 
-    A position without any visible key attends to nothing; its output is the biases.
+    A position without visible keys attends to nothing; its output is the biases.
     """
 
     spec: Spec
-    stream: Stream  # its masking probabilities define the constants of Theorems 1 and 2
-    hypers: Hypers  # define the initial weights, frozen ones too
+    stream: Stream  # its masking probabilities determine the constants of Theorems 1 and 2
+    hypers: Hypers  # determine the initial weights, frozen ones included
 
     @nn.compact
     def __call__(self, shown_BxN: jax.Array, is_key_BxN: jax.Array) -> jax.Array:
-        """Return the outputs f_BxNxV of every position."""
+        """Compute the outputs f_BxNxV of every position."""
         spec, hypers = self.spec, self.hypers
         V, D, A = spec.vocabulary, spec.width, spec.head_width
         near_zero = initializer(hypers)
@@ -62,7 +62,7 @@ class Transformer(nn.Module):
 
 
 def bias_initializer(hypers: Hypers, fan_in: int) -> Initializer:
-    """Return zeros, or with init=default s times the usual default of linear layers."""
+    """Make zeros or, with init=default, s times the usual default of linear layers."""
 
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         default = jax.random.uniform(key, shape, dtype, -1, 1) / fan_in**0.5
@@ -72,7 +72,7 @@ def bias_initializer(hypers: Hypers, fan_in: int) -> Initializer:
 
 
 def value_initializer(spec: Spec, stream: Stream, hypers: Hypers) -> Initializer:
-    """Return the initial W_V: near zero if it is trained, else the constant it is frozen at."""
+    """Make the initial W_V: near zero if it is trained, else the constant it is frozen at."""
     if spec.value == "trained":
         return initializer(hypers)
     if spec.value == "identity":
@@ -81,7 +81,7 @@ def value_initializer(spec: Spec, stream: Stream, hypers: Hypers) -> Initializer
 
 
 def lemma1_value(spec: Spec, stream: Stream, hypers: Hypers | None = None) -> jax.Array:
-    """Return a W_V of Lemma 1's family that treats topics and words alike, V x V; by default Theorem 2's.
+    """Make a W_V of Lemma 1's family that treats topics and words alike, V x V; by default Theorem 2's.
 
     Masking probabilities, value_shift and value_own may be traced.
     """
@@ -98,9 +98,9 @@ def lemma1_value(spec: Spec, stream: Stream, hypers: Hypers | None = None) -> ja
 
 
 def lemma1_direction(spec: Spec, stream: Stream, hypers: Hypers, key: jax.Array) -> jax.Array:
-    """Return a random V x V matrix that can be added to any W_V of Lemma 1's family: topics add up to 0.
+    """Draw a random V x V matrix that can be added to any W_V of Lemma 1's family: its topic sums are 0.
 
-    Before topics are made to add up to 0, its entries are normal, with the deviation of value_random times
+    Before the topic sums are removed, its entries are normal, with a standard deviation of value_random times
     the height of a block, 1 / ((1 - (1 - p_c) p_m) v).
     """
     T, v, W = spec.topics, spec.words_per_topic, spec.num_words
@@ -112,7 +112,7 @@ def lemma1_direction(spec: Spec, stream: Stream, hypers: Hypers, key: jax.Array)
 
 
 def output_bias_initializer(spec: Spec, stream: Stream) -> Initializer:
-    """Return zeros, or the constant of Theorem 1 for every word."""
+    """Make zeros, or the constant of Theorem 1 for every word."""
     if spec.output_bias != "theorem1":
         return nn.initializers.zeros
     bias = theorem1_bias(spec.topics, spec.words_per_topic, stream.p_mask, stream.p_keep, stream.p_random)
@@ -120,20 +120,20 @@ def output_bias_initializer(spec: Spec, stream: Stream) -> Initializer:
 
 
 def init(spec: Spec, stream: Stream, hypers: Hypers, key: jax.Array) -> Params:
-    """Return the initial parameters, frozen ones included, under the paper's names."""
+    """Draw the initial parameters, frozen ones included, under the paper's names."""
     shown_1x1, is_key_1x1 = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)
     params = Transformer(spec, stream, hypers).init(key, shown_1x1, is_key_1x1)["params"]
     return {name: jnp.asarray(leaf) for name, leaf in params.items()}
 
 
 def apply(spec: Spec, params: Params, shown_BxN: jax.Array, is_key_BxN: jax.Array) -> jax.Array:
-    """Return the outputs f_BxNxV of the model with these parameters."""
-    module = Transformer(spec, Stream(), Hypers(init=0))  # both matter only to init
+    """Compute the outputs f_BxNxV of the model with these parameters."""
+    module = Transformer(spec, Stream(), Hypers(init=0))  # both matter only for init
     return jnp.asarray(module.apply({"params": params}, shown_BxN, is_key_BxN))
 
 
 def trained_names(spec: Spec) -> tuple[str, ...]:
-    """Return the names of the parameters that training changes; all others are frozen."""
+    """List the parameters that are trained; all others are frozen."""
     names: list[str] = []
     names += ["W_K", "W_Q"] if spec.attention == "trained" else []
     names += ["W_V"] if spec.value == "trained" else []
@@ -147,9 +147,9 @@ def trained_names(spec: Spec) -> tuple[str, ...]:
 def token_loss(
     spec: Spec, stream: Stream, objective: jax.Array, params: Params, documents: Documents
 ) -> jax.Array:
-    """Return eq. (1): the mean over documents of the mean over their masked positions.
+    """Compute eq. (1): the mean over documents of the mean over their masked positions.
 
-    A document without any masked position is left out of the mean.
+    Documents without masked positions are left out of the mean.
     """
     output_BxNxV = apply(spec, params, documents.shown_BxN, key_positions(stream, documents))
     target_BxNxV = jax.nn.one_hot(documents.word_BxN, spec.vocabulary, dtype=output_BxNxV.dtype)

@@ -1,8 +1,8 @@
-"""One record: what is measured of a trial at one step.
+"""Measure a trial at one step: losses, norms, gradients and order parameters.
 
-The order parameters are exact functions of the weights, because everything depends on token types alone.
-Word i belongs to topic (i - 1) // v; topics that overlap use words of others besides their own.
-A column that has no meaning is NaN: `norm_e` and `e_block` with one-hot embeddings, gradient norms of frozen
+The order parameters are exact functions of the weights, because everything depends only on token types.
+Word i belongs to topic (i - 1) // v; overlapping topics also use words of others.
+A column that does not apply is NaN: `norm_e` and `e_block` with one-hot embeddings, gradient norms of frozen
 parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs.
 Dimension letters: B documents, V vocabulary (padded).
 """
@@ -29,7 +29,7 @@ from topicjax.experiments.shared.model import (
 )
 from topicjax.theory.document_settings import Stream
 
-HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
+HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # non-finite: diverged
 MAX_SCORE_RANGE = 80.0  # float32 can safely divide by weights down to exp(-80)
 
 
@@ -46,7 +46,7 @@ class Record(NamedTuple):
     grad_norm_k: jax.Array  # of the training objective, with L2, on the batch of this step
     grad_norm_q: jax.Array
     grad_norm_v: jax.Array
-    rotation_v: jax.Array  # (1 - cos) / 2 between W_V and W_V ten steps before
+    rotation_v: jax.Array  # (1 - cos) / 2 between W_V now and ten steps earlier
     v_block: jax.Array  # value: same topic, other word - other topic
     v_diag: jax.Array  # value: own word - same topic, other word
     e_block: jax.Array  # W_E^T W_E: same topic, other word - other topic
@@ -61,7 +61,7 @@ class Record(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """The held-out documents, as the attending and the uniform model take them."""
+    """The held-out documents as bags, for trained and for uniform attention."""
 
     attended: Bag
     uniform: Bag
@@ -78,9 +78,9 @@ def measure_model(
     loss: jax.Array,
     gradients: Params,
 ) -> Record:
-    """Return the record of a trial at a step, given the loss and gradients of that step's batch.
+    """Measure a trial at a step, given the loss and gradients of that step's batch.
 
-    `earlier_value` is W_V ten steps before, if the trial `has_past`.
+    `earlier_value` is W_V ten steps earlier, if the trial `has_past`.
     """
     model = kernel.effective(spec, params)
     eval_loss, uniform_loss = held_out_losses(spec, hypers, held_out, model)
@@ -113,7 +113,7 @@ def measure_model(
 def held_out_losses(
     spec: Spec, hypers: Hypers, held_out: HeldOut, model: Effective
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the loss on the held-out documents, and the loss with attention forced uniform."""
+    """Compute the held-out loss, and the same with attention forced uniform."""
     uniform_model, real_V = model._replace(score_VxV=None), kernel.real_types(spec)
     uniform_loss = kernel.loss(uniform_model, held_out.uniform, hypers.objective, real_V)
     if spec.attention == "uniform":
@@ -128,7 +128,7 @@ def held_out_losses(
 
 
 def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
-    """Return the order parameters of attention; all zero under uniform attention."""
+    """Compute the order parameters of attention; all zero under uniform attention."""
     if model.score_VxV is None:
         zero = jnp.zeros((), model.value_VxV.dtype)
         return dict(a_topic=zero, a_self=zero, a_mask=zero, a_key=zero)
@@ -142,10 +142,10 @@ def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
 def attention_pairs(
     spec: Spec, model: Effective, held_out: HeldOut
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the mean attention from one position to another, by kind of word pair (the paper's Table 3).
+    """Compute the mean attention from one position to another, by kind of word pair (the paper's Table 3).
 
-    The mean is over all pairs of different positions of the held-out documents that show words and are keys.
-    Infinite documents have no positions: there it is the attention relative to uniform attention.
+    The mean is over all pairs of different positions in the held-out documents that both show words and are
+    keys.  Infinite documents have no positions: there it is relative to uniform attention.
     """
     count_BxV = held_out.uniform.count_BxV
     score_VxV = model.score_VxV
@@ -154,11 +154,11 @@ def attention_pairs(
         score_VxV = jnp.zeros((V, V), count_BxV.dtype)
     shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
     exp_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
-    total_BxV = count_BxV @ exp_VxV.T  # of each query type in each document
+    total_BxV = count_BxV @ exp_VxV.T  # per query type and document
     share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
     attention_VxV = exp_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
     pairs_VxV = count_BxV.T @ count_BxV
-    if not spec.infinite_documents:  # a position forms no pair with itself
+    if not spec.infinite_documents:  # a position does not pair with itself
         attention_VxV -= jnp.diag(jnp.diag(exp_VxV) * share_BxV.sum(axis=0))
         pairs_VxV -= jnp.diag(count_BxV.sum(axis=0))
 
@@ -170,6 +170,6 @@ def attention_pairs(
 
 
 def theorem2_distance(spec: Spec, stream: Stream, value_VxV: jax.Array) -> jax.Array:
-    """Return the relative distance of the effective value matrix from that of Theorem 2."""
+    """Compute the relative distance of the effective value matrix from that of Theorem 2."""
     optimum = lemma1_value(spec, stream)
     return norm(value_VxV[: spec.vocabulary, : spec.vocabulary] - optimum) / norm(optimum)

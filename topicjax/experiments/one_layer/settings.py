@@ -1,7 +1,7 @@
-"""The settings of the one-layer model on topic documents, each declared once.
+"""Settings of the one-layer model on topic documents, each declared once.
 
-A new setting is a field here (of documents: in theory.document_settings); its conversion, range check, help
-and table column follow.  Imports no jax: analysis reads settings too.
+To add a setting, add a field here (for documents: in theory.document_settings); its conversion, range check,
+help and table column follow.  Imports no jax: analysis reads settings too.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from topicjax.settings import AutomaticSize, Choice, NotNegative, Only, Real, Wh
 from topicjax.theory.document_settings import DocumentSpec, Stream, check_documents
 from topicjax.trial import Trial, TrialSettings
 
-MEMBER_SETTINGS = ("value_shift", "value_own", "value_random")  # which member of Lemma 1's family
+MEMBER_SETTINGS = ("value_shift", "value_own", "value_random")  # select a member of Lemma 1's family
 BLOCKS = Only("value", ("blocks",))
 
 
@@ -43,17 +43,17 @@ class Spec(DocumentSpec):
 
     @property
     def width(self) -> int:
-        """Return d, the size of an embedding."""
+        """d, the size of an embedding."""
         return self.vocabulary if self.embedding == "one_hot" else self.embedding_dim or self.vocabulary
 
     @property
     def head_width(self) -> int:
-        """Return d_a, the size of a key or a query."""
+        """d_a, the size of a key or query."""
         return self.attention_dim or self.width
 
 
 class Hypers(NamedTuple):
-    """Traced numbers that act on a trial given its documents."""
+    """Traced numbers that act on a trial, given its documents."""
 
     learning_rate: Annotated[NotNegative, "of the optimizer"] = 1e-2
     objective: Annotated[Any, Choice(tuple(OBJECTIVES)), "loss to train and record"] = "cross_entropy"
@@ -82,7 +82,7 @@ class Hypers(NamedTuple):
 
 
 def check(trial: Trial) -> None:
-    """Raise a one-sentence UserError unless settings, each of them in its range, go together."""
+    """Raise a UserError if settings, each valid by itself, contradict each other."""
     spec, stream, _ = trial
     if spec.embedding == "one_hot" and spec.embedding_dim not in (0, spec.vocabulary):
         raise UserError(f"embedding_dim is {spec.embedding_dim}; allowed: 0 when embedding is 'one_hot'")
@@ -101,7 +101,7 @@ TRIALS = TrialSettings(
     Stream,
     Hypers,
     check,
-    id_prefix="",  # ids are those of topicjax 0.1, which had one experiment ...
+    id_prefix="",  # keeps the ids of topicjax 0.1, which had one experiment ...
     id_in_spec=("length_min", "length_max"),  # ... and compiled a program for each length
     id_unless_default=("until", *MEMBER_SETTINGS),
 )

@@ -1,6 +1,6 @@
 """Documents as the kernel takes them: counts of keys, and queries.
 
-Without positions a document is described by how many keys of each type it has, and its masked positions by
+Without positions a document is described by its number of keys of each type, and its masked positions by
 queries (document, query type, weighted words to predict): the positions of a document that show [MASK] are
 one query, every kept or random word is a query of its own.
 Dimension letters: B documents, N positions, R queries, C of them kept and random words, W words, V vocabulary
@@ -22,25 +22,25 @@ from topicjax.experiments.shared.lda import UNMASKED_KEYS, Documents, key_positi
 from topicjax.theory.document_settings import DocumentSpec, Stream
 
 VECTOR_WIDTH = 8
-OVERFLOW_PROBABILITY = 1e-12  # of a batch with more kept and random words than the capacity: an error
-USUAL_SIGMAS = (0.0, 1.7)  # above the mean: a batch that needs more queries only takes longer
+OVERFLOW_PROBABILITY = 1e-12  # that a batch has more kept and random words than the capacity: an error
+USUAL_SIGMAS = (0.0, 1.7)  # above the mean: a batch with more queries only takes longer
 
 
 AnySpec = TypeVar("AnySpec", bound=DocumentSpec)
 
 
 class Queries(NamedTuple):
-    """Queries of documents; what each must predict is a part of its document's words and one word more."""
+    """Queries of documents; the target of each is a share of its document's words and one additional word."""
 
     document_R: jax.Array
     type_R: jax.Array
-    share_R: jax.Array  # how much of its document's target_BxV the query must predict
+    share_R: jax.Array  # weight of its document's target_BxV in the query's target
     word_R: jax.Array
     word_weight_R: jax.Array
 
 
 class Bag(NamedTuple):
-    """Documents as the kernel takes them; the first B queries are the [MASK] queries of the B documents."""
+    """Documents as the kernel takes them; the first B queries are the documents' [MASK] queries."""
 
     count_BxV: jax.Array  # keys of each type
     target_BxV: jax.Array  # histogram of words to predict, weighted so that the loss is a sum
@@ -49,12 +49,12 @@ class Bag(NamedTuple):
 
 
 def padded(size: int) -> int:
-    """Return the size rounded up to the vector width."""
+    """Round the size up to the vector width."""
     return -(-size // VECTOR_WIDTH) * VECTOR_WIDTH
 
 
 def fit_queries(spec: AnySpec, streams: Collection[Stream]) -> AnySpec:
-    """Return the Spec with room for the longest documents and the most queries of these streams."""
+    """Size the Spec for the longest documents and the most queries of these streams."""
     return replace(
         spec,
         word_query_probability=max(each.p_mask * (each.p_keep + each.p_random) for each in streams),
@@ -65,10 +65,10 @@ def fit_queries(spec: AnySpec, streams: Collection[Stream]) -> AnySpec:
 
 @functools.lru_cache(maxsize=1024)
 def query_capacity(spec: DocumentSpec, num_documents: int, overflow: float = OVERFLOW_PROBABILITY) -> int:
-    """Return how many queries suffice for the kept and random words of this many documents.
+    """Compute how many queries suffice for the kept and random words of this many documents.
 
     The probability of more than k of them is at most exp(-s k) E[exp(s number)] for every s (Chernoff); the
-    number is a binomial of random length.  Return a k for which that is below `overflow`.
+    number is binomial with random length.  The returned k makes that bound smaller than `overflow`.
     """
     positions, probability = num_documents * spec.longest, spec.word_query_probability
     if probability <= 0 or probability >= 1:
@@ -84,7 +84,7 @@ def query_capacity(spec: DocumentSpec, num_documents: int, overflow: float = OVE
 
 
 def from_documents(spec: DocumentSpec, stream: Stream, documents: Documents, uniform: bool = False) -> Bag:
-    """Return the bag of finite documents, with a fixed number of queries for kept and random words.
+    """Make the bag of finite documents, with a fixed number of queries for kept and random words.
 
     Under uniform attention all positions of a document predict the same: one query per document.
     """
@@ -119,27 +119,27 @@ def from_documents(spec: DocumentSpec, stream: Stream, documents: Documents, uni
 def to_bag(
     spec: DocumentSpec, stream: Stream, documents: Documents | jax.Array, uniform: bool = False
 ) -> Bag:
-    """Return drawn documents as the kernel takes them, for attending or uniform models."""
+    """Convert drawn documents to a bag, for trained or uniform attention."""
     if isinstance(documents, Documents):
         return from_documents(spec, stream, documents, uniform)
     return from_distributions(spec, stream, documents, uniform)
 
 
 def own_queries(B: int) -> Queries:
-    """Return one [MASK] query per document, which must predict all of its document's targets."""
+    """Make one [MASK] query per document, which must predict all of its document's targets."""
     none_B = jnp.zeros(B, jnp.int32)
     return Queries(jnp.arange(B), none_B, jnp.ones(B), none_B, jnp.zeros(B))
 
 
 def joined(first: Queries, second: Queries) -> Queries:
-    """Return all queries of both."""
+    """Concatenate queries."""
     return jax.tree.map(lambda *ends: jnp.concatenate(ends), first, second)
 
 
 def with_usual_queries(
     spec: DocumentSpec, function: Callable[[Bag], Any], batch: Bag, num_documents: int, num_sizes: int = 1
 ) -> Any:
-    """Return function(batch) to rounding, without the queries that only unusual batches need.
+    """Evaluate function(batch), to rounding, without the queries that only unusual batches need.
 
     The function is compiled for all queries and for this many smaller sizes.
     """
@@ -158,7 +158,7 @@ def with_usual_queries(
 
 
 def usual_capacities(spec: DocumentSpec, num_documents: int) -> list[int]:
-    """Return numbers of kept and random words that about half of the batches, and nearly all, stay below."""
+    """Compute numbers of kept and random words that about half of the batches, and nearly all, stay below."""
     probability, lengths = spec.word_query_probability, spec.longest - spec.shortest + 1
     mean_length = (spec.shortest + spec.longest) / 2
     mean = num_documents * probability * mean_length
@@ -168,7 +168,7 @@ def usual_capacities(spec: DocumentSpec, num_documents: int) -> list[int]:
 
 @jax.custom_batching.custom_vmap
 def largest(number: jax.Array) -> jax.Array:
-    """Return the number; under `vmap` the largest, unbatched: `cond` on it then runs one branch only."""
+    """Return the number; under `vmap` the largest, unbatched, so that `cond` on it runs only one branch."""
     return number
 
 
@@ -178,14 +178,14 @@ def _largest_of_many(axis_size: int, in_batched: list[bool], number_B: jax.Array
 
 
 def histogram(token_BxN: jax.Array, counted_BxN: jax.Array, size: int) -> jax.Array:
-    """Return how often each token occurs at the counted positions of each document, B x size."""
+    """Count how often each token occurs at the counted positions of each document, B x size."""
     document_Bx1 = jnp.arange(token_BxN.shape[0])[:, None]
     zeros_BxV = jnp.zeros((token_BxN.shape[0], size))
     return zeros_BxV.at[document_Bx1, token_BxN].add(counted_BxN.astype(zeros_BxV.dtype))
 
 
 def from_distributions(spec: DocumentSpec, stream: Stream, P_BxW: jax.Array, uniform: bool = False) -> Bag:
-    """Return the bag of infinite documents: every count is its expectation, every type is a query.
+    """Make the bag of infinite documents: counts are expectations, and every type is a query.
 
     Keys: p_m (1 - p_c - p_r) for [MASK], (1 - (1 - p_c) p_m) P_i + p_m p_r / Tv for word i; only (1 - p_m)
     P_i for word i if masked positions are hidden.  Targets: [MASK] has P, word i was kept (weight p_c P_i,
@@ -217,7 +217,7 @@ def from_distributions(spec: DocumentSpec, stream: Stream, P_BxW: jax.Array, uni
 
 
 def counts_and_targets(bag: Bag) -> tuple[jax.Array, jax.Array]:
-    """Return the keys of each query's document, and the weighted words that it must predict, both R x V."""
+    """Expand to the keys of each query's document and the weighted words it must predict, both R x V."""
     queries = bag.queries
     type_V = jnp.arange(bag.count_BxV.shape[1])
     one_word_RxV = jnp.where(queries.word_R[:, None] == type_V[None, :], queries.word_weight_R[:, None], 0.0)

@@ -1,7 +1,7 @@
-"""The encoder, position by position: the definition of the model.
+"""Reference definition of the encoder, position by position.
 
-It is slow and defines what tests expect; training uses the equivalent `layers`.  With one layer, one head and
-everything else off it is the one-layer transformer of eq. (5)-(7).
+It is slow and serves as the reference in tests; training uses the equivalent `layers`.  With one layer, one
+head and everything else off it is the one-layer transformer of eq. (5)-(7).
 Dimension letters: N positions, V vocabulary, D width, L layers, H heads, A size of a head, M hidden units.
 """
 
@@ -15,7 +15,7 @@ from topicjax.experiments.shared.model import Initializer, Params, initializer, 
 from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHypers, LayerSpec
 
 EPSILON = 1e-5  # of layer norms
-BY_LAYER = ("W_K", "W_Q", "W_V")  # start near zero; their rows are those of the heads, one after the other
+BY_LAYER = ("W_K", "W_Q", "W_V")  # start near zero; rows are ordered by head
 
 
 class Encoder(nn.Module):
@@ -26,7 +26,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, shown_N: jax.Array, is_key_N: jax.Array) -> jax.Array:
-        """Return the outputs f_NxV of every position of a document."""
+        """Compute the outputs f_NxV of every position of a document."""
         spec, hypers = self.spec, self.hypers
         weights = {name: self.param(name, *how) for name, how in parameters(spec, hypers).items()}
         V = spec.vocabulary
@@ -66,7 +66,7 @@ class Encoder(nn.Module):
 
 
 def layer_norm(X_NxD: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
-    """Return the states with mean 0 and variance 1, then scaled and shifted."""
+    """Normalise states to mean 0 and variance 1, then scale and shift them."""
     centred_NxD = X_NxD - X_NxD.mean(axis=-1, keepdims=True)
     variance_Nx1 = (centred_NxD**2).mean(axis=-1, keepdims=True)
     scaled_NxD = centred_NxD * jax.lax.rsqrt(variance_Nx1 + EPSILON)
@@ -74,18 +74,18 @@ def layer_norm(X_NxD: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Ar
 
 
 def feed_forward(X: jax.Array, W_1: jax.Array, b_1: jax.Array, W_2: jax.Array, b_2: jax.Array) -> jax.Array:
-    """Return what an MLP adds to the states."""
+    """Compute what the MLP adds to the states."""
     hidden = nn.gelu(X @ W_1.T + along(b_1, X))
     return hidden @ W_2.T + along(b_2, X)
 
 
 def along(values_D: jax.Array, X: jax.Array) -> jax.Array:
-    """Return values of the last axis of an array, with as many axes as it has."""
+    """Reshape values to broadcast along the last axis of an array."""
     return values_D.reshape((1,) * (X.ndim - 1) + values_D.shape)
 
 
 def parameters(spec: LayerSpec, hypers: LayerHypers) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
-    """Return the initial distribution and the shape of every parameter, those of layers stacked."""
+    """List the initializer and shape of every parameter; those of layers are stacked."""
     L, D, V, M = spec.layers, spec.size, spec.vocabulary, spec.mlp
     near_zero, usual = by_layer(initializer(hypers)), by_layer(usual_initializer)
     zeros, ones = nn.initializers.zeros, nn.initializers.ones
@@ -109,25 +109,25 @@ def parameters(spec: LayerSpec, hypers: LayerHypers) -> dict[str, tuple[Initiali
 
 
 def usual_initializer(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return the usual default of linear layers: uniform between -1/sqrt(fan_in) and 1/sqrt(fan_in)."""
+    """Draw the usual default of linear layers: uniform between -1/sqrt(fan_in) and 1/sqrt(fan_in)."""
     return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) / shape[-1] ** 0.5
 
 
 def by_layer(draw: Initializer) -> Initializer:
-    """Return the distribution of stacked matrices, one drawn for each layer."""
+    """Stack independent draws, one per layer."""
     return lambda key, shape: jnp.stack([draw(own, shape[1:]) for own in jax.random.split(key, shape[0])])
 
 
 def init(spec: LayerSpec, hypers: LayerHypers, key: jax.Array) -> Params:
-    """Return the initial parameters, frozen ones included."""
+    """Draw the initial parameters, frozen ones included."""
     found = Encoder(spec, hypers).init(key, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))["params"]
     return {name: jnp.asarray(leaf) for name, leaf in found.items()}
 
 
 def trained_names(spec: LayerSpec) -> tuple[str, ...]:
-    """Return the names of the parameters that training changes; all others are frozen."""
+    """List the parameters that are trained; all others are frozen."""
     frozen = {"W_K", "W_Q"} if spec.attention == "uniform" else set()
     frozen |= {"W_E"} if spec.embedding != "trained" else set()
     frozen |= {"b_pred"} if spec.output_bias == "zero" else set()
-    shapes = parameters(spec, LayerHypers(init=0))  # which there are does not depend on the hyperparameters
+    shapes = parameters(spec, LayerHypers(init=0))  # hyperparameters do not change the set of parameters
     return tuple(sorted(shapes.keys() - frozen))

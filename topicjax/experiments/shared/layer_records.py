@@ -1,9 +1,9 @@
-"""What every encoder records: norms, gradients, rotations, losses under gates, the entropy of attention.
+"""Columns that every encoder records: norms, gradients, rotations, losses under gates, attention entropy.
 
-Losses on the held-out data are measured with attention as trained, forced uniform, and silenced (its output
-zero), in all layers and in one layer alone: silenced - uniform is what the values of a layer add, uniform -
-trained what its attention adds to that.  A column that has no meaning is NaN.
-Dimension letters: B documents, U rows, H heads, L layers, G settings of the gates, M measured losses.
+Held-out losses are measured with attention as trained, forced uniform, and silenced (output zero), in all
+layers and in one layer alone: silenced - uniform is what the values of a layer add, uniform - trained what
+its attention adds to that.  A column that does not apply is NaN.  Dimension letters: B documents, U rows, H
+heads, L layers, G settings of the gates, M measured losses.
 """
 
 import functools
@@ -23,7 +23,7 @@ SCALARS = (
     "eval_loss_uniform",  # attention of all layers forced uniform
     "eval_loss_silent",  # attention of all layers silenced
     "eval_loss_se",  # standard error of eval_loss over documents
-    "eval_gain_se",  # of eval_loss_uniform - eval_loss, which are of the same documents
+    "eval_gain_se",  # of eval_loss_uniform - eval_loss, both on the same documents
     "eval_value_se",  # of eval_loss_silent - eval_loss_uniform
     "norm_e",
 )
@@ -35,7 +35,7 @@ WEIGHTS_BY_LAYER = (
     "grad_norm_k",  # of the training objective, with L2, on the batch of this step
     "grad_norm_q",
     "grad_norm_v",
-    "rotation_v",  # (1 - cos) / 2 between W^V and ten steps before
+    "rotation_v",  # (1 - cos) / 2 between W^V now and ten steps earlier
 )
 ATTENTION_BY_LAYER = (
     "entropy_deficit",  # log(number of keys) - entropy of attention, mean over positions and heads
@@ -43,13 +43,13 @@ ATTENTION_BY_LAYER = (
     "loss_silent",  # eval_loss with this layer's attention silenced
     "gain_se",  # standard error of loss_uniform - eval_loss over documents
     "value_se",  # and of loss_silent - loss_uniform
-    *HEADS,  # norms of the rows of one head; NaN where there is no such head
+    *HEADS,  # norms of the rows of one head; NaN if the model has fewer heads
 )
-HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # else it has diverged
+HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # non-finite: diverged
 
 
 class Made(NamedTuple):
-    """What an update leaves for the record of its step."""
+    """By-products of an update for the record of its step."""
 
     step: jax.Array
     loss: jax.Array
@@ -57,7 +57,7 @@ class Made(NamedTuple):
 
 
 def weight_columns(spec: LayerSpec, state: State, made: Made) -> dict[str, jax.Array]:
-    """Return what records of any encoder say but for the held-out data: loss, norms, gradients, rotation."""
+    """Compute the columns that need no held-out data: loss, norms, gradients, rotation."""
     L, params = spec.layers, state.params
     names = {"k": "W_K", "q": "W_Q", "v": "W_V"}
     norms = {f"norm_{letter}": norm_by_layer(params[name]) for letter, name in names.items()}
@@ -79,12 +79,12 @@ def weight_columns(spec: LayerSpec, state: State, made: Made) -> dict[str, jax.A
 
 
 def norm_by_layer(matrix_LxDxD: jax.Array) -> jax.Array:
-    """Return the Frobenius norm of each layer's matrix."""
+    """Compute the Frobenius norm of each layer's matrix."""
     return jax.vmap(norm)(matrix_LxDxD)
 
 
 def head_norms(spec: LayerSpec, matrices: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return the norm of each head's rows in each layer; NaN for heads that the model has not."""
+    """Compute the norm of each head's rows in each layer; NaN for heads that the model does not have."""
     found = {}
     for letter, matrix_LxDxD in matrices.items():
         split = matrix_LxDxD.reshape(spec.layers, spec.heads, -1)
@@ -96,9 +96,9 @@ def head_norms(spec: LayerSpec, matrices: dict[str, jax.Array]) -> dict[str, jax
 
 
 def gate_settings(num_layers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct settings of the gates, G x 2 x L, and which of them each measured loss has.
+    """List the distinct settings of the gates, G x 2 x L, and which of them each measured loss uses.
 
-    Measured are: as trained, all uniform, all silent, each layer alone uniform, each layer alone silent.
+    The losses are: as trained, all uniform, all silent, each layer alone uniform, each layer alone silent.
     """
     ones, alone = np.ones((num_layers, num_layers)), 1 - np.eye(num_layers)
     every = [np.ones((2, num_layers)), np.outer([0, 1], ones[0]), np.outer([1, 0], ones[0])]
@@ -109,7 +109,7 @@ def gate_settings(num_layers: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def loss_columns(spec: LayerSpec, part_MxB: jax.Array, counts_B: jax.Array) -> dict[str, jax.Array]:
-    """Return the measured losses, given each document's part of them and which documents count."""
+    """Compute the measured losses from each document's part; `counts_B` marks the documents that count."""
     loss_M = part_MxB.sum(axis=1)
     uniform, silent = slice(3, 3 + spec.layers), slice(3 + spec.layers, None)
     error = functools.partial(standard_error, counts_B=counts_B)
@@ -128,14 +128,14 @@ def loss_columns(spec: LayerSpec, part_MxB: jax.Array, counts_B: jax.Array) -> d
 
 
 def standard_error(part_B: jax.Array, counts_B: jax.Array) -> jax.Array:
-    """Return the standard error of a sum of the documents' parts of a loss; NaN for a single document."""
+    """Compute the standard error of a sum of document contributions to a loss; NaN for a single document."""
     number = counts_B.sum()
     deviation_B = jnp.where(counts_B, part_B - part_B.sum() / number, 0.0)
     return jnp.sqrt((deviation_B**2).sum() * number / (number - 1))
 
 
 def entropy_deficit(rows: Any, attention_BxHxUxU: jax.Array) -> jax.Array:
-    """Return log(number of keys) - entropy over key positions, mean over heads and shown positions."""
+    """Compute log(number of keys) - entropy over key positions, mean over heads and shown positions."""
     keys_Bx1x1xU = rows.keys_BxU[:, None, None, :]
     number_Bx1x1x1 = keys_Bx1x1xU.sum(axis=3, keepdims=True)
     relative = attention_BxHxUxU * number_Bx1x1x1 / jnp.where(keys_Bx1x1xU == 0, 1.0, keys_Bx1x1xU)

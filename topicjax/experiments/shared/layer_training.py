@@ -1,4 +1,4 @@
-"""Training of any encoder: the first state, one step given its loss and gradients, what a step costs."""
+"""Training steps of any encoder: initial state, one step given its loss and gradients, cost of a step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from topicjax.experiments.shared.state import State, add_l2, first_state, next_s
 
 
 def init(spec: LayerSpec, stream: Any, hypers: LayerHypers) -> State:
-    """Return the state of a trial before its first step."""
+    """Make the initial state of a trial."""
     params = encoder.init(spec, hypers, lda.stream_keys(stream.seed).weights)
     return first_state(spec, hypers, params, encoder.trained_names(spec))
 
@@ -25,21 +25,21 @@ def stepped(
     step: jax.Array,
     loss_and_gradients: Callable[[Params, Params], tuple[jax.Array, Params]],
 ) -> tuple[State, Made]:
-    """Return what `update` does, given the loss as a function of trained and frozen parameters."""
+    """Do one `update`, given the loss as a function of trained and frozen parameters."""
     loss, gradients = loss_and_gradients(*split(state.params, encoder.trained_names(spec)))
     gradients = add_l2(hypers, state.params, gradients)
     return next_state(spec, hypers, state, gradients, step), Made(step, loss, gradients)
 
 
 def weights(spec: LayerSpec, state: State) -> Params:
-    """Return the parameters, those of all layers stacked."""
+    """Return the parameters; those of all layers are stacked."""
     return state.params
 
 
 def layer_flops(spec: LayerSpec, batch: int, rows: int, predicting: int, outputs: int) -> float:
-    """Return about the floating-point operations of one trial-step: its matrix products.
+    """Estimate the floating-point operations of one trial-step: its matrix products.
 
-    A batch of sequences has `rows` rows each, `predicting` of which the last layer computes; `outputs` rows
+    Each sequence of the batch has `rows` rows, `predicting` of which the last layer computes; `outputs` rows
     of the whole batch get outputs.
     """
     D = spec.size
@@ -48,4 +48,4 @@ def layer_flops(spec: LayerSpec, batch: int, rows: int, predicting: int, outputs
         queries = predicting if layer == spec.layers - 1 else rows
         by_query = D * D * (2 if spec.output_projection else 1) + 2 * D * spec.mlp
         forward += 2.0 * batch * (2 * rows * D * D + queries * by_query + 2 * queries * rows * D)
-    return 3 * forward  # the gradients of a product are two more of its size
+    return 3 * forward  # each product has two gradient products of its size

@@ -1,7 +1,7 @@
 """The encoder over rows, as it is trained: equal positions of a document are computed once.
 
-Each layer has two gates, for measurements: its scores are multiplied by the first (0: uniform attention), the
-output of its attention by the second (0: silenced).  The last layer computes only rows that predict.
+Each layer has two gates, for measurements: the first multiplies its scores (0: uniform attention), the second
+the output of its attention (0: silenced).  The last layer computes only rows that predict.
 Dimension letters: B documents, U rows (keys), R rows (queries), Q rows with words to predict, D width,
 H heads, A size of a head, V vocabulary, L layers.
 """
@@ -18,7 +18,7 @@ from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHyper
 
 
 class Gates(NamedTuple):
-    """What attention does in each layer: 1 as trained, 0 uniform (score) or silenced (output)."""
+    """Gates on the attention of each layer: 1 as trained, 0 uniform (score) or silenced (output)."""
 
     score_L: jax.Array
     output_L: jax.Array
@@ -28,12 +28,12 @@ Watch = Callable[[jax.Array], object]  # takes the attention of a layer, B x H x
 
 
 def open_gates(spec: LayerSpec) -> Gates:
-    """Return the gates of the model as it is trained."""
+    """Return the gates of the model as trained."""
     return Gates(jnp.ones(spec.layers), jnp.ones(spec.layers))
 
 
 def head(spec: LayerSpec, params: Params) -> jax.Array:
-    """Return the matrix, D x V, that makes outputs of states."""
+    """Return the matrix, D x V, from states to outputs."""
     return embedding(spec, params) if spec.head == "tied" else params["W_head"].T
 
 
@@ -51,9 +51,9 @@ def states(
     gates: Gates | None = None,
     watch: Watch | None = None,
 ) -> jax.Array:
-    """Return the last states of the first Q rows of each document: those that predict.
+    """Compute the last states of the first Q rows of each document: those that predict.
 
-    Of the rows their token_BxU, place_BxU and keys_BxU are used.
+    Only token_BxU, place_BxU and keys_BxU of the rows are used.
     """
     X_BxUxD = embedding(spec, params).T[rows.token_BxU]
     if spec.places:
@@ -81,7 +81,7 @@ def attend(
     gate: tuple[jax.Array, jax.Array] | None,
     watch: Watch | None,
 ) -> jax.Array:
-    """Return the states of the first rows, as many as are needed, after a layer's attention."""
+    """Apply a layer's attention; return the states of the first `needed` rows."""
     gain, bias = own["gain_attention"], own["bias_attention"]
     inside_BxUxD = normed(hypers, PRE_NORM, X_BxUxD, gain, bias)
     K_BxUxHxA, V_BxUxHxA = (in_heads(spec, inside_BxUxD @ own[name].T) for name in ("W_K", "W_V"))
@@ -103,7 +103,7 @@ def attend(
 
 
 def transform(spec: LayerSpec, hypers: LayerHypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
-    """Return the states after a layer's MLP."""
+    """Apply a layer's MLP."""
     gain, bias = own["gain_mlp"], own["bias_mlp"]
     inside_BxRxD = normed(hypers, PRE_NORM, X_BxRxD, gain, bias)
     added_BxRxD = feed_forward(inside_BxRxD, *(own[name] for name in ("W_1", "b_1", "W_2", "b_2")))
@@ -111,7 +111,7 @@ def transform(spec: LayerSpec, hypers: LayerHypers, own: Params, X_BxRxD: jax.Ar
 
 
 def normed(hypers: LayerHypers, where: int, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
-    """Return the layer norm of the states if the trial has one at this place, else the states."""
+    """Apply layer norm if the trial has one at this place."""
     return jax.lax.cond(
         hypers.layer_norm == where,
         lambda: layer_norm(X, gain_D, bias_D),
@@ -120,18 +120,18 @@ def normed(hypers: LayerHypers, where: int, X: jax.Array, gain_D: jax.Array, bia
 
 
 def passed_on(hypers: LayerHypers, X: jax.Array) -> jax.Array:
-    """Return what a residual connection adds: the states, or nothing."""
+    """Return what a residual connection adds: the states, or zeros."""
     return X * hypers.residual.astype(X.dtype)
 
 
 def in_heads(spec: LayerSpec, X_BxRxD: jax.Array) -> jax.Array:
-    """Return the states with the axis of the heads apart."""
+    """Split off the axis of heads."""
     return X_BxRxD.reshape(*X_BxRxD.shape[:2], spec.heads, spec.head_size)
 
 
 @jax.custom_vjp
 def counted_softmax(score: jax.Array, count: jax.Array) -> jax.Array:
-    """Return count exp(score) / sum of the same over the last axis; zeros where nothing counts."""
+    """Compute count exp(score), normalised over the last axis; zeros where all counts are 0."""
     logit = jnp.where(count > 0, score, -jnp.inf)
     largest = logit.max(axis=-1, keepdims=True)
     weight = count * jnp.exp(logit - jnp.where(largest == -jnp.inf, 0.0, largest))
@@ -140,7 +140,7 @@ def counted_softmax(score: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _softmax_forward(score: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    attention = jax.lax.optimization_barrier(counted_softmax(score, count))  # else it is computed anew
+    attention = jax.lax.optimization_barrier(counted_softmax(score, count))  # prevents recomputation
     return attention, attention
 
 

@@ -1,4 +1,4 @@
-"""Documents of a topic model, drawn on the device: topic proportions, words, masking (the paper's section 3).
+"""Draw documents of a topic model on the device: topic proportions, words, masking (the paper's section 3).
 
 Dimension letters: B documents, N positions, T topics, J words of one topic, W = T J words.
 Token 0 is [MASK]; the words are 1..W and word i belongs to topic (i - 1) // J.
@@ -29,7 +29,7 @@ class Documents(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The independent random sources of one seed."""
+    """The independent random keys of one seed."""
 
     words: jax.Array  # word distributions of the topics
     weights: jax.Array  # initial weights
@@ -45,7 +45,7 @@ class Source(NamedTuple):
 
 
 def make_source(spec: DocumentSpec, stream: Stream, convert: Callable[[Any], Any]) -> Source:
-    """Return the topics and the held-out documents of a Stream; `convert` makes them what the model takes."""
+    """Draw the topics and held-out documents of a Stream; `convert` puts them in the model's form."""
     phi_TxW = topic_words(spec, stream)
     key = threefry.raw(jax.random.key(EVAL_SEED))
     held_out = convert(draw_documents(spec, stream, phi_TxW, key, spec.eval_documents))
@@ -55,7 +55,7 @@ def make_source(spec: DocumentSpec, stream: Stream, convert: Callable[[Any], Any
 def draw_batch(
     spec: DocumentSpec, stream: Stream, source: Source, step: jax.Array, convert: Callable[[Any], Any]
 ) -> Any:
-    """Return the documents of a step; `convert` makes them what the model takes."""
+    """Draw the documents of a step; `convert` puts them in the model's form."""
     key = threefry.fold_in(threefry.raw(source.documents_key), step)
     documents = draw_documents(spec, stream, source.phi_TxW, key, spec.batch_size)
     return convert(jax.lax.optimization_barrier(documents))  # else the compiler draws them more than once
@@ -64,18 +64,18 @@ def draw_batch(
 def draw_documents(
     spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> Documents | jax.Array:
-    """Return new documents: token by token, or the word distributions of infinite ones."""
+    """Draw documents: token by token, or the word distributions of infinite ones."""
     draw = word_distributions if spec.infinite_documents else sample_documents
     return draw(spec, stream, phi_TxW, key, num_documents)
 
 
 def stream_keys(seed: jax.Array | int) -> Keys:
-    """Return the random sources of a seed."""
+    """Derive the random keys of a seed."""
     return Keys(*jax.random.split(jax.random.key(seed), 3))
 
 
 def topic_words(spec: DocumentSpec, stream: Stream) -> jax.Array:
-    """Return phi_TxW, the word distribution of each topic; disjoint topics unless overlap > 0."""
+    """Make phi_TxW, the word distribution of each topic; topics are disjoint unless overlap > 0."""
     T, J = spec.topics, spec.words_per_topic
     if spec.word_distribution == "uniform":
         weight_TxJ = jnp.ones((T, J))
@@ -95,7 +95,7 @@ def topic_words(spec: DocumentSpec, stream: Stream) -> jax.Array:
 
 
 def topic_proportions(spec: DocumentSpec, stream: Stream, key: threefry.Key, num_documents: int) -> jax.Array:
-    """Return theta_BxT: Dirichlet(alpha) for lda, tau equal topics for tau documents."""
+    """Draw theta_BxT: Dirichlet(alpha) for lda, tau equal topics for tau documents."""
     if spec.documents == "lda":
         return dirichlet(key, stream.alpha, (num_documents, spec.topics))
     (bits,) = threefry.random_bits((key, threefry.places(num_documents, spec.topics)))
@@ -105,11 +105,11 @@ def topic_proportions(spec: DocumentSpec, stream: Stream, key: threefry.Key, num
 
 
 def dirichlet(key: threefry.Key, concentration: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Return draws from the symmetric Dirichlet, one per row, also for tiny concentrations.
+    """Draw from the symmetric Dirichlet, one draw per row, also for tiny concentrations.
 
-    Gamma(c + 1) by Marsaglia and Tsang (2000), which accepts more than 95 % of proposals: eight proposals
-    replace the rejection loop except in one draw of 10^10.  Then Gamma(c) = Gamma(c + 1) U^(1/c), in
-    logarithms.  The sampler of jax.random is exact but takes seconds to compile.
+    Gamma(c + 1) is drawn by Marsaglia and Tsang (2000), which accepts more than 95 % of proposals: eight
+    proposals replace the rejection loop except in one draw of 10^10.  Then Gamma(c) = Gamma(c + 1) U^(1/c),
+    in logarithms.  The sampler of jax.random is exact but takes seconds to compile.
     """
     normal_key, uniform_key = threefry.split(key, 2)
     bits, more_bits = threefry.random_bits(
@@ -131,15 +131,15 @@ def dirichlet(key: threefry.Key, concentration: jax.Array, shape: tuple[int, int
 def word_distributions(
     spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> jax.Array:
-    """Return P_BxW = theta phi, the word distribution of each document."""
+    """Draw P_BxW = theta phi, the word distribution of each document."""
     theta_BxT = topic_proportions(spec, stream, key, num_documents)
     return jnp.matmul(theta_BxT, phi_TxW, precision="highest")
 
 
 def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
-    """Return words 1..W by inversion: the first whose cumulative probability exceeds u.
+    """Draw words 1..W by inversion: the first whose cumulative probability exceeds u.
 
-    The sums come from one product with a triangular matrix, which adds in the same order for every word: the
+    One product with a triangular matrix gives the sums and adds in the same order for every word: the
     cumulative probability never decreases and does not grow at a word of probability zero, which is therefore
     never drawn.
     """
@@ -156,11 +156,10 @@ def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
 
 
 def position_uniforms(key: threefry.Key, K: int, B: int, N: int, length_max: jax.Array) -> jax.Array:
-    """Return K x B x N uniform numbers: jax.random.uniform of shape (K, B, length_max), and more positions.
+    """Draw K x B x N uniform numbers: jax.random.uniform of shape (K, B, length_max), with more positions.
 
-    The room N for positions is that of a program's longest documents; the numbers of a trial must not depend
-    on which other trials it shares a program with.  So every number is drawn by its place among (K, B,
-    length_max).
+    The capacity N is set by a program's longest documents, and a trial's numbers must not depend on the other
+    trials of its program.  So every number is drawn by its place in (K, B, length_max).
     """
     number, position = jnp.arange(K * B)[:, None], jnp.arange(N)[None, :]
     (bits,) = threefry.random_bits((key, number * length_max + position))
@@ -170,7 +169,7 @@ def position_uniforms(key: threefry.Key, K: int, B: int, N: int, length_max: jax
 def sample_documents(
     spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> Documents:
-    """Return newly drawn and masked documents (the paper's sections 3.1, 3.2 and 6.1)."""
+    """Draw and mask documents (the paper's sections 3.1, 3.2 and 6.1)."""
     B, N = num_documents, spec.longest
     topic_key, length_key, token_key = threefry.split(key, 3)
     P_BxW = word_distributions(spec, stream, phi_TxW, topic_key, B)
@@ -190,13 +189,13 @@ def sample_documents(
 def shown_words(
     stream: Any, word_BxN: jax.Array, masked_BxN: jax.Array, random_BxN: jax.Array, u_kind_BxN: jax.Array
 ) -> jax.Array:
-    """Return what the model sees: at masked positions [MASK], the word itself, or a random word."""
+    """Compute what the model sees: at masked positions [MASK], the word itself, or a random word."""
     replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep + stream.p_random, random_BxN, 0)
     replaced_BxN = jnp.where(u_kind_BxN < stream.p_keep, word_BxN, replaced_BxN)
     return jnp.where(masked_BxN, replaced_BxN, word_BxN)
 
 
 def key_positions(stream: Any, documents: Documents) -> jax.Array:
-    """Return which positions are keys: all present ones, or only those outside M."""
+    """Mark the positions that are keys: all present ones, or only those outside M."""
     hides_masked = stream.key_visibility == UNMASKED_KEYS
     return documents.present_BxN & ~(hides_masked & documents.masked_BxN)

@@ -1,8 +1,8 @@
 """Limit lines of topic documents, as reference losses of trials.
 
-Stage lines are optima over all documents there could be; held-out documents are a finite sample.  So both
-optima are also evaluated on the same held-out documents as the trained model: its losses are compared with
-these values.
+Stage lines are optima over the whole population of documents; held-out documents are a finite sample.  So
+both optima are also evaluated on the same held-out documents as the trained model, and its losses are
+compared with those values.
 """
 
 from dataclasses import replace
@@ -19,37 +19,37 @@ from topicjax.theory.limits import Limits
 from topicjax.theory.stage_models import Examples, StageModel, model_losses
 from topicjax.trial import Trial
 
-ROOM = 150  # documents have room for a multiple of this number of words
+ROOM = 150  # document capacity is a multiple of this number of words
 
 
 class Data(NamedTuple):
-    """Documents of a trial: what limit lines depend on besides the objective; the rest is at its defaults."""
+    """The settings that limit lines depend on besides the objective; all others are at their defaults."""
 
     spec: DocumentSpec
     stream: Stream
 
 
 def references(trial: Trial) -> dict[str, float]:
-    """Return the limit lines of a trial's documents under its objective, and their errors."""
+    """Compute the limit lines of a trial's documents under its objective, and their errors."""
     data, objective = data_of(trial), trial.hypers.objective
     return stage_lines(data, objective) | other_lines(data, objective)
 
 
 def reference_settings(trial: Trial) -> tuple[str, ...]:
-    """Return what limit lines depend on; the objective last: both of one data setting share documents."""
+    """List the settings of limit lines, the objective last: both objectives share documents."""
     return (*line_settings(trial), "objective")
 
 
 def line_settings(trial: Trial) -> dict[str, Any]:
     """Return the settings of a trial that its limit lines depend on, besides the objective."""
-    is_drawn = trial.spec.word_distribution == "dirichlet"  # the seed decides on the words of the topics
+    is_drawn = trial.spec.word_distribution == "dirichlet"  # then the seed determines the words of the topics
     names = (*DATA_SETTINGS, "eval_documents", *(["seed"] if is_drawn else []))
     every = vars(trial.spec) | trial.stream._asdict()
     return {name: every[name] for name in names}
 
 
 def data_of(trial: Trial) -> Data:
-    """Return the documents of a trial; trials that share limit lines share them."""
+    """Return the data settings of a trial; trials with equal ones share limit lines."""
     settings = line_settings(trial)
     of_stream = {name: value for name, value in settings.items() if name in Stream._fields}
     of_spec = {name: value for name, value in settings.items() if name not in of_stream}
@@ -57,10 +57,10 @@ def data_of(trial: Trial) -> Data:
 
 
 def stage_lines(data: Data, objective: Objective) -> dict[str, float]:
-    """Return the lines of stages 1 and 2, over all documents and on the held-out ones, and their errors.
+    """Compute the lines of stages 1 and 2, over all documents and on the held-out ones, and their errors.
 
     The names are stage1, stage2, held_out_stage1, held_out_stage2, and each of them with _se.  The error of a
-    held-out line is its distance, by chance, from the line over all documents.
+    held-out line is the standard error of its distance from the line over all documents.
     """
     lines = limits_of(data).stages(objective)
     models = zip(("stage1", "stage2"), limits_of(data).models(objective), strict=True)
@@ -74,13 +74,13 @@ def stage_lines(data: Data, objective: Objective) -> dict[str, float]:
 
 
 def other_lines(data: Data, objective: Objective) -> dict[str, float]:
-    """Return the lines of uniform and Bayes predictions over all documents, and their errors."""
+    """Compute the lines of uniform and Bayes predictions over all documents, and their errors."""
     return limits_of(data).others(objective)
 
 
-@lru_cache(maxsize=1)  # both objectives and all lines of a data setting, one after the other
+@lru_cache(maxsize=1)  # all lines of a data setting are computed together, for both objectives
 def limits_of(data: Data) -> Limits:
-    """Return the limit lines of some documents, to be asked for."""
+    """Set up the limit lines of a data setting; they are computed on first use."""
     spec, stream = data
     words = None
     if spec.word_distribution != "uniform" or stream.overlap:
@@ -90,7 +90,7 @@ def limits_of(data: Data) -> Limits:
 
 
 def held_out_losses(data: Data, model: StageModel, objective: Objective) -> np.ndarray:
-    """Return the loss of a model on each held-out document that has a masked position."""
+    """Compute the loss of a model on each held-out document that has a masked position."""
     examples = held_out_examples(data)
     losses_D = model_losses(limits_of(data).data, examples, model, objective)
     words_D, document_R = examples.words.sum(axis=1), examples.document
@@ -101,10 +101,10 @@ def held_out_losses(data: Data, model: StageModel, objective: Objective) -> np.n
 
 @lru_cache(maxsize=1)
 def held_out_examples(data: Data) -> Examples:
-    """Return the held-out documents as theory takes them, in double precision.
+    """Convert the held-out documents to theory's form, in double precision.
 
-    Drawing them takes milliseconds, compiling a program for it seconds: the program has room for every query
-    of documents of nearly the same length, so that many data settings share it.
+    Drawing them takes milliseconds, compiling seconds: the program can hold every query of documents of
+    similar length, so many data settings share it.
     """
     longest = ROOM * -(-data.stream.length_max // ROOM)
     spec = replace(data.spec, word_query_probability=1.0, shortest=1, longest=longest)
@@ -122,11 +122,11 @@ def held_out_examples(data: Data) -> Examples:
 
 @jax.jit(static_argnums=0)
 def held_out_bag(spec: DocumentSpec, stream: Stream) -> bags.Bag:
-    """Return the held-out documents of every trial with these documents."""
+    """Draw the held-out documents of a data setting."""
     return lda.make_source(spec, stream, lambda documents: bags.to_bag(spec, stream, documents)).held_out
 
 
 def traced(stream: Stream) -> Stream:
-    """Return a Stream as the NumPy scalars that programs take."""
+    """Convert a Stream to the NumPy scalars that programs take."""
     values = stream._asdict().items()
     return stream._replace(**{name: SETTINGS[name].kind.traced(value) for name, value in values})

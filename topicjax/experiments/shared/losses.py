@@ -1,10 +1,10 @@
-"""The losses, one of which a traced number chooses.
+"""Loss functions; a traced number selects one.
 
 Each is linear in the target, so the loss of a query whose target is a weighted histogram t of words is
-cross-entropy (4):  |t| logsumexp(f) - t.f        squared (3):  |t| (f.f + 1) - 2 t.f
-with |t| the total weight.  A new objective is one entry in OBJECTIVES: its loss, summed over queries, and the
-gradient of that with respect to the outputs.  jax is imported when a loss is computed: settings need the
-names alone.  Dimension letters: R queries, V outputs.
+cross-entropy (4):  |t| logsumexp(f) - t.f        squared (3):  |t| (f.f + 1) - 2 t.f with |t| the total
+weight.  To add an objective, add an entry to OBJECTIVES: its loss, summed over queries, and the gradient of
+that with respect to the outputs.  jax is imported when a loss is computed: settings need only the names.
+Dimension letters: R queries, V outputs.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ Array = Any
 
 
 def cross_entropy(output_RxV: Array, target_RxV: Array, real_V: Array) -> tuple[Array, Array]:
-    """Return eq. (4) and its gradient."""
+    """Compute eq. (4) and its gradient."""
     import jax.numpy as jnp
 
     weight_Rx1 = target_RxV.sum(axis=1, keepdims=True)
@@ -26,7 +26,7 @@ def cross_entropy(output_RxV: Array, target_RxV: Array, real_V: Array) -> tuple[
 
 
 def squared(output_RxV: Array, target_RxV: Array, real_V: Array) -> tuple[Array, Array]:
-    """Return eq. (3) and its gradient."""
+    """Compute eq. (3) and its gradient."""
     weight_Rx1 = target_RxV.sum(axis=1, keepdims=True)
     norm_Rx1 = (output_RxV**2).sum(axis=1, keepdims=True)
     loss = (weight_Rx1 * (norm_Rx1 + 1)).sum() - 2 * (target_RxV * output_RxV).sum()
@@ -39,9 +39,9 @@ OBJECTIVES = {"cross_entropy": cross_entropy, "squared": squared}
 def queries_loss(
     objective: Array, output_RxV: Array, target_RxV: Array, real_V: Array
 ) -> tuple[Array, Array]:
-    """Return the summed loss of all queries and its gradient with respect to the outputs.
+    """Compute the summed loss of all queries and its gradient with respect to the outputs.
 
-    Outputs where real_V is False are padding: they hold zeros and take no part in the softmax.
+    Outputs where real_V is False are padding: they hold zeros and are excluded from the softmax.
     """
     import jax
 

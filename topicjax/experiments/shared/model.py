@@ -1,4 +1,4 @@
-"""What models of several experiments share: initial weights, the softmax over keys, norms, topic blocks.
+"""Model parts shared by several experiments: initializers, masked softmax, norms, topic blocks.
 
 Dimension letters: N positions, V vocabulary (padded).
 """
@@ -20,10 +20,10 @@ UNIFORM, DEFAULT = (get_args(InitLaw).index(name) for name in ("uniform", "defau
 
 
 def initializer(hypers: Any) -> Initializer:
-    """Return the distribution of the initial weight matrices; hypers' init and init_scale may be traced.
+    """Make the initializer of weight matrices; hypers' init and init_scale may be traced.
 
-    It is normal(0, s), uniform on [0, s), or s times the usual default of linear layers, which is uniform
-    between -1/sqrt(fan_in) and 1/sqrt(fan_in).
+    It draws from normal(0, s), uniform on [0, s), or s times the usual default of linear layers, which is
+    uniform between -1/sqrt(fan_in) and 1/sqrt(fan_in).
     """
 
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
@@ -38,24 +38,24 @@ def initializer(hypers: Any) -> Initializer:
 
 
 def masked_softmax(score_NxN: jax.Array, is_key_Nx1: jax.Array) -> jax.Array:
-    """Return the softmax over keys, one column per query; all zeros where there is no key."""
+    """Compute the softmax over keys, one column per query; zeros where there are no keys."""
     weight_NxN = jax.nn.softmax(jnp.where(is_key_Nx1, score_NxN, -1e30), axis=0)
     return jnp.where(is_key_Nx1, weight_NxN, 0.0)
 
 
 def norm(matrix: jax.Array) -> jax.Array:
-    """Return the Frobenius norm."""
+    """Compute the Frobenius norm."""
     return jnp.sqrt(jnp.sum(jnp.square(matrix)))
 
 
 def rotation(matrix: jax.Array, earlier: jax.Array) -> jax.Array:
-    """Return the cosine distance (1 - cos) / 2 between two matrices; NaN if one of them is zero."""
+    """Compute the cosine distance (1 - cos) / 2 between two matrices; NaN if one of them is zero."""
     cosine = jnp.sum(matrix * earlier) / (norm(matrix) * norm(earlier))
     return (1 - cosine) / 2
 
 
 def pair_masks(spec: DocumentSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the word pairs of each kind, V x V: same word; same topic, other word; other topic."""
+    """Mark the word pairs of each kind, V x V: same word; same topic, other word; other topic."""
     token_V = np.arange(bags.padded(spec.vocabulary))
     is_word_V = (token_V >= 1) & (token_V < spec.vocabulary)
     topic_V = (token_V - 1) // spec.words_per_topic
@@ -66,7 +66,7 @@ def pair_masks(spec: DocumentSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def masked_mean(matrix: jax.Array, mask: np.ndarray) -> jax.Array:
-    """Return the mean of the entries in the mask; NaN for an empty mask."""
+    """Average the entries in the mask; NaN for an empty mask."""
     if not mask.any():
         return jnp.full((), jnp.nan, matrix.dtype)
     return jnp.where(mask, matrix, 0).sum() / mask.sum()
@@ -75,11 +75,11 @@ def masked_mean(matrix: jax.Array, mask: np.ndarray) -> jax.Array:
 def block_differences(
     spec: DocumentSpec, matrix: jax.Array, block: str, diagonal: str
 ) -> dict[str, jax.Array]:
-    """Return same topic - other topic and own word - same topic, under the two given names."""
+    """Compute same topic - other topic and own word - same topic, under the two given names."""
     own, same, other = (masked_mean(matrix, mask) for mask in pair_masks(spec))
     return {block: same - other, diagonal: own - same}
 
 
 def topic_block(spec: DocumentSpec, matrix: jax.Array) -> jax.Array:
-    """Return the mean over pairs of one topic minus the mean over pairs of different topics."""
+    """Compute the mean over pairs of one topic minus the mean over pairs of different topics."""
     return block_differences(spec, matrix, "block", "diagonal")["block"]

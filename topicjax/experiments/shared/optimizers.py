@@ -1,8 +1,8 @@
-"""Optimizers, rebuilt from Hypers wherever they are used: a state holds data only, no transformations.
+"""Optimizers, rebuilt from Hypers wherever they are used: a state holds only data, no transformations.
 
-A new optimizer is one entry here: what makes it, and the settings that it uses besides the learning rate.  A
-new setting is declared below the entries, and added to the Hypers of the experiments that should have it.
-optax comes with jax, so it is imported when a transformation is made: settings need the names alone.
+To add an optimizer, add an entry: its constructor, and the settings that it uses besides the learning rate.
+To add a setting, declare it below the entries and add it to the Hypers of the experiments that should have
+it.  optax imports jax, so it is imported only when a transformation is made: settings need only the names.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Optimizer(NamedTuple):
-    """What makes an optax transformation, and the settings that act on it."""
+    """Constructor of an optax transformation, and the settings it uses."""
 
     make: Callable[[Any, Any], Any]  # (optax, hypers) -> transformation
     uses: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ OPTIMIZERS = {
 
 
 def used(setting: str) -> Only:
-    """Mark a setting that acts with the optimizers that use it."""
+    """Mark a setting as used only by the optimizers that list it."""
     return Only("optimizer", tuple(name for name, entry in OPTIMIZERS.items() if setting in entry.uses))
 
 
@@ -50,7 +50,7 @@ WeightDecay = Annotated[NotNegative, "decoupled weight decay", used("weight_deca
 
 
 def optimizer(spec: Any, hypers: Any) -> "optax.GradientTransformation":
-    """Return the optax transformation of spec.optimizer with the hyperparameters of the trial."""
+    """Make the optax transformation of spec.optimizer with the trial's hyperparameters."""
     import optax
 
     return OPTIMIZERS[spec.optimizer].make(optax, hypers)

@@ -1,6 +1,6 @@
-"""Settings that several experiments share: laws of initial weights, and those of an encoder's layers.
+"""Settings that several experiments share: initial weights, and the layers of an encoder.
 
-What changes shapes is static (layers, heads, MLP); residual connections and layer norms are traced, so that
+What changes shapes is static (layers, heads, MLP); residual connections and layer norms are traced, so
 trials with and without them share a program and their data.  Imports no jax.
 """
 
@@ -20,7 +20,7 @@ MAX_LAYERS, MAX_HEADS = 48, 8  # each head has its own columns in the records
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """Static settings of layers and of their training: those that every experiment with an encoder has."""
+    """Static settings of layers and their training, common to all experiments with an encoder."""
 
     layers: Annotated[int, Whole(1, MAX_LAYERS), "L: number of layers"] = 2
     heads: Annotated[int, Whole(1, MAX_HEADS), "H: attention heads per layer"] = 1
@@ -37,27 +37,27 @@ class LayerSpec:
 
     @property
     def vocabulary(self) -> int:
-        """Return V, the number of words and [MASK]."""
+        """V, the number of words and [MASK]."""
         raise NotImplementedError
 
     @property
     def places(self) -> int:
-        """Return how many positions have an embedding of their own; 0: positions are not told apart."""
+        """Number of positions with an embedding; 0: the model ignores positions."""
         raise NotImplementedError
 
     @property
     def size(self) -> int:
-        """Return d, the size of a state."""
+        """d, the size of a state."""
         return self.width or self.vocabulary
 
     @property
     def head_size(self) -> int:
-        """Return d / H, the size of a key, query or value of one head."""
+        """d / H, the size of a key, query or value of one head."""
         return self.size // self.heads
 
 
 class LayerHypers(NamedTuple):
-    """Traced numbers that act on an encoder given its data."""
+    """Traced numbers that act on an encoder, given its data."""
 
     learning_rate: Annotated[NotNegative, "of the optimizer"] = 1e-3
     objective: Annotated[Any, Choice(tuple(OBJECTIVES)), "loss to train and record"] = "cross_entropy"
@@ -83,7 +83,7 @@ class LayerHypers(NamedTuple):
 
 
 def check_layers(spec: LayerSpec) -> None:
-    """Raise a UserError unless the sizes of layers go together."""
+    """Raise a UserError if the sizes of layers contradict each other."""
     if spec.size % spec.heads:
         raise UserError(f"heads is {spec.heads}; allowed: a divisor of the width, {spec.size}")
     if spec.embedding == "one_hot" and spec.size != spec.vocabulary:

@@ -1,4 +1,4 @@
-"""What a trial carries from step to step, and how a step changes it: any model with value matrices W_V."""
+"""State of a trial, and the update of one step, for any model with value matrices W_V."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ ROTATION_LAG = 10  # steps between the two W_V that the paper's Figure 5 compare
 
 
 class State(NamedTuple):
-    """Everything a trial carries from step to step; data only."""
+    """Everything a trial carries from step to step; only data."""
 
     params: Params
     opt_state: Any
-    earlier_values: jax.Array  # W_V ten steps before each of the coming records
+    earlier_values: jax.Array  # W_V ten steps before each upcoming record
 
 
 def first_state(spec: Any, hypers: Any, params: Params, trained_names: Collection[str]) -> State:
-    """Return the state before the first step."""
+    """Make the state before the first step."""
     trained, _ = split(params, trained_names)
     slots = -(-ROTATION_LAG // spec.record_every)
     earlier_values = jnp.zeros((slots, *params["W_V"].shape), params["W_V"].dtype)
@@ -30,7 +30,7 @@ def first_state(spec: Any, hypers: Any, params: Params, trained_names: Collectio
 
 
 def next_state(spec: Any, hypers: Any, state: State, gradients: Params, step: jax.Array) -> State:
-    """Return the state after a step along the gradients of all trained parameters."""
+    """Apply one optimizer step with the gradients of all trained parameters."""
     trained, frozen = split(state.params, gradients)
     updates, opt_state = optimizer(spec, hypers).update(gradients, state.opt_state, trained)
     stepped: Any = optax.apply_updates(trained, updates)
@@ -38,20 +38,20 @@ def next_state(spec: Any, hypers: Any, state: State, gradients: Params, step: ja
 
 
 def split(params: Params, trained_names: Collection[str]) -> tuple[Params, Params]:
-    """Return the trained and the frozen parameters."""
+    """Split the parameters into trained and frozen ones."""
     trained = {name: params[name] for name in trained_names}
     return trained, {name: leaf for name, leaf in params.items() if name not in trained}
 
 
 def add_l2(hypers: Any, params: Params, gradients: Params) -> Params:
-    """Return the gradients of eq. (2): the penalty is l2 times the sum of squares, also smooth at zero."""
+    """Add the gradient of eq. (2)'s penalty, l2 times the sum of squares, which is smooth at zero."""
     return {name: gradient + 2 * hypers.l2 * params[name] for name, gradient in gradients.items()}
 
 
 def remember_value(spec: Any, state: State, step: jax.Array) -> jax.Array:
-    """Return the memory of earlier W_V, with this one added if a record is due in ten steps.
+    """Store W_V if a record is due in ten steps.
 
-    There are as many slots as records can be pending; a slot is read before it is written again.
+    There are as many slots as records can be pending; a slot is read before it is overwritten.
     """
     due = step + ROTATION_LAG
     slot = (due // spec.record_every) % state.earlier_values.shape[0]
@@ -63,5 +63,5 @@ def remember_value(spec: Any, state: State, step: jax.Array) -> jax.Array:
 
 
 def earlier_value(spec: Any, state: State, step: jax.Array) -> jax.Array:
-    """Return W_V ten steps before the record of this step; it means nothing before step ten."""
+    """Look up W_V ten steps before the record of this step; meaningless before step ten."""
     return state.earlier_values[(step // spec.record_every) % state.earlier_values.shape[0]]

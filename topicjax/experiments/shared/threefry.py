@@ -1,8 +1,8 @@
-"""The numbers of jax.random, drawn by their places, in one pass.
+"""The random numbers of jax.random, drawn by position and in one pass.
 
-On cores jax.random draws in several passes over memory, for every call; documents take many small calls.  The
-bits are those of jax.random (tests compare them), and a number can be drawn by its place in a shape that is
-only known when the program runs.  A key is a pair of uint32: jax.random.key_data of the key.
+On cores every call of jax.random makes several passes over memory, and documents take many small calls.  The
+bits are those of jax.random (tests compare them), and a number can be drawn by its position in a shape that
+is known only when the program runs.  A key is a pair of uint32: jax.random.key_data of the key.
 """
 
 import math
@@ -14,23 +14,23 @@ import jax.numpy as jnp
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 KEY_INJECTIONS = 5  # each after four rounds
-PIECE = 2048  # numbers that are drawn at a time
+PIECE = 2048  # numbers drawn at a time
 
 
 class Key(NamedTuple):
-    """The two halves of a key of jax.random."""
+    """The two halves of a jax.random key."""
 
     first: jax.Array
     second: jax.Array
 
 
 def raw(key: jax.Array) -> Key:
-    """Return a key of jax.random as its halves."""
+    """Split a jax.random key into its halves."""
     return Key(*jax.random.key_data(key))
 
 
 def hashed(key: Key, place: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return threefry-2x32 (Salmon et al., 2011) of the counters (0, place)."""
+    """Compute threefry-2x32 (Salmon et al., 2011) of the counters (0, place)."""
     schedule = (key.first, key.second, key.first ^ key.second ^ jnp.uint32(PARITY))
     place = place.astype(jnp.uint32)
     left, right = jnp.zeros_like(place) + schedule[0], place + schedule[1]
@@ -45,25 +45,25 @@ def hashed(key: Key, place: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def split(key: Key, count: int) -> list[Key]:
-    """Return independent keys: those of jax.random.split."""
+    """Derive independent keys, equal to those of jax.random.split."""
     return [fold_in(key, place) for place in range(count)]
 
 
 def fold_in(key: Key, number: jax.Array | int) -> Key:
-    """Return the key of a number: that of jax.random.fold_in."""
+    """Derive the key of a number, equal to that of jax.random.fold_in."""
     return Key(*hashed(key, jnp.asarray(number)))
 
 
 def places(*shape: int) -> jax.Array:
-    """Return the place of each number of an array of this shape."""
+    """Number the entries of an array of this shape."""
     return jnp.arange(math.prod(shape)).reshape(shape)
 
 
 def random_bits(*requests: tuple[Key, jax.Array]) -> list[jax.Array]:
-    """Return 32 bits for every place of every request: those of jax.random.bits.
+    """Draw 32 bits for every place of every request, equal to those of jax.random.bits.
 
-    Drawn in one loop over pieces: outside a loop the compiler would draw every number again wherever it is
-    used, and compile the drawing as often.
+    One loop over pieces draws them all: outside a loop the compiler would draw every number again wherever it
+    is used, and compile the drawing as often.
     """
     pieces = [-(-place.size // PIECE) for _, place in requests]
 
@@ -87,20 +87,20 @@ def random_bits(*requests: tuple[Key, jax.Array]) -> list[jax.Array]:
 
 
 def uniform(bits: jax.Array) -> jax.Array:
-    """Return numbers in [0, 1): those of jax.random.uniform."""
+    """Convert bits to numbers in [0, 1), equal to those of jax.random.uniform."""
     one_to_two = (bits >> jnp.uint32(9)) | jnp.uint32(0x3F800000)
     return jax.lax.bitcast_convert_type(one_to_two, jnp.float32) - 1
 
 
 def normal(bits: jax.Array) -> jax.Array:
-    """Return standard normal numbers: those of jax.random.normal."""
+    """Convert bits to standard normal numbers, equal to those of jax.random.normal."""
     lowest = jnp.nextafter(jnp.float32(-1), jnp.float32(0))
     between = jnp.maximum(lowest, uniform(bits) * (1 - lowest) + lowest)
     return jnp.float32(2**0.5) * jax.lax.erf_inv(between)
 
 
 def integers(key: Key, count: int, low: jax.Array, high: jax.Array) -> jax.Array:
-    """Return integers from low to high - 1: those of jax.random.randint."""
+    """Draw integers from low to high - 1, equal to those of jax.random.randint."""
     place, span = jnp.arange(count), (high - low).astype(jnp.uint32)
     upper, lower = (bits % span for bits in random_bits(*((own, place) for own in split(key, 2))))
     factor = jnp.uint32(2**16) % span

@@ -1,4 +1,4 @@
-"""An encoder of several layers on windows of text, as the engine takes it: data, training, costs."""
+"""Experiment: an encoder of several layers on windows of text (data, training, costs)."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -31,11 +31,11 @@ class Source(NamedTuple):
     number: jax.Array
     windows_key: jax.Array
     held_out: Rows
-    unigram_KxB: jax.Array  # what each held-out window adds to the loss of the unigram model, by objective
+    unigram_KxB: jax.Array  # each held-out window's part of the unigram loss, by objective
 
 
 def make_source(spec: Spec, stream: Stream, corpus: Windows) -> Source:
-    """Return the windows to train on, and the held-out ones, masked as the Stream says."""
+    """Take the training windows, and the held-out ones masked by the Stream."""
     documents = held_out_documents(spec, stream, corpus)
     predicted_BxN = documents.masked_BxN & (documents.shown_BxN == 0)
     held_out = rows.from_documents(spec, stream, documents, predicted_BxN, rows.held_out_room(spec))
@@ -51,21 +51,21 @@ def make_source(spec: Spec, stream: Stream, corpus: Windows) -> Source:
 
 
 def held_out_documents(spec: Spec, stream: Stream, corpus: Windows) -> Documents:
-    """Return the held-out windows with their masks: the same for all seeds."""
+    """Mask the held-out windows, in the same way for all seeds."""
     key = threefry.raw(jax.random.key(EVAL_SEED))
     words, lengths = jnp.asarray(corpus.held_out_BxN), jnp.asarray(corpus.held_out_B)
     return mask_windows(spec, stream, words, lengths, key)
 
 
 def draw_batch(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Rows:
-    """Return the windows of a step: each is any of those to train on, with equal probability."""
+    """Draw the windows of a step, uniformly from the training windows."""
     documents = jax.lax.optimization_barrier(draw_windows(spec, stream, source, step))
     room = rows.room(spec, spec.batch_size)
     return rows.from_documents(spec, stream, documents, documents.masked_BxN, room)
 
 
 def draw_windows(spec: Spec, stream: Stream, source: Source, step: jax.Array) -> Documents:
-    """Return the masked windows of a step."""
+    """Draw and mask the windows of a step."""
     key = threefry.fold_in(threefry.raw(source.windows_key), step)
     window_key, mask_key = threefry.split(key, 2)
     window_B = threefry.integers(window_key, spec.batch_size, jnp.int32(0), source.number)
@@ -77,7 +77,7 @@ def draw_windows(spec: Spec, stream: Stream, source: Source, step: jax.Array) ->
 def mask_windows(
     spec: Spec, stream: Stream, word_BxN: jax.Array, length_B: jax.Array, key: threefry.Key
 ) -> Documents:
-    """Return windows with some known words masked; places beyond a window's end show 0 and are not there."""
+    """Mask some known words of windows; places beyond a window's end show 0 and are absent."""
     B, N = word_BxN.shape
     (bits,) = threefry.random_bits((key, threefry.places(3, B, N)))
     u_mask_BxN, u_kind_BxN, u_random_BxN = threefry.uniform(bits)
@@ -91,14 +91,14 @@ def mask_windows(
 
 
 def rows_missing(source: Source, batch: Rows) -> jax.Array:
-    """Return how many rows to predict there are beyond the room for them."""
+    """Count the rows to predict beyond capacity."""
     return jnp.maximum(source.held_out.missing, batch.missing)
 
 
 def update(
     spec: Spec, stream: Stream, hypers: LayerHypers, state: State, batch: Rows, step: jax.Array
 ) -> tuple[State, Made]:
-    """Return the state one step later, and the loss and gradients of that step."""
+    """Take one step; return the new state and the loss and gradients of that step."""
     room = rows.room(spec, spec.batch_size)
 
     def loss_and_gradients(trained: Params, frozen: Params) -> tuple[jax.Array, Params]:
@@ -110,12 +110,12 @@ def update(
 def measure(
     spec: Spec, stream: Stream, hypers: LayerHypers, source: Source, state: State, batch: Rows, made: Made
 ) -> Any:
-    """Return the record of a state, before the step of this batch; `made` is of that step."""
+    """Measure a state before the step of this batch; `made` belongs to that step."""
     return measure_model(spec, hypers, source.held_out, source.unigram_KxB, state, made)
 
 
 def fit_masks(spec: Spec, streams: Collection[Stream]) -> Spec:
-    """Return the Spec with room for the most masked words of these streams."""
+    """Size the Spec for the most masked words of these streams."""
     return replace(
         spec,
         mask_probability=max(each.p_mask for each in streams),
@@ -124,7 +124,7 @@ def fit_masks(spec: Spec, streams: Collection[Stream]) -> Spec:
 
 
 def step_flops(spec: Spec) -> float:
-    """Return about the floating-point operations of one trial-step."""
+    """Estimate the floating-point operations of one trial-step."""
     predicting, outputs = rows.room(spec, spec.batch_size)
     return layer_flops(spec, spec.batch_size, spec.context, predicting, outputs)
 

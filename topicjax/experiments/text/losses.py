@@ -1,4 +1,4 @@
-"""The losses of rows whose targets are single words, by their numbers: no array of targets per vocabulary.
+"""Losses of rows whose targets are single words, given by index: no target array over the vocabulary.
 
 Each objective is w (n(f) - c f_word) summed over positions, with n(f) a function of the outputs:
 cross-entropy  n = logsumexp(f), c = 1        squared  n = f.f + 1, c = 2
@@ -18,7 +18,7 @@ FACTOR = (1.0, 2.0)  # c of each objective, in the order of OBJECTIVES
 
 
 def cross_entropy(output_FxV: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return logsumexp of the outputs, and its gradient."""
+    """Compute logsumexp of the outputs, and its gradient."""
     largest_Fx1 = output_FxV.max(axis=1, keepdims=True)
     exp_FxV = jnp.exp(output_FxV - largest_Fx1)
     sum_Fx1 = exp_FxV.sum(axis=1, keepdims=True)
@@ -26,12 +26,12 @@ def cross_entropy(output_FxV: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def squared(output_FxV: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the squared norm of the outputs plus 1, and its gradient."""
+    """Compute the squared norm of the outputs plus 1, and its gradient."""
     return (output_FxV**2).sum(axis=1) + 1, 2 * output_FxV
 
 
 def normalisers(objective: jax.Array, output_FxV: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return n of every row, and its gradient."""
+    """Compute n of every row, and its gradient."""
     return jax.lax.switch(objective, (cross_entropy, squared), output_FxV)
 
 
@@ -43,14 +43,14 @@ def outputs(
     room: Room,
     gates: layers.Gates | None = None,
 ) -> jax.Array:
-    """Return the outputs f_FxV of the rows that predict."""
+    """Compute the outputs f_FxV of the rows that predict."""
     X_BxQxD = layers.states(spec, hypers, params, rows, room.Q, gates)
     X_FxD = X_BxQxD.reshape(-1, spec.size)[rows.predicting_F]
     return X_FxD @ layers.head(spec, params) + params["b_pred"][None, :]
 
 
 def losses_of_windows(objective: jax.Array, output_FxV: jax.Array, rows: Rows) -> jax.Array:
-    """Return each window's part of the loss; eq. (1) is their sum."""
+    """Compute each window's part of the loss; eq. (1) is their sum."""
     normaliser_F, _ = normalisers(objective, output_FxV)
     factor = jnp.asarray(FACTOR)[objective]
     own_BxN = normaliser_F[rows.row_BxN] - factor * output_FxV[rows.row_BxN, rows.word_BxN]
@@ -58,7 +58,7 @@ def losses_of_windows(objective: jax.Array, output_FxV: jax.Array, rows: Rows) -
 
 
 def loss_and_d_output(objective: jax.Array, output_FxV: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Return eq. (1), and its gradient with respect to the outputs."""
+    """Compute eq. (1), and its gradient with respect to the outputs."""
     row_P, word_P, weight_P = (part.reshape(-1) for part in (rows.row_BxN, rows.word_BxN, rows.weight_BxN))
     weight_F = jnp.zeros(output_FxV.shape[0]).at[row_P].add(weight_P)
     factor = jnp.asarray(FACTOR)[objective]
@@ -70,16 +70,17 @@ def loss_and_d_output(objective: jax.Array, output_FxV: jax.Array, rows: Rows) -
 def loss_and_gradients(
     spec: Spec, hypers: LayerHypers, trained: Params, frozen: Params, rows: Rows, room: Room
 ) -> tuple[jax.Array, Params]:
-    """Return eq. (1), and its gradients for the trained parameters."""
+    """Compute eq. (1), and its gradients for the trained parameters."""
     output_FxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows, room), trained)
     loss, d_output_FxV = loss_and_d_output(hypers.objective, output_FxV, rows)
     return loss, pull_back(d_output_FxV)[0]
 
 
 def unigram_losses(count_V: jax.Array, rows: Rows) -> jax.Array:
-    """Return each window's part of the loss of the unigram model, for each objective.
+    """Compute each window's part of the unigram model's loss, for each objective.
 
-    It predicts every word by how often it occurs, each known word counted once more, whatever stands around.
+    The model ignores context and predicts words by their frequency, with one added to the count of each known
+    word.
     """
     more_V = jnp.where(jnp.arange(count_V.size) < SPECIAL, 0.0, count_V + 1.0)
     p_V = more_V / more_V.sum()

@@ -1,7 +1,7 @@
-"""One record of an encoder on text: what every encoder records, beside the loss of the unigram model.
+"""Measure an encoder on text: every encoder's columns, and the loss of the unigram model as a baseline.
 
-Held-out losses are of positions that show [MASK] only: kept words are copied.  Only a model whose loss is
-below that of the unigram model on the same words uses the context of a word.
+Held-out losses count only positions that show [MASK], since kept words can be copied.  A model uses context
+only if its loss is below that of the unigram model on the same words.
 """
 
 import collections
@@ -30,7 +30,7 @@ from topicjax.experiments.text.rows import Rows, held_out_room
 from topicjax.experiments.text.settings import Spec
 
 OF_WORDS = (
-    "eval_loss_unigram",  # of predicting every word by how often it occurs
+    "eval_loss_unigram",  # of predicting words by their frequency
     "eval_context_se",  # standard error over windows of eval_loss_unigram - eval_loss
 )
 Record: Any = collections.namedtuple("Record", (*SCALARS, *OF_WORDS, *WEIGHTS_BY_LAYER, *ATTENTION_BY_LAYER))
@@ -39,7 +39,7 @@ Record: Any = collections.namedtuple("Record", (*SCALARS, *OF_WORDS, *WEIGHTS_BY
 def measure_model(
     spec: Spec, hypers: LayerHypers, held_out: Rows, unigram_KxB: jax.Array, state: State, made: Made
 ) -> Any:
-    """Return the record of a trial at a step."""
+    """Measure a trial at a step."""
     return Record(
         **gated_losses(spec, hypers, held_out, unigram_KxB, state.params),
         **weight_columns(spec, state, made),
@@ -50,7 +50,7 @@ def measure_model(
 def gated_losses(
     spec: Spec, hypers: LayerHypers, held_out: Rows, unigram_KxB: jax.Array, params: Params
 ) -> dict[str, jax.Array]:
-    """Return the losses on the held-out windows under all settings of the gates, and their errors."""
+    """Compute the held-out losses under all settings of the gates, and their errors."""
     settings_Gx2xL, which = gate_settings(spec.layers)
 
     def under(gate_2xL: jax.Array) -> jax.Array:
@@ -67,7 +67,7 @@ def gated_losses(
 
 
 def entropy_deficits(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> jax.Array:
-    """Return the entropy deficit of attention on the held-out windows, one value per layer."""
+    """Compute the entropy deficit of attention on the held-out windows, one value per layer."""
     found: list[jax.Array] = []
 
     def watch(attention_BxHxUxU: jax.Array) -> None:

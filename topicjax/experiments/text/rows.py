@@ -1,8 +1,8 @@
-"""Windows as the encoder takes them: rows of equal positions, counted, and what they must predict.
+"""Windows as the encoder takes them: equal positions merged into counted rows, and their targets.
 
 Without position embeddings all positions of a window that show the same token have the same state in every
-layer and are one row; with them every position is a row of its own.  Rows that predict come first.  Only
-they get outputs, gathered over all windows: a vocabulary of text is too large for more.
+layer and are one row; with them every position is its own row.  Rows that predict come first.  Only they get
+outputs, gathered over all windows: a vocabulary of text is too large for more.
 Dimension letters: B windows, N positions, U rows (as many), Q rows of a window that predict, F rows of all
 windows that predict.
 """
@@ -25,40 +25,40 @@ OVERFLOW = (
 
 
 class Rows(NamedTuple):
-    """The rows of windows; a row without positions is empty."""
+    """The rows of windows; a row with no positions is empty."""
 
     token_BxU: jax.Array
-    place_BxU: jax.Array  # the position, where positions are told apart
-    shown_BxU: jax.Array  # how many positions the row stands for
-    keys_BxU: jax.Array  # how many of them are keys
-    predicting_F: jax.Array  # the rows that predict, by their place among the first Q of each window
-    row_BxN: jax.Array  # which of them predicts a position
-    word_BxN: jax.Array  # what it must predict
-    weight_BxN: jax.Array  # 0: nothing; weighted so that the loss is a sum
-    missing: jax.Array  # rows to predict beyond the room for them: above 0 is an error
+    place_BxU: jax.Array  # the position, with position embeddings
+    shown_BxU: jax.Array  # number of positions that the row represents
+    keys_BxU: jax.Array  # number of those that are keys
+    predicting_F: jax.Array  # the rows that predict, by index among the first Q of each window
+    row_BxN: jax.Array  # index of the row that predicts a position
+    word_BxN: jax.Array  # its target
+    weight_BxN: jax.Array  # 0: no target; weighted so that the loss is a sum
+    missing: jax.Array  # rows to predict beyond capacity: above 0 is an error
 
 
 class Room(NamedTuple):
-    """How many rows that predict there is room for: in a window, and in all windows together."""
+    """Capacity for rows that predict: per window, and over all windows."""
 
     Q: int
     F: int
 
 
 def room(spec: Spec, windows: int) -> Room:
-    """Return the room for batches of so many windows."""
+    """Compute the capacity for batches of this many windows."""
     probability = spec.mask_probability if spec.places else spec.word_query_probability
     return room_for(windows, spec.context, probability, 0 if spec.places else 1)
 
 
 def held_out_room(spec: Spec) -> Room:
-    """Return the room for the held-out windows, in which only [MASK] predicts."""
+    """Compute the capacity for the held-out windows, where only [MASK] predicts."""
     probability = spec.mask_probability if spec.places else 0.0
     return room_for(spec.eval_windows, spec.context, probability, 0 if spec.places else 1)
 
 
 def room_for(windows: int, context: int, probability: float, surely: int) -> Room:
-    """Return the room for rows that each predict with this probability, and for some that surely do."""
+    """Compute the capacity for rows that predict with this probability, plus `surely` that always do."""
     Q = min(context, surely + binomial_capacity(context, probability))
     F = windows * surely + binomial_capacity(windows * context, probability)
     return Room(max(1, Q), padded(max(1, min(F, windows * Q))))
@@ -66,7 +66,7 @@ def room_for(windows: int, context: int, probability: float, surely: int) -> Roo
 
 @functools.lru_cache(maxsize=1024)
 def binomial_capacity(trials: int, probability: float) -> int:
-    """Return a number that a binomial exceeds with a probability below OVERFLOW."""
+    """Compute a number that a binomial exceeds with a probability below OVERFLOW."""
     if probability <= 0 or probability >= 1:
         return trials if probability > 0 else 0
     tail = scipy.special.bdtrc(np.arange(trials), trials, probability)
@@ -77,7 +77,7 @@ def binomial_capacity(trials: int, probability: float) -> int:
 def from_documents(
     spec: Spec, stream: Stream, documents: Documents, predicted_BxN: jax.Array, room: Room
 ) -> Rows:
-    """Return the rows of masked windows, of which some positions are to be predicted."""
+    """Make the rows of masked windows; `predicted_BxN` marks the positions to predict."""
     B, N = documents.word_BxN.shape
     same_BxNxN = same_rows(spec, documents)
     first_BxN = jnp.argmax(same_BxNxN, axis=2)
@@ -112,7 +112,7 @@ def from_documents(
 
 
 def same_rows(spec: Spec, documents: Documents) -> jax.Array:
-    """Return which positions of a window belong to one row, B x N x N."""
+    """Mark which positions of a window belong to one row, B x N x N."""
     shown_BxN, present_BxN = documents.shown_BxN, documents.present_BxN
     both_BxNxN = present_BxN[:, :, None] & present_BxN[:, None, :]
     if spec.places:
@@ -121,7 +121,7 @@ def same_rows(spec: Spec, documents: Documents) -> jax.Array:
 
 
 def weights(predicted_BxN: jax.Array) -> jax.Array:
-    """Return the share of each position in the loss: windows with something to predict count alike."""
+    """Compute the weight of each position in the loss: windows with targets count equally."""
     number_B = predicted_BxN.sum(axis=1)
     weight_B = 1.0 / (jnp.maximum(number_B, 1) * jnp.maximum((number_B > 0).sum(), 1))
     return jnp.where(predicted_BxN, weight_B[:, None], 0.0)

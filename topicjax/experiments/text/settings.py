@@ -1,4 +1,4 @@
-"""The settings of the encoder on text, each declared once; those of layers are shared."""
+"""Settings of the encoder on text, each declared once; those of layers are shared."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args
@@ -42,17 +42,17 @@ class Spec(LayerSpec, CorpusSpec):
 
     @property
     def vocabulary(self) -> int:
-        """Return V, the number of words, [MASK] and [UNK]."""
+        """V, the number of words, [MASK] and [UNK]."""
         return self.vocabulary_size
 
     @property
     def places(self) -> int:
-        """Return how many positions have an embedding of their own."""
+        """Number of positions with an embedding."""
         return self.context if self.positions else 0
 
 
 class Stream(NamedTuple):
-    """Traced numbers that determine the windows: equal Streams see the same windows."""
+    """Traced numbers that determine the windows: equal Streams give the same windows."""
 
     seed: Annotated[Any, Whole(0, MAX_INT32), "of the windows, their masks and the initial weights"] = 0
     p_mask: Annotated[Any, Real(above=0, high=1), "p_m: a known word is masked"] = 0.15
@@ -64,7 +64,7 @@ class Stream(NamedTuple):
 
 
 def check(trial: Trial) -> None:
-    """Raise a one-sentence UserError unless settings, each of them in its range, go together."""
+    """Raise a UserError if settings, each valid by itself, contradict each other."""
     spec, stream, _ = trial
     check_layers(spec)
     if stream.p_keep + stream.p_random >= 1:

@@ -1,7 +1,7 @@
 """Windows of a corpus: consecutive words of one document, as few windows as its length allows.
 
-Every tenth document is held out: none of its windows is trained on.  All of this is NumPy on the host; the
-arrays are placed on the devices once.  Dimension letters: C words of the corpus, W windows to train on,
+Every tenth document is held out: none of its windows is used for training.  All of this is NumPy on the host;
+the arrays are copied to the devices once.  Dimension letters: C words of the corpus, W training windows,
 B held-out windows, N words of a window, V vocabulary.
 """
 
@@ -16,24 +16,24 @@ from topicjax.experiments.contract import Data
 from topicjax.experiments.text.settings import SPECIAL, Spec
 
 HELD_OUT = 10  # every tenth document
-EVAL_SEED = 20230723  # of the held-out windows that records are of: the same for all trials
+EVAL_SEED = 20230723  # selects the held-out windows: the same for all trials
 UNKNOWN = 1
 
 
 class Windows(NamedTuple):
-    """The windows of a corpus, as programs take them."""
+    """The windows of a corpus, as arrays for programs."""
 
     id_C: np.ndarray
     start_W: np.ndarray  # places in id_C
     length_W: np.ndarray
     number: np.ndarray  # of windows; the rest of W is empty
-    count_V: np.ndarray  # how often each word occurs in the windows to train on
-    held_out_BxN: np.ndarray  # words of the held-out windows that records are of
+    count_V: np.ndarray  # word counts over the training windows
+    held_out_BxN: np.ndarray  # words of the held-out windows
     held_out_B: np.ndarray  # their lengths
 
 
 class Cut(NamedTuple):
-    """A window per row: where it starts, its length, and whether its document is held out."""
+    """Windows as columns: start, length, and whether the document is held out."""
 
     start: np.ndarray
     length: np.ndarray
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
 
 
 def data(spec: Spec) -> Data:
-    """Return the windows of a Spec, to be loaded."""
+    """Describe the windows of a Spec: shapes now, arrays on load."""
     documents, words = corpus_size(spec.corpus)
     windows, held_out = words // spec.context + documents, (spec.eval_windows, spec.context)
     shapes = Windows(
@@ -59,13 +59,13 @@ def data(spec: Spec) -> Data:
 
 
 def id_type(spec: Spec) -> type:
-    """Return the smallest type of integers that has room for the vocabulary."""
+    """Choose the smallest integer type that holds the vocabulary."""
     return np.uint16 if spec.vocabulary_size <= 1 << 16 else np.int32
 
 
 @functools.lru_cache(maxsize=2)
 def load(corpus: str, vocabulary_size: int, unknown: str, context: int, eval_windows: int) -> Windows:
-    """Return the windows of a corpus, or raise a UserError if it is missing or too small."""
+    """Load the windows of a corpus, or raise a UserError if it is missing or too small."""
     found = load_corpus(corpus)
     words, lengths = known_words(found, vocabulary_size, unknown)
     cut = cut_documents(lengths, context)
@@ -93,7 +93,7 @@ def load(corpus: str, vocabulary_size: int, unknown: str, context: int, eval_win
 
 
 def filled(values: np.ndarray, size: int, kind: type) -> np.ndarray:
-    """Return the values in an array of this size and type, zeros after them."""
+    """Copy the values to an array of this size and type, padded with zeros."""
     result = np.zeros(size, kind)
     result[: len(values)] = values
     return result
@@ -115,7 +115,7 @@ def known_words(corpus: Corpus, vocabulary_size: int, unknown: str) -> tuple[np.
 
 
 def cut_documents(lengths: np.ndarray, context: int) -> Cut:
-    """Return the windows of documents one after the other; those of a document are of nearly equal length."""
+    """Cut documents into windows, in order; the windows of a document have nearly equal length."""
     begins = np.cumsum(lengths) - lengths
     counts = -(-lengths // context)
     document = np.repeat(np.arange(len(lengths)), counts)
@@ -125,7 +125,7 @@ def cut_documents(lengths: np.ndarray, context: int) -> Cut:
 
 
 def word_counts(words: np.ndarray, cut: Cut, vocabulary_size: int) -> np.ndarray:
-    """Return how often each word occurs in the windows."""
+    """Count how often each word occurs in the windows."""
     marks = np.zeros(len(words) + 1, np.int64)
     np.add.at(marks, cut.start, 1)
     np.add.at(marks, cut.start + cut.length, -1)
