@@ -1,4 +1,4 @@
-"""`UserError`, raised for invalid input, and helpers that word its message."""
+"""`UserError`, raised for invalid input, and helpers that word messages."""
 
 import difflib
 from collections.abc import Iterable
@@ -34,3 +34,27 @@ def unknown_name(what: str, name: Any, allowed: Iterable[str]) -> str:
     near = [initials[name]] if name in initials else near
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown {what} {name!r}; {hint}allowed: {', '.join(allowed)}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds for people: 42 s, 3 min 05 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def counted(count: int, what: str) -> str:
+    """Format a count with its noun, in singular or plural."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def size(num_bytes: float) -> str:
+    """Format bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"

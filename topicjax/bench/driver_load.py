@@ -17,10 +17,10 @@ from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.cluster.messages import Orders, Task
 from topicjax.engine.options import Options, parse_address
 from topicjax.engine.plan import Group, make_groups
-from topicjax.engine.progress import size
 from topicjax.engine.resources import Resources
 from topicjax.engine.run import run_sweep
 from topicjax.engine.segments import write_chunk
+from topicjax.errors import size
 from topicjax.store.writer import Writer
 from topicjax.sweep import expand, product
 from topicjax.sweep.files import NamedSweep

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from topicjax.cli import terminal
 from topicjax.cli.folder_commands import analysis, say
 from topicjax.engine.options import OPTIONS, Options, read_options, requested_cpu_devices
-from topicjax.errors import UserError
+from topicjax.errors import UserError, duration, size
 from topicjax.experiments import SHIPPED, trial_settings
 from topicjax.store import reader
 from topicjax.store.files import MANIFEST
@@ -191,13 +191,15 @@ def refine(
     from topicjax.engine import run
 
     for number in itertools.count(1):
+        if not outcome.is_whole:
+            return outcome
         say("scoring, to see where neighbouring cells disagree ...")
         asked = [named.settings.trial_id(trial) for trial in trials]  # including those of earlier rounds
         trained, page = reader.load(folder).select(asked), analysis("page.lookup").page_of(named.experiment)
         scores = page.score(page.prepare(trained) if page.prepare else trained)
         cells = analysis("maps.cells").cell_labels(trained, scores, page)
         found = next_trials(panels, [(settings, Label(*label)) for settings, *label in cells], len(trials))
-        if not found or not outcome.is_whole:
+        if not found:
             return outcome
         trials = [*trials, *map(named.settings.make_trial, found)]
         print(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
@@ -207,8 +209,6 @@ def refine(
 
 def closing(folder: Path, outcome: "Outcome") -> str:
     """Summarize a run: what was done, where it is, what to type next."""
-    from topicjax.engine.progress import duration, size
-
     trained = outcome.ok + outcome.diverged
     if not trained:
         return (

@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     corpus = "make the corpora of Wikipedia, or of a text of your own, in data/ (or TOPICJAX_DATA)"
     add("list", commands.list_sweeps, "list the sweeps there are", prints=True)
     listed = add("settings", commands.list_settings, settings, prints=True)
-    listed.add_argument("sweep", nargs="?", help="the sweep of another experiment (default: the topic model)")
+    listed.add_argument("sweep", nargs="?", help="list only its experiment (default: every shipped one)")
     planned = add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
     target = "compile for TPUs that are not here, as v5e:2x2, and say whether it fits (needs make tpu)"
     planned.add_argument("--target", metavar="TOPOLOGY", help=target)

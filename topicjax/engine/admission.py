@@ -19,10 +19,9 @@ from topicjax.engine.chunk import Chunk
 from topicjax.engine.options import Options
 from topicjax.engine.plan import ALL_STEPS, Group, StreamRow, fitted_specs, make_groups, with_earlier
 from topicjax.engine.programs import default_order
-from topicjax.engine.progress import duration, size
 from topicjax.engine.references import checked
 from topicjax.engine.segments import tables
-from topicjax.errors import UserError, shown
+from topicjax.errors import UserError, duration, shown, size
 from topicjax.experiments.contract import TAKEN, Experiment
 from topicjax.settings import Setting, Whole, declared
 from topicjax.store.checkpoints import describe_tree

@@ -7,8 +7,8 @@ from topicjax.engine import costs
 from topicjax.engine.admission import plan_groups
 from topicjax.engine.options import Options
 from topicjax.engine.plan import Group
-from topicjax.engine.progress import counted, duration, size
 from topicjax.engine.resources import Resources
+from topicjax.errors import counted, duration, size
 from topicjax.experiments import load_experiment
 from topicjax.store.manifest import read_manifest
 from topicjax.sweep import axes_of

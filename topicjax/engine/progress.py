@@ -12,6 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from topicjax.errors import duration
+
 LINE_SECONDS = 10.0
 
 
@@ -110,27 +112,3 @@ def can_print(text: str, out: TextIO) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def duration(seconds: float) -> str:
-    """Format seconds for people: 42 s, 3 min 05 s, 2 h 10 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def counted(count: int, what: str) -> str:
-    """Format a count with its noun, in singular or plural."""
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
-
-
-def size(num_bytes: float) -> str:
-    """Format bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.3g} TB"

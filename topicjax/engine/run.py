@@ -20,11 +20,12 @@ from topicjax.engine.chunk import Interrupted
 from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.options import Options
 from topicjax.engine.plan import Group
-from topicjax.engine.progress import Progress, counted
+from topicjax.engine.progress import Progress
 from topicjax.engine.references import pending_references
 from topicjax.engine.resources import Resources
 from topicjax.engine.stopping import stop_requests
 from topicjax.engine.training import Failure, RunManifest, Source, Training, now, train_here
+from topicjax.errors import counted
 from topicjax.experiments import load_experiment
 from topicjax.experiments.contract import Experiment
 from topicjax.store.writer import Writer

@@ -15,8 +15,7 @@ from jax.experimental import topologies
 from topicjax.engine import costs
 from topicjax.engine.plan import Group, make_groups
 from topicjax.engine.programs import Programs, device_mesh
-from topicjax.engine.progress import duration, size
-from topicjax.errors import UserError, shown
+from topicjax.errors import UserError, duration, shown, size
 from topicjax.experiments import Experiment, load_experiment
 from topicjax.store.files import first_line
 from topicjax.trial import Trial

@@ -15,7 +15,7 @@ from typing import get_args
 import numpy as np
 from scipy.special import digamma, entr
 
-from topicjax.errors import UserError, shown
+from topicjax.errors import UserError
 from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import (
     Array,
@@ -128,9 +128,9 @@ class Limits:
     def models(self, objective: Objective) -> tuple[StageModel, StageModel]:
         """Find the optimal models of stages 1 and 2."""
         if objective not in OBJECTIVES:
-            raise UserError(f"objective is {shown(objective)}; allowed: {', '.join(OBJECTIVES)}")
-        if objective not in OBJECTIVES:
-            raise ValueError(f"theory has no limit lines for objective {objective}")
+            raise UserError(
+                f"theory has no limit lines for objective {objective}; it has for {', '.join(OBJECTIVES)}"
+            )
         if objective not in self._models:
             fitted_to = self._fit_queries if objective == "cross_entropy" else None
             values = [

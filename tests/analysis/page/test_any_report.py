@@ -12,6 +12,7 @@ import pytest
 from support.synthetic_runs import make_run, manifest_of, whole_id, write_run
 
 from topicjax.analysis.figures import any_run
+from topicjax.analysis.frames import reference_losses
 from topicjax.analysis.page import report
 from topicjax.errors import UserError
 from topicjax.store.manifest import write_manifest
@@ -404,7 +405,7 @@ def test_losses_are_drawn_beside_their_references_and_above_the_lowest():
     run = run.replace(
         references=pd.DataFrame({"no_input": 2.0 * depth, "bayes": 0.5 * depth, "none": np.nan})
     )
-    picture = any_run.losses(run, "loss")
+    picture = any_run.losses(run, "loss", reference_losses(run))
     assert "reference losses (no input 2, 4; bayes 0.5, 1)" in picture.caption
     titles = [ax.get_title() for ax in picture.figure.axes]
     for depth in DEPTHS:

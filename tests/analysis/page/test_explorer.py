@@ -243,9 +243,9 @@ def test_an_experiment_without_scores_has_final_values_reference_losses_and_ever
     finals = dict(final_loss=np.linspace(1, 2, 48), final_gain=np.r_[np.nan, np.geomspace(1e-3, 1, 47)])
     trials = run.trials.assign(**finals).drop(columns=[n for n in run.trials if n.startswith("line_")])
     trials["status"] = ["diverged", *["ok"] * 47]
-    bare = run.replace(
-        trials=trials, references=pd.DataFrame(dict(uniform=np.full(48, 4.6), best=3.0, best_se=0.1))
-    )
+    references = pd.DataFrame(dict(uniform=np.full(48, 4.6), best=3.0, best_se=0.1))
+    settings = [name for name in run.setting_names if name in trials]
+    bare = run.replace(trials=trials, references=references, setting_names=settings)
     data = explorer.page_data(bare, trials, Page())
     assert data["colour"] == "column:final_loss" and data["views"][0]["name"] == "status"
     loss, gain = data["columns"]

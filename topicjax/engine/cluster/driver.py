@@ -18,10 +18,9 @@ from topicjax.engine.chunk import Chunk, Interrupted
 from topicjax.engine.cluster import handshake
 from topicjax.engine.cluster.messages import Event, Lost, Orders, Report, Task, WorkerDevice
 from topicjax.engine.plan import Group, StreamRow
-from topicjax.engine.progress import counted
 from topicjax.engine.segments import prepare
 from topicjax.engine.training import Failure, IsStopping, Trained, Training
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.files import first_line
 
 WORKER = ("topicjax.engine.cluster.worker", "Worker")  # created on the nodes; the driver never imports it

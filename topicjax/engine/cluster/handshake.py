@@ -12,7 +12,7 @@ import zlib
 from typing import Any
 
 PACKAGES = ("topicjax", "jax", "jaxlib", "numpy")
-CODE = ("*.py", "engine/**/*.py", "experiments/**/*.py")  # below topicjax/: the code that results depend on
+CODE = ("*.py", "engine/**/*.py", "experiments/**/*.py", "theory/*.py", "corpora/*.py")  # results depend on
 
 
 class Handshake:

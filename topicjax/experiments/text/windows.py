@@ -45,7 +45,7 @@ def data(spec: Spec) -> Data:
     documents, words = corpus_size(spec.corpus)
     windows, held_out = words // spec.context + documents, (spec.eval_windows, spec.context)
     shapes = Windows(
-        id_C=np.empty((words,), id_type(spec)),
+        id_C=np.empty((words,), id_type(spec.vocabulary_size)),
         start_W=np.empty((windows,), np.int32),
         length_W=np.empty((windows,), np.int32),
         number=np.empty((), np.int32),
@@ -58,9 +58,9 @@ def data(spec: Spec) -> Data:
     )
 
 
-def id_type(spec: Spec) -> type:
+def id_type(vocabulary_size: int) -> type:
     """Choose the smallest integer type that holds the vocabulary."""
-    return np.uint16 if spec.vocabulary_size <= 1 << 16 else np.int32
+    return np.uint16 if vocabulary_size <= 1 << 16 else np.int32
 
 
 @functools.lru_cache(maxsize=2)
@@ -78,9 +78,8 @@ def load(corpus: str, vocabulary_size: int, unknown: str, context: int, eval_win
     chosen = np.sort(np.random.default_rng(EVAL_SEED).permutation(held_out)[:eval_windows])
     documents, all_words = len(found.ends), len(found.ids)
     own = Cut(*(column[~cut.is_held_out] for column in cut))
-    kind = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
     return Windows(
-        id_C=filled(words, all_words, kind),
+        id_C=filled(words, all_words, id_type(vocabulary_size)),
         start_W=filled(own.start, all_words // context + documents, np.int32),
         length_W=filled(own.length, all_words // context + documents, np.int32),
         number=np.asarray(len(own.start), np.int32),
