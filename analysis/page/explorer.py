@@ -420,8 +420,9 @@ def packed_records(
     starts, ends = (np.searchsorted(owner[order], rows, side) for side in ("left", "right"))
     marks = [str(name) for name in trials if str(name).startswith("onset_")][:MOST_MARKS]
     at = trials[marks].to_numpy(float)
+    pace = (trials["record_every"] * trials["rare_every"]).to_numpy() if "rare_every" in trials else None
     kept = [
-        low + kept_records(step[low:high], at[row], most)
+        low + kept_records(step[low:high], at[row], most, 0 if pace is None else pace[row])
         for row, low, high in zip(rows, starts, ends, strict=True)
     ]
     if not sentence and (ends - starts).max() > most:
@@ -475,7 +476,7 @@ def packed_references(found: pd.DataFrame, run: Run, trial_ids: pd.Series) -> li
     ]
 
 
-def kept_records(step: Array, marks: Array, most: int) -> Array:
+def kept_records(step: Array, marks: Array, most: int, rare: int = 0) -> Array:
     """Return the places of at most `most` of a trial's records.
 
     These are the first and the last, others spread evenly and evenly in the logarithm, and those around
@@ -484,6 +485,11 @@ def kept_records(step: Array, marks: Array, most: int) -> Array:
     last = len(step) - 1
     if last < most:
         return np.arange(last + 1)
+    if rare:  # half of them where rare columns are measured, every so many steps
+        due = np.flatnonzero(step % rare == 0)
+        return np.union1d(
+            kept_records(step, marks, most - most // 2), due[kept_records(step[due], marks, most // 2)]
+        )
     around = max(1, most // SHARE_OF_MARKS)
     spread = most - around * len(marks)
     evenly = np.linspace(0, last, spread - spread // 2)
