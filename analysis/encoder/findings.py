@@ -71,8 +71,8 @@ def answer(table: Frame) -> Iterator[str]:
         word = "Yes" if every == len(judged) else "No" if every == 0 else "Not always"
         yield (
             f"Do all layers behave like the one-layer model? {word}: of {counted(len(judged), 'cell')} with "
-            f"several layers that learned, {every} {are(every)} two-stage (V first, then attention) in every layer, "
-            f"{some} in some, {len(judged) - every - some} in none."
+            f"several layers that learned, {every} {are(every)} two-stage (V first, then attention) in every "
+            f"layer, {some} in some, {len(judged) - every - some} in none."
         )
         whole = judged["class"] == "two-stage"
         hidden = count_of(whole & (judged["holds"] != EVERY))
