@@ -226,7 +226,7 @@ def test_very_many_trials_leave_their_trajectories_out():
     assert first.tolist() == list(range(0, 10000, 10)) and most == 48
     assert sentence == "Trajectories of 10,000 trials do not fit: this page has the first of each cell."
     none, _, sentence = explorer.trials_that_fit(np.arange(10000), 10)
-    assert not len(none) and "No trajectories are on this page: 10,000 trials" in sentence
+    assert not len(none) and "This page has no trajectories: 10,000 trials" in sentence
 
 
 def test_a_page_of_five_thousand_trials_is_small():
