@@ -213,8 +213,8 @@ def test_both_cases_are_compared_on_the_same_documents():
     assert has_both_cases(run, run.trials)
     picture = embedding_cases(run, pd.DataFrame())
     assert "squared 59 % (medians" in picture.caption  # (1 - .71) / (1 - .51)
-    assert "The cases differ in optimizer too." in picture.caption
-    assert "larger ones in every trial, by 0.1 at least" in picture.caption
+    assert "The cases also differ in optimizer." in picture.caption
+    assert "larger in every trial, by at least 0.1" in picture.caption
     alone = np.asarray(picture.figure.axes[0].lines[0].get_xydata())[:, 0]
     np.testing.assert_allclose(alone, [0.75, 0.725, 0.7])
     assert not has_both_cases(run_of(rows[:3], {}), run.trials)
