@@ -251,9 +251,7 @@ def left_out(trials: Frame, usable: Frame, optimizers: list[str], rows: int, cel
         f"Not drawn: {counted(rows, 'more value')} of the settings that differ between rows.": rows,
         "If several settings share a panel, the one with the lowest median held-out loss is drawn; "
         f"{counted(others, 'other trial')} not.": others,
-        f"Weights are read for the lowest {MOST_SEEDS} seeds per panel, not for {counted(unread, 'other')}.": (
-            unread
-        ),
+        f"Weights are read for the {MOST_SEEDS} lowest seeds, not for {counted(unread, 'other')}.": unread,
     }
     return [sentence for sentence, holds in parts.items() if holds]
 

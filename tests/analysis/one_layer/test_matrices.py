@@ -90,7 +90,7 @@ def test_of_many_seeds_the_weights_of_the_lowest_are_read():
     rows = [trial(f"{seed}", optimizer="sgd", seed=seed) for seed in reversed(range(MOST_SEEDS + 9))]
     chosen = choose_cells(pd.DataFrame(rows), restore)
     assert read == [f"{seed}" for seed in range(MOST_SEEDS)]
-    assert chosen.notes == ["Weights are read for the lowest 32 seeds per panel, not for 9 others."]
+    assert chosen.notes == ["Weights are read for the 32 lowest seeds, not for 9 others."]
 
 
 def test_nothing_to_draw_is_one_sentence():
