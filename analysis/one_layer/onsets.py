@@ -2,7 +2,7 @@
 
 The onset T_on is the step at which a_topic first reaches a fixed level (0.1), interpolated between records
 on a logarithmic scale, since a_topic grows exponentially there.  Another level shifts all onsets equally.
-Under SGD a_topic ~ init_scale^2 (1 + eta gamma)^(2 t), with gamma of theory.onset.  So eta T_on has the
+Under SGD a_topic ~ init_scale^2 (1 + eta gamma)^(2 t), with gamma from onset_rate.  So eta T_on has the
 slope eta / ln(1 + eta gamma) over ln(1 / init scale), which is 1 / gamma for small steps.  Under Adam it
 should not depend on the init scale, as long as that is small.
 """
