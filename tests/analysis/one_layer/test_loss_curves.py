@@ -74,7 +74,7 @@ def test_wild_and_lost_trials_are_counted_and_do_not_set_the_range():
     picture = loss_curves(*scored(*[case(ramp(0, 100), 0, lines=FOUR)] * 3, wild, lost))
     assert panels(picture)[0].get_ylim()[1] < 4.9
     assert "go above the range or become non-finite: 2." in picture.caption
-    assert "not finite at the end: 1." in picture.caption
+    assert "Diverged (not finite at the end): 1." in picture.caption
 
 
 def test_many_trials_become_a_median_and_quartiles_per_class():

@@ -160,7 +160,7 @@ def test_the_figure_of_attention_has_a_dot_per_seed_and_says_what_is_missed():
     drawn = np.asarray(panel.lines[0].get_xydata())
     averages = [best.average(4)] * 3 + [1.0]
     np.testing.assert_allclose(drawn[np.lexsort(drawn.T)][::-1], np.c_[averages, [0, 0, -1, -1]])
-    assert "by at most 1e+02 % of what" in picture.caption
+    assert "by at most 1e+02 % of the gain" in picture.caption
     assert has_attention_theory(run, run.trials) and not has_embeddings_alone(run, run.trials)
     table = tables.attention_theory(run, pd.DataFrame())
     assert table["missed"].tolist()[1] == pytest.approx(50) and table["best_average_se"].isna().all()

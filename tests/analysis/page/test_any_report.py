@@ -154,7 +154,7 @@ def test_final_values_are_those_of_a_plain_loop():
             low, middle, high = np.array(found).T
             assert np.asarray(line.get_ydata()) == pytest.approx(middle)
             assert band_of(band, np.array(RATES)) == (pytest.approx(low), pytest.approx(high))
-    assert "a colour per value of depth, of 28 trials." in picture.caption
+    assert "Final values of 28 trials against learning rate, a colour per value of depth." in picture.caption
     assert "Medians and quartiles over seed." in picture.caption
     assert "left out: 2 of 30 trials." in picture.caption
 
