@@ -1,13 +1,13 @@
-"""Answers from a run folder: pandas on parquet; of topicjax settings, theory and store, never jax.
+"""Analysis of run folders with pandas; imports topicjax's settings, theory and store, never jax.
 
-What an experiment's `report` needs is imported from here, when it is first used: matplotlib stays out of
-training.
+What an experiment's `report` needs is imported from here on first use, so that training never loads
+matplotlib.
 """
 
 from importlib import import_module
 from typing import Any
 
-EXPORTED = {  # a name: its module, and its name there
+EXPORTED = {  # public name: (module, name in that module)
     "Chart": (".page.contract", "Chart"),
     "Claim": (".page.contract", "Claim"),
     "Entry": (".page.contract", "Entry"),

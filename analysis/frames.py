@@ -1,4 +1,4 @@
-"""Tables of runs: records in the order of their trials, settings that vary, cells, quantiles over trials."""
+"""Helpers for the tables of a run: sort records, find settings that vary, number cells, pool quantiles."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 
 Array = np.ndarray
-Frame = Any  # a DataFrame: the annotations of pandas confuse its rows, columns and values
+Frame = Any  # a DataFrame: pandas' type annotations confuse its rows, columns and values
 
 
 def owners(run: Run) -> np.ndarray:
-    """Return for each record of an aligned run the row of its trial."""
+    """Return the trial's row number for each record of an aligned run."""
     return np.cumsum(run.trajectories["step"].to_numpy() == 0) - 1
 
 
 def varying(frame: pd.DataFrame, names: Iterable[str], within: Sequence[str] = ()) -> list[str]:
-    """Return those of the settings that take several values among rows of equal `within`."""
+    """List the settings that take several values among rows with equal `within`."""
     found = [name for name in names if name in frame and name not in within]
     found = [name for name in found if len(frame[name].unique()) > 1]
     if not within:
@@ -29,11 +29,11 @@ def varying(frame: pd.DataFrame, names: Iterable[str], within: Sequence[str] = (
 
 
 def distinct(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
-    """Return for each row the number of its combination of these columns, and the distinct combinations.
+    """Number each row by its combination of these columns; return the numbers and the distinct combinations.
 
-    They are numbered in order of appearance.
+    Combinations are numbered in order of appearance.
     """
-    several = varying(frame, names)  # constant columns tell nothing apart
+    several = varying(frame, names)  # constant columns distinguish nothing
     if several:
         number = frame.groupby(several, dropna=False, sort=False).ngroup().to_numpy()
     else:
@@ -43,21 +43,21 @@ def distinct(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, pd.
 
 
 def cell_of_rows(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
-    """Number the cell of each row: the rows of equal values in these columns, in the order of the values."""
+    """Number the cell of each row: rows with equal values in these columns, in the order of the values."""
     if not names:
         return np.zeros(len(frame), int)
     return frame.groupby(list(names), dropna=False).ngroup().to_numpy()
 
 
 def reference_losses(run: Run, drawn: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the reference losses of each trial that are drawn as lines: those named, or all but errors."""
+    """Select the reference losses of each trial that are drawn as lines: those named, or all but errors."""
     found = run.references.set_axis(run.trials.index)
     lines = [str(name) for name in found if not str(name).endswith("_se")]
     return found.loc[:, [name for name in drawn or lines if name in found]]
 
 
 def column(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column in double precision."""
+    """Return a column as float64."""
     return frame[name].to_numpy(float)
 
 
@@ -68,17 +68,17 @@ def bands(
     quantiles: Sequence[float] = (0.25, 0.5, 0.75),
     least: float = 0.0,
 ) -> pd.DataFrame:
-    """Return one row per group and step: quantiles (q25, q50, ...) of a column over the group's trials.
+    """Compute quantiles (q25, q50, ...) of a column over the trials of a group: a row per group and step.
 
-    These trials are the seeds of a group when `by` names every setting that varies.  Non-finite values
-    are left out; `trials` says how many values remain.  Quantiles are NaN where this is less than the share
-    `least` of the most that the group has at any step: trials may end at different steps, and whoever is
-    still training does not stand for the others.
+    If `by` names every setting that varies, the trials of a group are its seeds.  Non-finite values are left
+    out; `trials` counts the rest.  Trials stop at different steps; once few are left, their quantiles no
+    longer represent the group.  Quantiles are NaN where `trials` is below the share `least` of the group's
+    largest count.
     """
     keys = [by] if isinstance(by, str) else list(by)
     finite = frame[[*keys, "step"]].assign(value=frame[name].where(np.isfinite(frame[name])))
     values: Any = finite.groupby([*keys, "step"], dropna=False)["value"]
-    found = values.quantile(list(quantiles)).to_numpy().reshape(-1, len(quantiles))  # sorts once for all
+    found = values.quantile(list(quantiles)).to_numpy().reshape(-1, len(quantiles))  # sorts only once
     columns = {f"q{100 * quantile:g}": found[:, place] for place, quantile in enumerate(quantiles)}
     table = values.count().rename("trials").to_frame().assign(**columns).reset_index()
     counts: Any = table.groupby(keys, dropna=False)["trials"] if keys else None
@@ -96,7 +96,7 @@ def check_columns(frame: pd.DataFrame, needed: Sequence[str], place: str) -> Non
 
 
 def sort_records(records: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return the records of the trials, sorted by trial and step, and the row of each one's trial."""
+    """Sort the records of these trials by trial and step; return them and the trial's row of each record."""
     code, names = pd.factorize(records["trial_id"])
     owner = pd.Index(trials["trial_id"]).get_indexer(pd.Index(names))[code]
     step = records["step"].to_numpy()
@@ -110,7 +110,7 @@ def sort_records(records: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFr
 
 
 def check_records(trial_ids: np.ndarray, owner: np.ndarray, step: np.ndarray) -> None:
-    """Raise a StoreError unless each trial has step 0 and no step twice; sorted by trial and step."""
+    """Raise a StoreError unless each trial has step 0 and no step twice; input sorted by trial and step."""
     is_first = np.diff(owner, prepend=-1) > 0
     twice = ~is_first & (np.diff(step, prepend=-1) == 0)
     if twice.any():

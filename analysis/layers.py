@@ -1,6 +1,6 @@
-"""Read the records of models with several layers as curves: one per trial and layer, one for the whole.
+"""Curves of models with several layers: one per trial and layer, and one for the whole model.
 
-All curves lie end to end in one table, sorted by trial, layer and step; layer 0 stands for all layers.
+All curves lie end to end in one table, sorted by trial, layer and step; layer 0 is the whole model.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from topicjax.store.reader import Run
 
 from .frames import Array, Frame, check_columns, check_records, column, sort_records, varying
 
-ALL = 0  # the layer that stands for all layers together
+ALL = 0  # the layer number of the whole model
 WHOLE = "all layers"
 NEEDED_TRAJECTORIES = (
     *("eval_loss", "eval_loss_uniform", "eval_loss_silent"),
@@ -25,15 +25,15 @@ OF_TOPICS = ("attn_same_topic", "attn_diff_topic")  # not recorded where words h
 MEANS = ("entropy_deficit", *OF_TOPICS)
 NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent", "gain_se", "value_se")
 KEYS = ["trial_id", "step"]
-FIRST = (  # settings that tell models apart, in the order in which they are said
+FIRST = (  # settings that describe a model, in the order in which texts name them
     *("layers", "heads", "residual", "layer_norm", "mlp", "output_projection"),
     *("init", "init_scale", "optimizer", "learning_rate"),
 )
-LEAVES_UNIFORM = 0.01  # nats of entropy below its start: attention then spreads over 1 % fewer keys
+LEAVES_UNIFORM = 0.01  # nats of entropy below the start: attention then spreads over 1 % fewer keys
 
 
 class Rises(NamedTuple):
-    """F_V and F_A of one view, on the records that it scores."""
+    """F_V and F_A in one view, on the records that the view scores."""
 
     records: Records
     value: Array
@@ -41,11 +41,11 @@ class Rises(NamedTuple):
 
 
 def layer_curves(run: Run) -> Frame:
-    """Read the curves: one row per trial, layer and step; a trial without details has layer 0 only.
+    """Build the table of curves: one row per trial, layer and step; a trial without details has layer 0 only.
 
-    `trial` is the row of the trial; on, uniform and silent are the held-out losses with the attention of the
-    layer (of all layers) as trained, forced uniform and silenced.  P = silent - uniform is what values add
-    under uniform attention, Q = uniform - on what attention adds to that, Q_all the same of all layers;
+    `trial` is the row of the trial.  on, uniform and silent are the held-out losses with the attention of the
+    layer (or of all layers) as trained, forced uniform, and silenced.  P = silent - uniform is what values
+    gain under uniform attention, Q = uniform - on what attention gains on top, and Q_all is Q of all layers.
     value_se and gain_se are the standard errors of P and Q over documents.
     """
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
@@ -71,7 +71,7 @@ def layer_curves(run: Run) -> Frame:
 
 
 def whole_model(scalars: Frame, details: Frame) -> Frame:
-    """Make the curves of all layers together: norms of all weights, means over layers of the rest."""
+    """Build the curves of the whole model: norms over all layers' weights, means over layers of the rest."""
     names = dict(uniform="eval_loss_uniform", silent="eval_loss_silent")
     names |= dict(gain_se="eval_gain_se", value_se="eval_value_se")
     whole = scalars.assign(layer=ALL, **{name: scalars[own] for name, own in names.items()})
@@ -90,24 +90,24 @@ def part_name(layer: int) -> str:
 
 
 def norm_progress(records: Records, curves: Frame) -> Rises:
-    """Compute F_V and F_A by the norms over the whole training; NaN where a norm only falls."""
+    """Compute F_V and F_A from the norms over the whole training; NaN where a norm only falls."""
     attention = (column(curves, "norm_k") + column(curves, "norm_q")) / 2
     parts = (norm_rise(records, norm) for norm in (column(curves, "norm_v"), attention))
     return Rises(records, *(monotone(records, part) for part in parts))
 
 
 def leaves_uniform(records: Records, curves: Frame) -> Array:
-    """Find the step at which attention has left its start: its entropy is LEAVES_UNIFORM lower.
+    """Find the step at which attention leaves its start: its entropy has dropped by LEAVES_UNIFORM.
 
-    An absolute level, the same for every layer and cell: it depends neither on the number of steps nor on how
-    far a layer goes later, as a share of the final value would.
+    The level is absolute and the same for every layer and cell.  A share of the final value would depend on
+    the number of steps and on how far a layer goes later.
     """
     deficit = steady(records, column(curves, "entropy_deficit"))
     return onset(records, deficit - records.spread(deficit[records.start]), LEAVES_UNIFORM)
 
 
 def telling_settings(run: Run) -> list[str]:
-    """List the settings that tell cells apart: all that vary but the seed, without those that others fix."""
+    """List the settings that distinguish cells: all that vary except the seed and those fixed by others."""
     known = [name for name in run.setting_names if name != "seed"]
     ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     names: list[str] = []

@@ -1,6 +1,6 @@
-"""The files that analysis writes: each whole or not at all, and none through a link.
+"""Write the files of an analysis: atomically, and never through a symbolic link.
 
-A run folder may come from someone else, and a link in it may lead to anyone's file.
+A run folder may come from someone else, and a link in it could point at any file.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from topicjax.store.files import StoreError, explained, write_whole
 
 
 def write_file(path: Path, content: bytes | str) -> Path:
-    """Write a file, its folder too if there is none; a link of that name is replaced.  Return the path."""
+    """Write a file and, if needed, its folder; replace a link of that name.  Return the path."""
     data = content.encode() if isinstance(content, str) else content
     with explained("write", path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -18,7 +18,7 @@ def write_file(path: Path, content: bytes | str) -> Path:
 
 
 def subfolder(folder: Path, name: str) -> Path:
-    """Return a folder to write into inside a run folder, or raise a StoreError if it is a link."""
+    """Return the path of a folder inside a run folder; raise a StoreError if it is a link."""
     path = folder / name
     if path.is_symlink():
         raise StoreError(f"{path} is a link to another place: nothing is written there; remove the link")

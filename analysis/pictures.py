@@ -1,4 +1,4 @@
-"""One look for every figure: style, settings and values in words, PNG and SVG files."""
+"""Common style of all figures, wording of settings and values, and PNG and SVG files."""
 
 import contextlib
 import io
@@ -15,12 +15,12 @@ from topicjax.errors import UserError
 
 from .outputs import write_file
 
-if TYPE_CHECKING:  # words and colours are used without drawing
+if TYPE_CHECKING:  # pages use words and colours without drawing
     from matplotlib.figure import Figure
 
-MOST_VALUES = 12  # of a setting, of plans in a sentence, of runs that share a version
-WIDTH = 5.0  # inches: at this width text is legible on a phone, 390 pixels across
-SMALL = 7.0  # points: the smallest text of a figure
+MOST_VALUES = 12  # entries of a list in a sentence: values of a setting, plans, runs that share a version
+WIDTH = 5.0  # inches: at this width text is legible on a phone 390 pixels across
+SMALL = 7.0  # points: the smallest text in a figure
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -41,20 +41,20 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",  # looks the same where the font is not installed
     "svg.hashsalt": "topicjax",  # equal figures give equal files
 }
-# What slices add when they are imported, for all that is drawn of their runs:
-LABELS: dict[str, str] = {}  # a column, setting or value as a reader says it
-PHRASES: dict[str, dict[Any, str]] = {}  # settings said in a word or two: by value, or for any other (...)
-VALUE_ORDER: list[str] = []  # values of settings in the order of panels, where it is not that of the alphabet
+# Slices fill these when they are imported; they apply to every figure of their runs.
+LABELS: dict[str, str] = {}  # a column, setting or value in words
+PHRASES: dict[str, dict[Any, str]] = {}  # short phrases for settings: per value, `...` for all other values
+VALUE_ORDER: list[str] = []  # values of settings in the order of panels, where this is not alphabetical
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished figure of matplotlib, or its axes, with what a reader needs beside it."""
+    """A finished matplotlib figure (or its axes) with title, caption and alt text."""
 
     figure: "Figure"
     title: str
     caption: str  # what is drawn, over how many trials, and what was left out
-    alt: str = ""  # for readers who cannot see it: what it shows, in a sentence; by default the caption
+    alt: str = ""  # alt text for readers who cannot see it, one sentence; by default the caption
 
     def __post_init__(self) -> None:
         """Take the figure of axes, or of the first of several."""
@@ -73,25 +73,25 @@ class Picture:
         with style():
             engine = self.figure.get_layout_engine()
             if engine and any(ax.get_aspect() != "auto" for ax in self.figure.axes):
-                engine.execute(self.figure)  # where a panel may not fill its room one pass cuts titles
+                engine.execute(self.figure)  # panels of fixed aspect need two passes, or titles are cut off
             for file in files:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
                 drawn = io.BytesIO()
                 self.figure.savefig(drawn, format=file.suffix[1:], metadata=metadata)
                 write_file(file, drawn.getvalue())
-                self.figure.set_layout_engine("none")  # laid out once: it takes as long as drawing
+                self.figure.set_layout_engine("none")  # lay out only once: it takes as long as drawing
         return files
 
     def close(self) -> None:
-        """Let go of what was drawn."""
+        """Release the figure's memory."""
         self.figure.clear()
-        if "matplotlib.pyplot" in sys.modules:  # a figure that pyplot made stays there until it is told
+        if "matplotlib.pyplot" in sys.modules:  # pyplot keeps the figures it made until told to close them
             sys.modules["matplotlib.pyplot"].close(self.figure)
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in the project's style; figures made inside need no display and no pyplot."""
+    """Draw in the project's style; figures made inside need neither a display nor pyplot."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -99,12 +99,12 @@ def style() -> Iterator[None]:
 
 
 def label(name: Any) -> str:
-    """Return a setting or column as a reader says it."""
+    """Write a setting or column in words."""
     return LABELS.get(str(name), str(name).replace("_", " "))
 
 
 def written(value: Any, digits: int = 3) -> str:
-    """Return the value of a setting as a reader writes it, numbers to so many significant digits."""
+    """Write the value of a setting for a reader; floats are rounded to `digits` significant digits."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if not isinstance(value, float):
@@ -118,39 +118,39 @@ def written(value: Any, digits: int = 3) -> str:
 
 
 def distinct_texts(values: Sequence[Any]) -> list[str]:
-    """Return the values with two digits, or as many as tell them apart."""
+    """Write the values with two digits, or with as many as they need to differ."""
     tries = ([written(value, digits) for value in values] for digits in range(2, 18))
-    plain = [str(value) for value in values]  # of words that differ in an underscore only
+    plain = [str(value) for value in values]  # needed for words that differ only in an underscore
     return next((names for names in tries if len({*names}) == len(names)), plain)
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting with its value, short for titles."""
+    """Write a setting with its value, short enough for titles."""
     phrases = PHRASES.get(name, {})
     return phrases.get(value, phrases.get(..., f"{label(name)} {{}}")).format(written(value))
 
 
 def described(values: Mapping[Any, Any] | pd.Series, names: Iterable[str]) -> list[str]:
-    """Return each of these settings with its value."""
+    """Write each of these settings with its value."""
     return [setting_text(name, values[name]) for name in names]
 
 
 def counted(count: int, thing: str) -> str:
-    """Return '1 trial', '1,234 trials'."""
+    """Write '1 trial', '1,234 trials'."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """Return the places of so many things, or of the most that are drawn, evenly picked."""
+    """Pick at most `most` evenly spaced indices out of `count`."""
     return np.linspace(0, count - 1, min(count, most)).astype(int)
 
 
 def sentences(parts: Mapping[str, Any]) -> str:
-    """Return the sentences that hold."""
+    """Join the sentences that hold."""
     return " ".join(sentence for sentence, holds in parts.items() if holds)
 
 
 def first_of(texts: Sequence[str], between: str = ", ") -> str:
-    """Return the texts, at most MOST_VALUES of them."""
+    """Join the texts; beyond the first MOST_VALUES write '...'."""
     more = [] if len(texts) <= MOST_VALUES else ["..."]
     return between.join([*texts[:MOST_VALUES], *more])

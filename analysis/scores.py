@@ -18,15 +18,15 @@ Unit = Literal["one", "own maximum"]
 def stages(run: Run, first: str, second: str, unit: Unit = "one", level: float = HALF) -> pd.DataFrame:
     """Score whether the column `first` rises before the column `second`, one row per trial.
 
-    Both columns of the trajectories are progress, from 0 to 1 (unit "one"), or any curves whose rise since
-    step 0 is divided by the largest rise of the trial (unit "own maximum").  A row has trial_id, settings,
+    With unit "one" both columns of the trajectories are progress from 0 to 1.  With "own maximum" they are
+    any curves: the rise since step 0 is divided by the trial's largest rise.  A row has trial_id, settings,
         theta                      1: the first is done before the second begins; 0.5: both rise together
         theta_reversed             the same with the roles swapped
         log_lag                    ln(t_second / t_first) for two jumps; positive: the first leads
         onset_first, onset_second  the step at which a curve reaches `level`; NaN if never
-        max_first, max_second      the largest progress, by medians of three records
-    Trials with a value that is not finite have NaN.  If a column is measured rarely, the records between are
-    left out.
+        max_first, max_second      the largest progress, after medians of three records
+    Trials with a non-finite value have NaN.  If a column is measured rarely, the records between are left
+    out.
     """
     if unit not in get_args(Unit):
         raise UserError(unknown_name("unit", unit, get_args(Unit)))
@@ -65,7 +65,7 @@ def measured_records(frame: Frame, trials: Frame, names: Sequence[str]) -> Frame
 
 
 def join_flags(flags: dict[str, Array], where: Array) -> Array:
-    """Write for each trial in the mask `where` the names of the flags that it has, with commas."""
+    """Join the names of each trial's flags with commas, for the trials in the mask `where`."""
     bits = sum((flag & where).astype(int) << place for place, flag in enumerate(flags.values()))
     found, kind = np.unique(bits, return_inverse=True)
     names = [",".join(name for place, name in enumerate(flags) if value >> place & 1) for value in found]

@@ -1,4 +1,4 @@
-"""Tables as they are read: means with errors, medians with quartiles; written as CSV and Markdown."""
+"""Tables for readers: means with standard errors, medians with quartiles; written as CSV and Markdown."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ SPREAD = ("_q25", "_q75")  # the quartiles of column x are in columns x_q25 and 
 
 
 def spread_text(values: Sequence[float]) -> str:
-    """Return a median with its quartiles, to the decimals that losses need."""
+    """Write a median with its quartiles, to four decimals as for losses."""
     if not np.isfinite(values).all():
         return "-"
     middle, low, high = (f"{value:.4f}" for value in values)
@@ -28,9 +28,9 @@ def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
 
 
 def to_text(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) -> pd.DataFrame:
-    """Return the table as it is read: "mean ± standard error", "median (quartile to quartile)".
+    """Format the table for readers: "mean ± standard error", "median (quartile to quartile)".
 
-    Means have so many significant digits.  `headers` says columns in words.
+    Means have `digits` significant digits.  `headers` gives column titles in words.
     """
     beside = {f"{name}{end}" for name in table for end in (ERROR, *SPREAD)}
     names = [str(name) for name in table if name not in beside]
@@ -47,14 +47,14 @@ def to_text(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) ->
 
 
 def to_markdown(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) -> str:
-    """Return the table of `to_text` in Markdown."""
+    """Write the table of `to_text` in Markdown."""
     read = to_text(table, headers, digits)
     lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def entry_text(value: Any, error: float | None, digits: int) -> str:
-    """Return a mean with its error, both to the decimals of the mean, or a setting or count as it is."""
+    """Write a mean with its error, both to the decimals of the mean, or a setting or count unchanged."""
     if error is None:
         return written(value, 4)
     if not np.isfinite(value):

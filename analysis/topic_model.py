@@ -1,8 +1,8 @@
-"""What pages of the topic model's experiments share: order and words of settings, colours, limit lines.
+"""Shared by the pages of topic-model experiments: order and wording of settings, colours, limit lines.
 
-`aligned(run)` takes what `topicjax.load` returns and is all that scores and figures need; they call it
-themselves, so a run may be handed to them as it was loaded.  `prepared(run)` joins the settings onto every
-record as well: convenient to group records by, but several times the memory.
+`aligned(run)` takes what `topicjax.load` returns and is all that scores and figures need.  They call it
+themselves, so a run can be passed to them as loaded.  `prepared(run)` also joins the settings onto every
+record: convenient for grouping records, but several times the memory.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from topicjax.theory.document_settings import DATA_SETTINGS
 from .frames import check_columns, column, sort_records
 from .pictures import LABELS, PHRASES, VALUE_ORDER
 
-FIRST = (  # settings that titles and tables name before all others
+FIRST = (  # settings that titles and tables name first
     *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
     *("attention", "value", *trial.MEMBER_SETTINGS),
     *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
@@ -25,14 +25,14 @@ FIRST = (  # settings that titles and tables name before all others
     *("batch_size", "steps", "until", "record_every", "eval_documents"),
 )
 SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))
-MAIN_SETTINGS = ("objective", "optimizer")  # figures and tables always tell these apart
+MAIN_SETTINGS = ("objective", "optimizer")  # figures and tables always separate these
 LINES = ("uniform", "stage1", "stage2", "bayes")
 LINE_COLUMNS = tuple(f"line_{name}" for name in LINES)
 HELD_OUT_LINES = (
     "held_out_stage1",
     "held_out_stage2",
-)  # of both optimal models on these documents
-STAGE_LINES = {  # a limit line in manifest.json: its column among the trials
+)  # losses of the optimal models of stages 1 and 2 on the trial's held-out documents
+STAGE_LINES = {  # limit line in manifest.json: its column in the table of trials
     **{name: f"line_{name}" for name in ("stage1", "stage2", "stage1_se", "stage2_se")},
     **{name: name for name in HELD_OUT_LINES},
 }
@@ -44,7 +44,7 @@ NEEDED_TRAJECTORIES = (
     *("trial_id", "step", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v"),
     *("v_block", "v_diag", "a_topic", "a_self"),
 )
-CLASS_COLOURS = {  # Okabe and Ito's palette: colour-blind readers can tell them apart
+CLASS_COLOURS = {  # Okabe and Ito's palette: safe for colour-blind readers
     "two-stage": "#0072B2",
     "two-stage, non-topical": "#7A6FC4",
     "V leads": "#56B4E9",
@@ -69,7 +69,7 @@ PART_COLOURS = {"norm_v": "#0072B2", "norm_k": "#D55E00", "norm_q": "#E69F00", "
 OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
 VALUE_ORDER += OPTIMIZERS
 VALUES: dict[Any, str] = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
-LABELS |= {  # a column as a reader says it
+LABELS |= {  # columns and values in words
     "norm_k": r"$\|W^K\|_F$",
     "norm_q": r"$\|W^Q\|_F$",
     "norm_v": r"$\|W^V\|_F$",
@@ -90,7 +90,7 @@ LABELS |= {  # a column as a reader says it
     "bayes": "Bayes",
     "log_lag": "log lag",
 }
-PHRASES |= {  # settings that are said in a word or two: by value, or for any other value with it
+PHRASES |= {  # short phrases for settings: per value, `...` for all other values
     **{name: {...: "{}"} for name in MAIN_SETTINGS},  # their values need no name
     "learning_rate": {...: "η {}"},
     "value": VALUES,
@@ -104,9 +104,9 @@ PHRASES |= {  # settings that are said in a word or two: by value, or for any ot
 
 
 def aligned(run: Run) -> Run:
-    """Return the run with limit lines in its trials, and its records sorted by trial and step.
+    """Add limit lines to the trials of a run and sort its records by trial and step.
 
-    A run that is aligned already is returned as it is.
+    A run that is already aligned is returned unchanged.
     """
     if set(LINE_COLUMNS) <= set(run.trials):
         return run
@@ -122,9 +122,9 @@ def aligned(run: Run) -> Run:
 
 
 def prepared(run: Run) -> Run:
-    """Return the aligned run with settings, status and limit lines at each of its records.
+    """Align a run and join settings, status and limit lines onto each of its records.
 
-    A run that is prepared already is returned as it is.
+    A run that is already prepared is returned unchanged.
     """
     if set(LINE_COLUMNS) <= set(run.trials) & set(run.trajectories):
         return run
@@ -133,21 +133,21 @@ def prepared(run: Run) -> Run:
 
 
 def settings_in(frame: pd.DataFrame) -> list[str]:
-    """Return the names of the settings that a table has as columns, in the order of SETTINGS."""
+    """List the settings that a table has as columns, in the order of SETTINGS."""
     return [name for name in SETTINGS if name in frame]
 
 
 def join_settings(records: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the trials, sorted by trial and step, with settings, status and limit lines."""
+    """Sort the records of the trials by trial and step, and join settings, status and limit lines."""
     own, owner = sort_records(records, trials)
     joined = trials[[*settings_in(trials), "status", *LINE_COLUMNS]].take(owner)
     return pd.concat([own, joined.reset_index(drop=True)], axis=1)
 
 
 def limit_lines(run: Run) -> dict[str, np.ndarray]:
-    """Return the limit lines of each trial, NaN where there are none, and their standard errors, *_se.
+    """Return the limit lines of each trial (NaN where there are none) and their standard errors, *_se.
 
-    line_* are those over all documents, held_out_* those on the trial's held-out documents.
+    line_* are losses over all documents, held_out_* losses on the trial's held-out documents.
     """
     names = [f"{name}{end}" for end in ("", "_se") for name in (*LINES, *HELD_OUT_LINES)]
     found = run.references.reindex(columns=names)

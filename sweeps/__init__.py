@@ -1,1 +1,1 @@
-"""The shipped sweeps, one per file; this file lets the folder be installed as topicjax.sweeps."""
+"""The shipped sweeps, one per file; this file makes the folder installable as topicjax.sweeps."""

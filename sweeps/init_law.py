@@ -2,9 +2,9 @@
 
 Command:  make sweep SWEEP=init_law
 Size:     100 trials, 2 programs, about 2 minutes on 2 cores
-Expect:   hardly, even with the common default of linear layers: SGD with cross-entropy is two-stage and
-          topical under all three, SGD with squared loss stays V-only.  Two things change: under Adam with
-          cross-entropy, how topical attention becomes; under Adam with squared loss from the default start,
+Expect:   hardly, even with the common default of linear layers.  SGD with cross-entropy is two-stage and
+          topical under all three; SGD with squared loss stays V-only.  Two things change: under Adam with
+          cross-entropy, how topical attention becomes; under Adam with squared loss from the default init,
           the class, on which the seeds disagree.
 """
 

@@ -3,7 +3,7 @@
 Command:  make sweep SWEEP=joint
 Size:     40 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   blocks in W^V and, where attention becomes topical (a_topic above 0), more attention to the same
-          topic than to others; with SGD and squared loss it does not within this budget.
+          topic than to others; with SGD and squared loss it does not within these steps.
 """
 
 from topicjax.sweep import chain, product

@@ -4,10 +4,10 @@ Command:  make sweep SWEEP=joint_loss
 Size:     150 trials, 8 programs, under 5 minutes on 2 cores
 Expect:   not always "only slightly".  In units of what topical attention can gain (stage 1 - stage 2): with
           SGD and cross-entropy 0.9 with unmasked keys and 1.9 with all keys; with Adam and squared loss 2 and
-          8 to 9, still falling, by copying; with SGD and squared loss next to nothing in these steps.  With
-          Adam and cross-entropy it depends on the rate: at 0.002, where W^V alone has converged, joint
-          training is lower by 0.6 with unmasked keys but ends above W^V alone, by 0.8, with all keys; at
-          0.001, where neither has, it is ahead by 0.9 to 1.1.  b^K, b^Q and b^V change little.
+          8 to 9, still falling, by copying; with SGD and squared loss next to nothing within these steps.
+          With Adam and cross-entropy it depends on the rate.  At 0.002, where W^V alone has converged, joint
+          training is lower by 0.6 with unmasked keys but ends above W^V alone, by 0.8, with all keys.  At
+          0.001, where neither has converged, it is ahead by 0.9 to 1.1.  b^K, b^Q and b^V change little.
 """
 
 from topicjax.sweep import chain, product

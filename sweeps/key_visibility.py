@@ -4,8 +4,8 @@ Command:  make sweep SWEEP=key_visibility
 Size:     80 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   it does.  With SGD, cross-entropy and learning rate 100, training is two-stage with unmasked keys;
           with all keys attention moves together with W^V (simultaneous), away from the [MASK] key (a_mask),
-          though it is topical in the end as well.  At learning rate 30 neither becomes topical within the
-          budget.
+          though it ends up topical as well.  At learning rate 30 neither becomes topical within these
+          steps.
 """
 
 from topicjax.sweep import chain, product

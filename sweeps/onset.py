@@ -2,11 +2,11 @@
 
 Command:  make sweep SWEEP=onset
 Size:     250 trials, 4 programs, about 2 minutes on 2 cores
-Expect:   with SGD, learning rate x onset step grows with ln(1 / init scale) at the slope that theory/onset.py
-          predicts: within 2 %, and within 0.1 % if the finite size of a step is taken into account.  The
+Expect:   with SGD, learning rate x onset step grows with ln(1 / init scale) at the slope predicted by
+          onset_rate: within 2 %, and within 0.1 % if the finite step size is taken into account.  The
           slope halves when p_keep doubles, hardly depends on p_random, and is the same whether W^V is frozen
-          at Theorem 2's optimum or learns from the same start.  With Adam the onset does not depend on the
-          init scale, except that it is 20 to 40 % late at the largest one where W^V learns too.
+          at Theorem 2's optimum or learns from the same init.  With Adam the onset does not depend on the
+          init scale, except that it is 20 to 40 % late at the largest one if W^V learns too.
 """
 
 from topicjax.sweep import chain, logspace, product

@@ -2,16 +2,16 @@
 
 Command:  make sweep SWEEP=paper_rates
 Size:     100 trials, 6 programs, about 3 minutes on 2 cores
-Expect:   at this rate SGD converges nowhere in 2,000 steps: with cross-entropy the loss stays at that of the
-          uniform prediction, with squared loss it goes a quarter of the way to the stage-1 line from near
-          zero, and less from the default start; embeddings stay as they began, blocks of W^V are faint.  Adam
-          converges with cross-entropy, and there only the embeddings have blocks (Figure 1); with squared
-          loss W^V alone stays a tenth of the way above the line, and joint training goes far below it, by
-          copying.  By the norms no trial is two-stage, from near zero or from the default start (section 8.1
-          says so of defaults); by the loss Adam is in two of its six joint settings, then turns to copying.
+Expect:   at this rate SGD never converges in 2,000 steps: with cross-entropy the loss stays at that of the
+          uniform prediction; with squared loss it goes a quarter of the way to the stage-1 line from near
+          zero, and less from the default init.  Embeddings hardly change, and blocks of W^V are faint.  Adam
+          converges with cross-entropy, where only the embeddings have blocks (Figure 1).  With squared loss
+          W^V alone stays a tenth of the way above the line, and joint training goes far below it, by
+          copying.  By the norms no trial is two-stage, from near zero or from the default init (section 8.1
+          says so of defaults).  By the loss Adam is in two of its six joint settings, then turns to copying.
 
-The paper says neither how Figures 1 and 2 begin nor how long they train, nor which rate Figure 4 has: here
-trained embeddings begin at the default of linear layers, W^V of Figure 2 near zero, and Figure 4 both ways.
+The paper does not state the init and the number of steps of Figures 1 and 2, nor the rate of Figure 4.  Here
+trained embeddings start from the default of linear layers, W^V of Figure 2 near zero, and Figure 4 both ways.
 """
 
 from topicjax.sweep import chain, product

@@ -1,13 +1,12 @@
-"""Remark 6: attention trained with W^V frozen to other optima of stage 1 than Theorem 2's.
+"""Remark 6: attention trained with W^V frozen at optima of stage 1 other than Theorem 2's.
 
 Command:  make sweep SWEEP=remark6
 Size:     40 trials, 1 program, about 1 minute on 2 cores
-Expect:   all are optimal under uniform attention, yet attention depends on which it is.  Uniform blocks
+Expect:   all are optimal under uniform attention, yet attention depends on which one it is.  Uniform blocks
           with another u: alpha' 7.9, 7.2, 6.5 for u = 0, Theorem 2's, and minus that.  As soon as the word
-          itself has a share of its own, words attend to themselves (beta 66 to 840) and less to other words
+          itself has an extra share, words attend to themselves (beta 66 to 840) and less to other words
           of their topic than to other topics (alpha 0.45 to 0.81): a lower loss, by copying.  For the
-          diagonal alpha' is 7.3 to 7.6 all the same.  Random members keep alpha above 1.
-          Batches as in theorem3.
+          diagonal, alpha' is still 7.3 to 7.6.  Random members keep alpha above 1.  Batches as in theorem3.
 """
 
 from topicjax.sweep import chain, product

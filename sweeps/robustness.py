@@ -4,9 +4,9 @@ Command:  make sweep SWEEP=robustness
 Size:     130 trials, 5 programs, under 5 minutes on 2 cores; trials end once decided
 Expect:   it survives more masking, shorter documents, fewer topics and words, and alpha 0.03, where a
           learning rate of 50 is too small for 3,000 steps.  With p_keep 0.03 attention does not get far in
-          these steps at either rate.  If topics share words it is two-stage still, but attention gains by
-          turning from the shared words before it becomes topical.  With Zipf or Dirichlet words it is lost:
-          attention moves together with W^V, by word and not by topic, and at a learning rate of 160
+          these steps at either rate.  If topics share words it is still two-stage, but attention first gains
+          by turning away from the shared words, before it becomes topical.  With Zipf or Dirichlet words it
+          is lost: attention moves together with W^V, by word and not by topic, and at a learning rate of 160
           training no longer settles.
 """
 

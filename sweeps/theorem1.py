@@ -1,4 +1,4 @@
-"""Theorem 1: embeddings trained alone, W^V = I and uniform attention, beside models in which all is trained.
+"""Theorem 1: embeddings trained alone, W^V = I and uniform attention, compared with fully trained models.
 
 Command:  make sweep SWEEP=theorem1
 Size:     120 trials, 5 programs, about 2 minutes on 2 cores
@@ -6,7 +6,7 @@ Expect:   on infinite documents W_E^T W_E satisfies the equations of Theorem 1 t
           (1: as far as a matrix of zeros), with its bias or without any (then Lemma 1's), at the best loss of
           uniform attention.  From small embeddings topics are uniform blocks (e_block 0.115); from large
           ones most of a topic's sum stays on the diagonal (0.022).  On finite documents the residual is 0.09
-          to 0.11.  Same-topic dot products are the larger ones under both losses.  Embeddings alone reach
+          to 0.11.  Same-topic dot products are larger under both losses.  Embeddings alone reach
           96 % of the gain of models with all parts trained under cross-entropy; under the squared loss 96 %
           from small embeddings, but 61 % (keys all) and 76 % (unmasked) from large ones, where trained
           attention learns to copy words.

@@ -2,12 +2,12 @@
 
 Command:  make sweep SWEEP=theorem3
 Size:     30 trials, 2 programs, about 1 minute on 2 cores
-Expect:   with W^V frozen alpha' is 5.86, 7.25, 8.11, the best attention to within 0.2 %; all are far inside
-          of Theorem 3's interval, whose ends are 0.6 to 1.7 and 59,000.  The best of Assumption 2's kind has
+Expect:   with W^V frozen, alpha' is 5.86, 7.25, 8.11, within 0.2 % of the best attention, and far inside
+          Theorem 3's interval, whose ends are 0.6 to 1.7 and 59,000.  The best of Assumption 2's kind has
           5.76, 7.01, 7.72 and a higher loss: words weigh [MASK] by 1.34, 1.42, 1.50, not by 1.  With W^V
-          trained too alpha' is 21 to 31, inside as well, and the loss lower than with Theorem 2's W^V.
+          trained too, alpha' is 21 to 31, also inside, and the loss is lower than with Theorem 2's W^V.
           A batch is 10 sets of topics, drawn at random from all 45, 120 or 210; losses in the report are
-          exact, over all of them, from the final weights.
+          exact over all sets, for the final weights.
 """
 
 from topicjax.sweep import product

@@ -4,7 +4,7 @@ Command:  make corpus, then make sweep SWEEP=wikipedia
 Size:     18 trials, 1 program, 8 minutes on 2 cores
 Expect:   only in part.  From near zero V is half way up by step 15 to 25 in layers 2 to 4, K and Q by step 30
           to 95, so V leads at every rate, but K and Q have made a fifth to a quarter of their rise by then;
-          in layer 1 V and K, Q rise together.  From the usual start norms hardly change.  All of this is
+          in layer 1 V and K, Q rise together.  From the usual init norms hardly change.  All of this is
           over before context is used: after 400 steps the loss is 0.07 to 0.10 nats (standard error 0.02 to
           0.03) above the unigram line in every cell, and attention, trained or uniform, adds 0.00 to 0.07.
 """

@@ -1,13 +1,13 @@
-"""Does context change the picture on content words alone, where it can be learned within the steps?
+"""Does context change the picture on content words only, where it can be learned within the steps?
 
 Command:  make corpus, then make sweep SWEEP=wikipedia_content
 Size:     18 trials, 1 program, 6 minutes on 2 cores
 Expect:   context begins to be used: in 4 of 6 cells the loss passes the unigram line, at step 270 to 370, but
-          only at rate 3e-3 from the usual start by more than its error (0.11 nats, standard error 0.03).
-          Nine tenths of what attention adds there come through uniform attention.  Norms do not show when:
-          from near zero V leads in 6 of 12 layers (all of them at rate 3e-3, none at 1e-3), always with K and
-          Q half way before the line is passed, and from the usual start, where most is learned from context,
-          norms grow by 25 % at most.
+          only at rate 3e-3 from the usual init by more than its error (0.11 nats, standard error 0.03).
+          Nine tenths of what attention adds there come from uniform attention.  Norms do not show when this
+          happens: from near zero V leads in 6 of 12 layers (all of them at rate 3e-3, none at 1e-3), always
+          with K and Q half way before the line is passed; from the usual init, where most is learned from
+          context, norms grow by at most 25 %.
 """
 
 from topicjax.sweep import chain, product

@@ -1,4 +1,4 @@
-"""Draw layers: over the steps, when each one starts, and how topical its attention is in the end."""
+"""Draw layers: curves over the steps, onsets of each layer, and how topical the final attention is."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ from ..pictures import SMALL, Picture, counted, described, sentences, style, wri
 from ..topic_model import PART_COLOURS
 from .scores import layer_cells, models
 
-KIND = ("residual", "layer_norm", "mlp", "output_projection")  # what tells kinds of layers apart
+KIND = ("residual", "layer_norm", "mlp", "output_projection")  # settings that define a kind of layer
 MOST_MODELS = 8
 ROWS = {  # panels from top to bottom: columns, label
     ("norm_v",): r"$\|W^V\|_F$",
@@ -41,18 +41,18 @@ ROWS = {  # panels from top to bottom: columns, label
 }
 WHOLE_LINE = Line2D([], [], color="black", lw=1, ls=":", label="all layers together")
 WORDS = (
-    "Rotation: (1 - cos)/2 between W^V and itself ten steps before. Entropy deficit: log(number of keys) - "
-    "entropy of attention, in nats. P and Q in nats of the held-out loss, the other layers as trained: P is "
-    "what the layer adds with uniform attention beyond none at all, Q what its own attention adds to that."
+    "Rotation: (1 - cos)/2 between W^V now and ten steps earlier. Entropy deficit: log(number of keys) - "
+    "entropy of attention, in nats. P and Q are gains in nats of held-out loss, with the other layers as "
+    "trained: P from no attention to uniform attention, Q from uniform to trained attention."
 )
 MOST_PANELS = 8
-MOST_RATIOS = 12  # layers of a panel that has room for its numbers
-SERIES = {  # onset: label, colour, marker
+MOST_RATIOS = 12  # a panel with more layers has no room for numbers
+SERIES = {  # onset: (label, colour, marker)
     "onset_v": ("values: half of what they add", PART_COLOURS["norm_v"], "o"),
     "onset_entropy": ("attention leaves its start", PART_COLOURS["norm_k"], "s"),
     "onset_attention": ("attention: half of what it adds", PART_COLOURS["norm_q"], "^"),
 }
-TOPICS = {  # column: label, colour, marker
+TOPICS = {  # column: (label, colour, marker)
     "end_attn_same_topic": ("same topic, other word", "#0072B2", "o"),
     "end_attn_diff_topic": ("different topics", "#D55E00", "s"),
 }
@@ -65,7 +65,7 @@ NEVER = Line2D(
 def example_cells(table: Frame, names: Sequence[str], most: int) -> list[int]:
     """Choose cells of the deepest models: one of each kind of layer, then a second one, the clearest first.
 
-    Clear is a cell with more two-stage layers, then one whose seeds agree.
+    A cell is clearer if more of its layers are two-stage, then if its seeds agree.
     """
     known = table.loc[(table["diverged"] < table["trials"]) & (table["depth"] > 0)]
     known = known.loc[known["depth"] == known["depth"].max()]
@@ -77,18 +77,18 @@ def example_cells(table: Frame, names: Sequence[str], most: int) -> list[int]:
 
 
 def example_titles(table: Frame, names: Sequence[str], chosen: Sequence[int]) -> list[list[str]]:
-    """Write, for each chosen cell, the settings that tell the deepest models apart, on lines."""
+    """Write for each chosen cell the settings that distinguish the deepest models, split into lines."""
     told = varying(table.loc[table["depth"] == table["depth"].max()], names) or list(names)
     rows = table.set_index("cell").loc[list(chosen)].to_dict("records")
     return [title_lines(described(row, told), ACROSS) for row in rows]
 
 
 def layers(run: Run, scores: Frame) -> list[Picture]:
-    """Draw the layers of some models over the steps, two models to a picture."""
+    """Draw the layers of some models over the steps, two models per picture."""
     names, table, cells = telling_settings(run), models(run, scores), layer_cells(run, scores)
     chosen = example_cells(table, names, MOST_MODELS)
     if not chosen:
-        raise UserError("no model with records of its layers is left that did not diverge")
+        raise UserError("every model with records of its layers diverged")
     titles = [
         [*lines, *title_lines(layer_words(cells, cell), ACROSS)]
         for cell, lines in zip(chosen, example_titles(table, names, chosen), strict=True)
@@ -97,19 +97,19 @@ def layers(run: Run, scores: Frame) -> list[Picture]:
     finite = scores.loc[is_finite, "trial_id"].groupby(cell_of_rows(scores, names)[is_finite]).unique()
     frames = [cell_curves(run, finite[cell].tolist(), drawn) for cell in chosen]
     remarks = {
-        f"Shown are {len(chosen)} of {counted(len(table), 'cell')}: the deepest models, the clearest cell of "
+        f"Shown: {len(chosen)} of {counted(len(table), 'cell')}, the deepest models, the clearest cell of "
         f"each kind of layer first.": len(table) > len(chosen),
         WORDS: True,
     }
     pictures = []
     for at in range(0, len(chosen), ACROSS):
-        words = {"Further models, drawn in the same way.": True} if at else remarks
+        words = {"More models, drawn in the same way.": True} if at else remarks
         pictures.append(layer_figure(titles[at : at + ACROSS], frames[at : at + ACROSS], words))
     return pictures
 
 
 def layer_words(cells: Frame, cell: int) -> list[str]:
-    """Write the class of each layer of a cell, once for neighbouring layers that agree."""
+    """Write the class of each layer of a cell; neighbouring layers of one class share a text."""
     own = cells.loc[(cells["cell"] == cell) & (cells["layer"] != ALL)]
     kinds, texts, first = own["class"].tolist(), [], 0
     for place, kind in enumerate(kinds):
@@ -143,7 +143,7 @@ def layer_figure(titles: list[list[str]], frames: list[Frame], remarks: dict[str
         ENDS: any(is_cut_short(band) for own in tables for band in own.values()),
     }
     alt = (
-        f"Norms, rotation, entropy deficit, and what values and attention add, against the step, with a line "
+        f"Norms, rotation, entropy deficit and the gains P and Q against the step, with a line "
         f"per layer, for {counted(len(frames), 'model')}."
     )
     return Picture(figure, "Layers over the steps", sentences(parts), alt)
@@ -162,10 +162,10 @@ def layer_onsets(run: Run, scores: Frame) -> Picture:
     with style():
         shared_legend(figure, columns, more=[*line_handles(SERIES), *seed_handles(scores, [NEVER, BARS])])
     parts = {
-        "Onsets by layer, medians over seeds; between two records by interpolation.": True,
-        f"Attention leaves its start where its entropy is {LEAVES_UNIFORM:g} nats lower than at step 0: a "
-        "level that depends neither on the number of steps nor on how far a layer goes later. 'starts' has "
-        "the layers in that order, ≈ within one record.": True,
+        "Onsets by layer, medians over seeds, interpolated between records.": True,
+        f"Attention leaves its start when its entropy is {LEAVES_UNIFORM:g} nats lower than at step 0: a "
+        "level that depends neither on the number of steps nor on how far a layer goes later. 'starts' lists "
+        "the layers in that order; ≈ means within one record.": True,
         "Values and attention: half of the rise of P and Q on the way up; no mark where they add "
         "nothing.": True,
         **remarks,
@@ -175,7 +175,7 @@ def layer_onsets(run: Run, scores: Frame) -> Picture:
 
 
 def layer_topics(run: Run, scores: Frame) -> Picture:
-    """Draw mean attention to the same and to different topics at the end by layer, a panel per cell."""
+    """Draw final mean attention to the same topic and to different topics by layer, a panel per cell."""
 
     def draw(own: Frame, ax: Axes) -> None:
         for column, (_, colour, marker) in TOPICS.items():
@@ -197,12 +197,12 @@ def layer_topics(run: Run, scores: Frame) -> Picture:
         shared_legend(figure, columns, more=[*line_handles(TOPICS), *seed_handles(scores, [BARS])])
     start = float(np.nanmedian(scores["topic_ratio"] * np.exp(-scores["topic_shift"])))
     parts = {
-        "Mean attention between two positions at the end, by whether their words are of one topic, medians "
-        "over seeds; the number is the ratio same / different (where 'different' is near 0 it says "
-        "little).": True,
-        f"At step 0 the ratio was {start:.2f} (median): uniform attention need not have 1, since documents "
-        "of different lengths differ in their topics.": np.isfinite(start),
-        "E: mean inner product of embeddings of one topic minus that of different topics.": True,
+        "Final mean attention between two positions with words of the same topic or of different topics, "
+        "medians over seeds; the number is the ratio same / different (not meaningful where 'different' is "
+        "near 0).": True,
+        f"At step 0 the ratio was {start:.2f} (median): it need not be 1 for uniform attention, since "
+        "documents of different lengths differ in their topics.": np.isfinite(start),
+        "E: mean inner product of embeddings within a topic minus that between topics.": True,
         **remarks,
     }
     alt = "Mean attention to words of the same and of different topics against the layer, one panel per cell."
@@ -216,11 +216,11 @@ def panels(
     draw: Callable[[pd.DataFrame, Axes], None],
     words: Callable[[dict[str, Any]], list[str]],
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Draw a panel over the layers for each of some cells; return what the caption must add as well."""
+    """Draw a panel over the layers for each of some cells; also return remarks for the caption."""
     names, table, cells = telling_settings(run), models(run, scores), layer_cells(run, scores)
     chosen = example_cells(table, names, MOST_PANELS)
     if not chosen:
-        raise UserError("no model with records of its layers is left that did not diverge")
+        raise UserError("every model with records of its layers diverged")
     rows = table.set_index("cell").loc[chosen].to_dict("records")
     settings = example_titles(table, names, chosen)
     titles = [[*lines, *words(row)] for lines, row in zip(settings, rows, strict=True)]
@@ -235,17 +235,17 @@ def panels(
             ax.yaxis.set_minor_locator(NullLocator())
             ax.set_xlim(0.6, table["depth"].max() + 0.4)
         limits = np.array([ax.get_ylim() for (ax,) in columns if ax.has_data()])
-        for (ax,) in columns:  # one range, so that they can be compared
+        for (ax,) in columns:  # a common range makes panels comparable
             ax.set_ylim(limits[:, 0].min(), limits[:, 1].max())
     remarks = {
-        f"Shown are {len(chosen)} of {counted(len(table), 'cell')}: the deepest models, a cell of each kind "
+        f"Shown: {len(chosen)} of {counted(len(table), 'cell')}, the deepest models, one cell of each kind "
         "of layer first.": len(table) > len(chosen)
     }
     return figure, columns, remarks
 
 
 def draw_series(ax: Axes, own: Frame, column: str, colour: str, marker: str, is_hollow: np.ndarray) -> None:
-    """Draw a median per layer with its quartiles, joined by a line; hollow marks where the mask says so."""
+    """Draw a median per layer with its quartiles, joined by a line; markers are hollow where masked."""
     known = np.isfinite(own[column].to_numpy(float))
     own, is_hollow = own.loc[known], is_hollow[known]
     ax.plot(own["layer"], own[column], color=colour, lw=1)

@@ -1,4 +1,4 @@
-"""What a run of deeper models says, as sentences: do all layers behave like the one?"""
+"""Findings of a run of deeper models, in sentences: which layers are two-stage, and in which order."""
 
 from collections.abc import Iterable, Iterator
 
@@ -26,32 +26,32 @@ COMPARED = (
 )
 NOT_JUDGED = ("diverged", "no-learning", "unfinished")  # of a whole model
 WORDS = (
-    "P: what the values of a layer add to the prediction when its attention is forced uniform, against the "
-    "layer silenced; Q: what its attention adds to that. In nats of the held-out loss, the other layers as "
-    f"trained; '{WHOLE}': the same done to all at once. Layers may stand in for each other, or need each "
-    "other, so P and Q of the layers need not add up to those of all",
-    "Θ: the largest, over the steps, of the smaller of F_V and 1 - F_A, the monotone rises of P and Q from 0 "
-    "to 1 on the way up (to the lowest loss): 1 if V was done before attention began",
+    "P: what the values of a layer add when its attention is forced uniform, compared with the layer "
+    "silenced; Q: what its trained attention adds on top. Both in nats of held-out loss, with the other "
+    f"layers as trained; '{WHOLE}': the same for all layers at once. Layers can replace or depend on each "
+    "other, so P and Q of the layers need not add up to those of all layers",
+    "Θ: the maximum over the steps of min(F_V, 1 - F_A), where F_V and F_A are the monotone rises of P and Q "
+    "from 0 to 1 on the way up (to the lowest loss): 1 if V was done before attention began",
     f"two-stage: Θ of at least {CUTS.two_stage:g}; stage 2 begun: the same, but the attention of all layers "
     f"together gained less than {CUTS.stage2:.0%} of what topics give a one-layer model; reversed: attention "
-    f"first; simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: all "
-    "between",
+    f"first; simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: anything "
+    "in between",
     "V-only, attention-only: the other adds nothing; silent: the layer adds nothing at all. Nothing means "
-    f"less than {CUTS.attention:.0%} of what topics give a one-layer model, or what the noise of records "
-    "explains, or, for attention that neither follows the topics nor avoids them, the error over held-out "
+    f"less than {CUTS.attention:.0%} of what topics give a one-layer model, or no more than the noise of the "
+    "records or, for attention that neither follows nor avoids the topics, than the error over held-out "
     "documents",
-    "unscored: what the values or the attention add only falls from where it began, as it may after the "
-    "default start",
+    "unscored: the gain from values or from attention only falls from its initial value, as can happen with "
+    "the default initialisation",
     f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the best loss of uniform "
     f"attention in one layer; no-learning: less than {CUTS.no_learning:.0%}",
-    "by the norms: the same score of the rises of |W^V| and of (|W^K| + |W^Q|) / 2, as one reads the paper's "
-    "figures; unscored where a norm only falls",
+    "by the norms: the same score for the rises of |W^V| and of (|W^K| + |W^Q|) / 2, as plotted in the "
+    "paper's figures; unscored where a norm only falls",
     f"attention leaves its start: its entropy is {LEAVES_UNIFORM:g} nats lower than at step 0",
 )
 
 
 def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:
-    """Give the sentences of the answer, the answer itself first."""
+    """Yield the sentences of the answer, the main one first."""
     table, layers = models(run, scores), layer_cells(run, scores)
     yield from answer(table)
     yield from by_setting(run, table)
@@ -63,33 +63,33 @@ def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[s
 
 
 def answer(table: Frame) -> Iterator[str]:
-    """Give how many cells have two stages in every layer, in some, in none."""
+    """Count the cells with two stages in every layer, in some, in none."""
     deep = table.loc[table["depth"] > 1]
     judged = deep.loc[~deep["class"].isin(NOT_JUDGED)]
     if len(judged):
         every, some = (count_of(judged["holds"] == kind) for kind in (EVERY, SOME))
         word = "Yes" if every == len(judged) else "No" if every == 0 else "Not always"
         yield (
-            f"Do all layers behave like the one? {word}: of {counted(len(judged), 'cell')} with several "
-            f"layers that learned, {every} {are(every)} two-stage (V first, then attention) in every layer, "
-            f"{some} in some, {len(judged) - every - some} in none."
+            f"Do all layers behave like the one-layer model? {word}: of {counted(len(judged), 'cell')} with "
+            f"several layers that learned, {every} {are(every)} two-stage (V first, then attention) in every "
+            f"layer, {some} in some, {len(judged) - every - some} in none."
         )
         whole = judged["class"] == "two-stage"
         hidden = count_of(whole & (judged["holds"] != EVERY))
         yield (
-            f"All layers taken together {count_of(whole)} of these are two-stage"
+            f"Scored as a whole, {count_of(whole)} of these models are two-stage"
             + (f", {hidden} of them without being so in every layer." if hidden else ".")
         )
     elif len(deep):
-        yield f"None of {counted(len(deep), 'cell')} with several layers learned enough to be judged."
+        yield f"None of {counted(len(deep), 'cell')} with several layers learned enough to be scored."
     single = table.loc[table["depth"] <= 1]
     if len(single):
         hits = count_of(single["class"] == "two-stage")
-        yield f"Of {counted(len(single), 'cell')} with one layer {hits} {are(hits)} two-stage."
+        yield f"Of {counted(len(single), 'cell')} with one layer, {hits} {are(hits)} two-stage."
 
 
 def by_setting(run: Run, table: Frame) -> Iterator[str]:
-    """Give, for each setting that varies, the share of cells with two stages in every layer (in some)."""
+    """Count the cells with two stages in every layer (in some) for each setting that varies."""
     deep = table.loc[(table["depth"] > 1) & ~table["class"].isin(NOT_JUDGED)]
     parts = []
     for name in (name for name in COMPARED if name in telling_settings(run)):
@@ -103,11 +103,11 @@ def by_setting(run: Run, table: Frame) -> Iterator[str]:
         ]
         parts.append(first_of(texts))
     if parts:
-        yield f"Two stages in every layer (+ in some only), by setting: {'; '.join(parts)}."
+        yield f"Two stages in every layer (+ only in some), by setting: {'; '.join(parts)}."
 
 
 def by_layer(cells: Frame) -> Iterator[str]:
-    """Give how often each layer of the deepest models is in each class."""
+    """Count how often each layer of the deepest models has each class."""
     depth = cells.groupby("cell")["layer"].transform("max")
     deepest = cells.loc[(depth == depth.max()) & (cells["layer"] != ALL)]
     deepest = deepest.loc[~deepest["class"].isin(NOT_JUDGED)]
@@ -122,7 +122,7 @@ def by_layer(cells: Frame) -> Iterator[str]:
 
 
 def order(table: Frame) -> Iterator[str]:
-    """Give in which order attention and V start."""
+    """Say in which order attention and V start."""
     judged = table.loc[~table["class"].isin(NOT_JUDGED)]
     for column, what in (("direction", "Attention leaves its start"), ("direction_v", "V gets half way")):
         known = judged.loc[judged[column] != "", column].value_counts()
@@ -132,7 +132,7 @@ def order(table: Frame) -> Iterator[str]:
 
 
 def norms(cells: Frame) -> Iterator[str]:
-    """Give where norms mislead."""
+    """Say where the norms are misleading."""
     judged = cells.loc[(cells["layer"] != ALL) & ~cells["class"].isin(NOT_JUDGED)]
     if judged.empty:
         return
@@ -144,21 +144,21 @@ def norms(cells: Frame) -> Iterator[str]:
     wrong = judged.loc[norm & ~loss, "class"].value_counts()
     named = ", ".join(f"{count} {kind}" for kind, count in wrong.items())
     yield (
-        f"Norms mislead: they give another class than the loss to {differ} of "
-        f"{counted(len(judged), 'layer')}. They call {count_of(norm)} two-stage, of which the loss denies "
-        f"{count_of(norm & ~loss)}{f' ({named})' if named else ''}, and miss {count_of(loss & ~norm)} of the "
-        f"{count_of(loss)} that are."
+        f"Norms are misleading: they disagree with the loss on the class of {differ} of "
+        f"{counted(len(judged), 'layer')}. They call {count_of(norm)} two-stage, {count_of(norm & ~loss)} of "
+        f"them wrongly{f' ({named})' if named else ''}, and miss {count_of(loss & ~norm)} of the "
+        f"{count_of(loss)} that are two-stage by the loss."
     )
 
 
 def topics(cells: Frame, table: Frame) -> Iterator[str]:
-    """Give how far attention and embeddings follow the topics in the end."""
+    """Say how closely the final attention and embeddings follow the topics."""
     single = cells.loc[(cells["layer"] != ALL) & np.isfinite(cells["topic_shift"])]
     if len(single):
         shift, cut = single["topic_shift"], CUTS.attention
         low, middle, high = np.percentile(single["topic_ratio"], [25, 50, 75])
         yield (
-            f"In the end {count_of(shift >= cut)} of {counted(len(single), 'layer')} attend to words of the "
+            f"At the end, {count_of(shift >= cut)} of {counted(len(single), 'layer')} attend to words of the "
             f"same topic more than at step 0, relative to other topics, {count_of(shift <= -cut)} less, and "
             f"in {count_of(shift.abs() < cut)} the ratio has changed by less than {cut:.0%} (same / "
             f"different: median {middle:.2f}, quartiles {low:.2f} and {high:.2f}{by_depth(single)})."
@@ -166,44 +166,44 @@ def topics(cells: Frame, table: Frame) -> Iterator[str]:
     block = table["e_block"].dropna() if "e_block" in table else pd.Series(dtype=float)
     if len(block):
         yield (
-            f"Embeddings of one topic are nearer to each other than to others in {count_of(block > 0)} of "
+            f"Embeddings are closer within a topic than between topics in {count_of(block > 0)} of "
             f"{counted(len(block), 'cell')} (difference of inner products: median {block.median():.2f})."
         )
 
 
 def by_depth(single: Frame) -> str:
-    """Return the median ratio of each layer of the deepest models; empty if they have one layer."""
+    """Write the median ratio of each layer of the deepest models; empty if they have one layer."""
     depth = single.groupby("cell")["layer"].transform("max")
     medians = single.loc[depth == depth.max()].groupby("layer")["topic_ratio"].median()
     texts = [f"layer {layer} {ratio:.2f}" for layer, ratio in medians.items()]
-    return f"; of the deepest models {first_of(texts)}" if len(texts) > 1 else ""
+    return f"; in the deepest models {first_of(texts)}" if len(texts) > 1 else ""
 
 
 def doubts(table: Frame, cells: Frame) -> Iterator[str]:
-    """Give what was not judged, and whether seeds agree."""
+    """Say what was not scored, and whether seeds agree."""
     counts = table["class"].value_counts()
     left = [f"{counts[kind]} {kind}" for kind in NOT_JUDGED if kind in counts]
     if left:
-        yield f"Cells that are not judged: {', '.join(left)}."
+        yield f"Cells that are not scored: {', '.join(left)}."
     begun = count_of(cells.loc[cells["layer"] != ALL, "class"].isin(["stage 2 begun", "V-only"]))
     if begun:
         yield (
-            f"Statements about the budget of steps: {counted(begun, 'layer')} V-only or with stage 2 just "
-            "begun."
+            f"More steps could change the class of {counted(begun, 'layer')} that are V-only or have just "
+            "begun stage 2."
         )
     several = cells.loc[cells["trials"] > 1]
     if several.empty:
-        yield "Every cell has one seed: nothing here tells how much the seed matters."
+        yield "Every cell has one seed, so this run cannot say how much the seed matters."
     else:
         split = count_of(several["agreement"] < 1)
         yield f"The seeds disagree on the class in {split} of {len(several)} squares of the map."
 
 
 def count_of(which: Iterable[bool]) -> int:
-    """Return how many are true."""
+    """Count the true values."""
     return int(np.count_nonzero(np.asarray(which)))
 
 
 def are(count: int) -> str:
-    """Return "is" or "are"."""
+    """Choose "is" or "are"."""
     return "is" if count == 1 else "are"

@@ -1,4 +1,4 @@
-"""Which layers are two-stage: a row per cell, a column per layer and one for all layers together."""
+"""Maps of classes by layer: a row per cell, a column per layer, and one for all layers together."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ from .scores import LAYER_CLASSES, layer_cells
 
 LOOKS = {name: Look(colour, CLASS_HATCHES.get(name, "")) for name, colour in CLASS_COLOURS.items()}
 LOOKS |= {"silent": Look("#F2F2F2", "----")}
-STRIP = np.array([(-1, -1), (-0.62, -1), (-0.62, 1), (-1, 1)]) * GAP / 2  # along the left: class by the norms
-ROW, LINE = 0.24, 0.12  # inches of a row, and of a further line of its words
+STRIP = np.array([(-1, -1), (-0.62, -1), (-0.62, 1), (-1, 1)]) * GAP / 2  # at the left: class by the norms
+ROW, LINE = 0.24, 0.12  # height in inches of a row, and of each extra line of its label
 MOST_ROWS, MOST_MAPS = 36, 6
-MOST_COLUMNS = 12  # layers of a map; of deeper models some, evenly picked
+MOST_COLUMNS = 12  # layers of a map; deeper models show some, evenly spaced
 
 
 def layer_map(run: Run, scores: Frame) -> list[Picture]:
-    """Return the map of classes by layer, the deepest models first; long maps are several pictures."""
+    """Draw the map of classes by layer, the deepest models first; a long map is split into pictures."""
     names, cells = telling_settings(run), layer_cells(run, scores)
     depth = cells.groupby("cell")["layer"].transform("max")
     parts = []
@@ -42,19 +42,17 @@ def layer_map(run: Run, scores: Frame) -> list[Picture]:
         parts += [own.loc[own["cell"].isin(group)] for group in groups]
     shown = parts if len(parts) <= MOST_MAPS else [parts[place] for place in evenly(len(parts), MOST_MAPS)]
     drawn = sum(own["cell"].nunique() for own in shown)
-    words = (
-        f"Drawn are {drawn:,} of {depth.groupby(cells['cell']).first().size:,} cells; the tables have all."
-    )
+    words = f"Shown: {drawn:,} of {depth.groupby(cells['cell']).first().size:,} cells; the tables have all."
     return [map_picture(own, names, words * (len(shown) < len(parts))) for own in shown]
 
 
 def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
-    """Return one map: cells whose models have the same number of layers."""
+    """Draw one map: cells whose models have the same number of layers."""
     told = [name for name in names if len(cells[name].unique()) > 1]
     shared = described(cells.iloc[0], [name for name in names if name not in told])
     depth = int(cells["layer"].max())
     single = [] if depth < 2 else (1 + evenly(depth, MOST_COLUMNS)).tolist()
-    kept = [ALL, *single]  # one layer is all of them
+    kept = [ALL, *single]  # a model of one layer has only the column of the whole
     rows = cells.groupby("cell", sort=False).first()
     texts = [title_lines(described(row, told) or ["all trials"], 2) for row in rows.to_dict("records")]
     height = ROW + LINE * max(0, max(map(len, texts)) - 2)
@@ -66,15 +64,15 @@ def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
     judged = cells.loc[cells["layer"] != ALL] if single else cells.loc[cells["layer"] == ALL]
     hits, apart = (judged["class"] == "two-stage").sum(), (judged["class"] != judged["class_norm"]).sum()
     parts = {
-        f"Of {counted(len(judged), 'layer')} in {counted(len(rows), 'cell')} {hits} are two-stage.": len(
+        f"Of {counted(len(judged), 'layer')} in {counted(len(rows), 'cell')}, {hits} are two-stage.": len(
             single
         ),
-        f"Of {counted(len(judged), 'cell')} {hits} are two-stage.": not single,
-        f"The norms give another class in {apart}.": True,
+        f"Of {counted(len(judged), 'cell')}, {hits} are two-stage.": not single,
+        f"The class by the norms differs in {apart}.": True,
         f"All have {', '.join(shared)}.": shared,
-        "Colour is the class by the loss split of most seeds, the number Θ, the median over seeds "
+        "Colour: the most frequent class of the seeds by the loss split. Number: Θ, median over seeds "
         f"(two-stage from {CUTS.two_stage:g} on).": True,
-        f"Drawn are {len(single)} of {depth} layers.": 0 < len(single) < depth,
+        f"Shown: {len(single)} of {depth} layers.": 0 < len(single) < depth,
         words: words,
     }
     alt = f"Classes of {counted(len(rows), 'cell')} by layer: {hits} of {len(judged)} are two-stage."
@@ -115,7 +113,7 @@ def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
 
 
 def is_apart(cells: Frame) -> np.ndarray:
-    """Return where the norms say another class than the loss."""
+    """Mask the rows whose class by the norms differs from that by the loss."""
     return (cells["class"] != cells["class_norm"]).to_numpy()
 
 

@@ -1,4 +1,4 @@
-"""The page of runs of the encoder: do all layers of a deeper model behave like the one?"""
+"""The page of runs of the encoder: whether all layers of a deeper model behave like the one-layer model."""
 
 from ..layers import ALL
 from ..page.contract import Chart, Entry, Page
@@ -35,20 +35,20 @@ PAGE = Page(
                 "layer_answers",
                 layer_answers,
                 has_cells,
-                "Cells in which every layer, some layers or none are two-stage, and all layers together",
+                "Cells in which every layer, some layers or no layer is two-stage, and all layers together",
             ),
             Entry(
                 "layer_losses",
                 layer_losses,
-                title="Losses at the end with attention as trained, forced uniform and silenced in all "
-                "layers, mean and standard error over seeds (of one seed over its held-out documents); "
-                "lines of the documents; layers in the order in which their attention and V start",
+                title="Final losses with attention as trained, forced uniform and silenced in all layers, "
+                "mean and standard error over seeds (for one seed over its held-out documents); limit lines "
+                "of the documents; layers in the order in which their attention and V start",
             ),
             Entry(
                 "layer_stages",
                 layer_stages,
-                title="Layers: class of most seeds by the loss and by the norms, Θ and onsets (medians over "
-                "seeds), what values and attention add in nats, attention in the end",
+                title="Layers: most frequent class by the loss and by the norms, Θ and onsets (medians over "
+                "seeds), what values and attention add in nats, final attention",
             ),
         )
     },

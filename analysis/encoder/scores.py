@@ -1,9 +1,9 @@
-"""Score and class every layer of every trial, and the cells of trials that differ in the seed only.
+"""Score and classify every layer of every trial, and summarise cells of trials that differ only in the seed.
 
-P is what the values of a layer add under uniform attention, Q what its attention adds to that, both in nats
-of the held-out loss with the other layers as trained; layer 0 is all layers together.  F_V and F_A are
-isotonic fits of P and Q on the way up (to the step of the lowest loss), each from 0 to 1: layers have no
-limit lines of their own.  Names and cuts are those of the one-layer model.
+P is what the values of a layer add under uniform attention, Q what its trained attention adds on top.  Both
+are in nats of held-out loss, with the other layers as trained; layer 0 is all layers together.  F_V and F_A
+are isotonic fits of P and Q on the way up (to the step of the lowest loss), each from 0 to 1, because layers
+have no limit lines of their own.  Names and cuts are those of the one-layer model.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from ..scores import join_flags
 from ..topic_model import HELD_OUT_LINES, LINES, limit_lines
 
 LAYERS_FILE = "layers.parquet"
-LAYER_CLASSES = (  # in the order in which they are tried; a tie between seeds goes to the earlier
+LAYER_CLASSES = (  # in the order of legends; in a tie between seeds the earlier one wins
     *("diverged", "no-learning", "unfinished", "silent", "V-only", "attention-only", "unscored"),
     *("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads"),
 )
@@ -46,7 +46,7 @@ MEDIANS = (
     "e_block",
 )
 QUARTILES = ("theta", *ONSETS, "end_attn_same_topic", "end_attn_diff_topic")
-EVERY, SOME, NONE = "every layer", "some layers", "no layer"  # of a model is two-stage
+EVERY, SOME, NONE = "every layer", "some layers", "no layer"  # which layers of a model are two-stage
 DIRECTIONS = ("first layer first", "last layer first", "together", "mixed")
 
 
@@ -54,7 +54,7 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
     """Score every trial and layer (0: all layers together): settings, scores, class, onsets, final values.
 
     Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where the class says
-    that V or attention does nothing; onsets are NaN where they were not reached.
+    that V or attention does nothing.  Onsets are NaN where they were not reached.
     """
     curves = layer_curves(run)
     records = Records.of(curves["step"].to_numpy())
@@ -82,15 +82,15 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
 
 
 class Scales(NamedTuple):
-    """What losses of each curve are measured by."""
+    """The units in which losses of each curve are measured."""
 
     drop: Array  # L(0) - L1*; NaN without a stage-1 line below L(0)
-    gain: Array  # L1* - L2*, or a least share of what the model gained in all where there are no lines
-    has_gap: Array  # whether the gain is that of the lines
+    gain: Array  # L1* - L2*; without limit lines a minimum share of the model's total gain
+    has_gap: Array  # whether the gain is from limit lines
 
 
 def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts) -> Scales:
-    """Work out the units of each curve's losses: those of its documents' limit lines where they are known."""
+    """Compute the units of each curve's losses from the limit lines of its documents where they are known."""
     found = limit_lines(run.replace(trials=trials))
     names = {**{name: f"line_{name}" for name in LINES}, **{name: name for name in HELD_OUT_LINES}}
     names |= {f"{name}_se": f"line_{name}_se" for name in LINES}
@@ -102,11 +102,11 @@ def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts)
 
 
 def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[str, Array]:
-    """Find the largest gains, in nats, on the way up, and the part of them that noise cannot explain.
+    """Find the largest gains in nats on the way up, and the part of them that noise cannot explain.
 
-    sure_* is what the noise of records among their neighbours cannot explain, beyond_* what the held-out
-    documents cannot.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1
-    if the gain is beyond its error and 0 if not.
+    sure_* is the part beyond the noise between neighbouring records, beyond_* the part beyond the error over
+    held-out documents.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1
+    if the gain exceeds its error, else 0.
     """
     loss = column(curves, "on")
     gained = records.spread(loss[records.start]) - loss
@@ -128,16 +128,16 @@ def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[s
 
 
 def topic_shift(records: Records, curves: Frame) -> Array:
-    """Measure how much ln(attention to the same topic / to other topics) differs from step 0.
+    """Measure the change since step 0 of ln(attention to the same topic / to other topics).
 
-    Uniform attention has a ratio other than 1: documents of different lengths differ in their topics.
+    The ratio of uniform attention is not 1, because documents of different lengths differ in their topics.
     """
     ratio = np.log(column(curves, "attn_same_topic") / column(curves, "attn_diff_topic"))
     return ratio - records.spread(ratio[records.start])
 
 
 def loss_progress(records: Records, curves: Frame) -> Rises:
-    """Compute F_V and F_A by the loss, on the way up."""
+    """Compute F_V and F_A from the loss on the way up."""
     kept, up = records.up_to(lowest_record(records, column(curves, "on")))
     return Rises(up, *(share_of_rise(up, column(curves, name)[kept]) for name in ("P", "Q")))
 
@@ -151,7 +151,7 @@ def view_scores(view: Rises, cuts: Cuts) -> dict[str, Array]:
 
 
 def ends(records: Records, curves: Frame) -> dict[str, Array]:
-    """Read what attention does at the end, and what it and the values add there."""
+    """Read attention, P and Q at the last record."""
     found = {f"end_{name.lower()}": last_finite(records, curves, name) for name in ENDS}
     ratio = found["end_attn_same_topic"] / found["end_attn_diff_topic"]
     shift = topic_shift(records, curves)[records.end]
@@ -159,7 +159,7 @@ def ends(records: Records, curves: Frame) -> dict[str, Array]:
 
 
 def last_finite(records: Records, curves: Frame, name: str) -> Array:
-    """Read a column at the last record; NaN if it is not finite there."""
+    """Read a column at the last record; NaN if not finite."""
     values = column(curves, name)[records.end]
     return np.where(np.isfinite(values), values, np.nan)
 
@@ -180,14 +180,15 @@ def flags(
 
 
 def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
-    """Class each row in a view ("": loss, "_norm": norms): the first class whose rule it meets.
+    """Classify each row in a view ("": loss, "_norm": norms) by the first rule that it satisfies.
 
-    A gain counts if noise cannot explain it and it is a tenth of what topics can give a one-layer model; that
-    of attention which follows the topics, or avoids them, also if it is within the error of the documents.
+    A gain counts if noise cannot explain it and it is at least a tenth of what topics can give a one-layer
+    model.  The gain of attention that follows or avoids the topics counts even within the error over
+    documents.
     """
     theta_, swapped, lag = (scores[name + end] for name in ("theta", "theta_reversed", "log_lag"))
     least = cuts.attention * scores["gain_unit"]
-    if end:  # norms know no gain: a part has moved if its norm rose
+    if end:  # norms measure no gain: a part has moved if its norm rose
         silent = scores["is_finite"] & False
         V_moved, A_moved = (scores[f"rise_{part}{end}"] > 0 for part in ("v", "attention"))
         begun, unscored = silent, scores[f"rise_v{end}"].isna() | scores[f"rise_attention{end}"].isna()
@@ -217,7 +218,7 @@ def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
 
 
 def with_blanks(scores: Frame) -> Frame:
-    """Blank the scores that mean nothing: of a class without a Theta, of a broken trial."""
+    """Blank meaningless scores: those of classes without a Theta, and of diverged trials."""
     scored = ("theta", "theta_reversed", "log_lag")
     blank = {
         name + end: scores[name + end].where(scores["class" + end].isin(HAS_THETA))
@@ -234,12 +235,12 @@ def with_blanks(scores: Frame) -> Frame:
 def layer_cells(run: Run, scores: Frame) -> Frame:
     """Summarise each cell and layer: majority classes, medians and quartiles over the seeds.
 
-    Trials that diverged are in no median, and a class without a Theta has none; *_reached counts the trials
-    that have an onset.
+    Diverged trials are left out of medians, and cells of a class without a Theta have none.  *_reached counts
+    the trials that have an onset.
     """
     names = telling_settings(run)
     cell = cell_of_rows(scores, names)
-    place = 1000 * cell + scores["layer"].to_numpy()  # more than there are layers
+    place = 1000 * cell + scores["layer"].to_numpy()  # no model has 1000 layers
     keys, number, size = np.unique(place, return_inverse=True, return_counts=True)
     first = np.unique(place, return_index=True)[1]
     table = scores[[*names, "layer", "part"]].iloc[first].reset_index(drop=True)
@@ -262,10 +263,11 @@ def layer_cells(run: Run, scores: Frame) -> Frame:
 
 
 def models(run: Run, scores: Frame) -> Frame:
-    """Summarise each cell: which of its layers are two-stage, in which order they start.
+    """Summarise each cell: which of its layers are two-stage, and in which order they start.
 
-    `holds` is of the majority class of each layer; `direction` of the median over seeds of `rank_order`, by
-    when attention leaves uniform, `direction_v` by V; `order` has the layers by the median onset.
+    `holds` uses the majority class of each layer.  `direction` uses the median over seeds of `rank_order`, by
+    the step at which attention leaves uniform; `direction_v` is the same for V.  `order` lists the layers by
+    median onset.
     """
     names, cells = telling_settings(run), layer_cells(run, scores)
     whole, single = cells.loc[cells["layer"] == ALL], cells.loc[cells["layer"] != ALL]
@@ -288,10 +290,10 @@ def models(run: Run, scores: Frame) -> Frame:
 
 
 def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
-    """Rank the layers of each trial: +1 if they start one after the other from the first on.
+    """Score the order in which the layers of each trial start: +1 from first to last, -1 from last to first.
 
-    -1: from the last on; the mean over pairs of layers, a pair counts 0 if both start within one record.  A
-    layer that never starts comes after all others; NaN if none does, or there is one layer.
+    The score is the mean over pairs of layers; a pair counts 0 if both start within one record.  A layer that
+    never starts comes after all others.  NaN if none starts, or if there is only one layer.
     """
     single = scores.loc[(scores["layer"] != ALL) & scores["is_finite"]]
     there = single.assign(start=single[onset].fillna(np.inf)).pivot(
@@ -306,7 +308,7 @@ def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
 
 
 def pair_signs(one: Array, other: Array, interval: float) -> Array:
-    """Give +1 where the first starts earlier, -1 where later, 0 within one record; inf means never."""
+    """Return +1 where the first starts earlier, -1 where later, 0 within one record; inf means never."""
     with np.errstate(invalid="ignore"):
         apart = other - one  # NaN where both never start
     sign = np.where(np.abs(apart) > interval, np.sign(apart), 0.0)

@@ -1,4 +1,4 @@
-"""The tables of runs of deeper models: where layers are two-stage, losses of cells, scores of layers."""
+"""Tables of runs of deeper models: where layers are two-stage, losses of cells, scores of layers."""
 
 import numpy as np
 import pandas as pd
@@ -12,21 +12,21 @@ from ..tables import ERROR
 from ..topic_model import HELD_OUT_LINES, limit_lines
 from .scores import EVERY, NONE, SOME, layer_cells, models
 
-LOSSES = {  # column of the table: what it is of final values
+LOSSES = {  # column of the table: (final value, final value to subtract)
     "loss": ("final_eval_loss", None),
     "loss_uniform": ("final_eval_loss_uniform", None),
     "loss_silent": ("final_eval_loss_silent", None),
     "attention_adds": ("final_eval_loss_uniform", "final_eval_loss"),
     "values_add": ("final_eval_loss_silent", "final_eval_loss_uniform"),
 }
-ERRORS_OF_ONE = {  # over documents
+ERRORS_OF_ONE = {  # for a single seed: standard errors over documents
     "loss": "final_eval_loss_se",
     "attention_adds": "final_eval_gain_se",
     "values_add": "final_eval_value_se",
 }
 STAGE_LINES = {"line_stage1": "stage 1 line", "line_stage2": "stage 2 line", "line_bayes": "Bayes line"}
 HELD_OUT = dict(zip(HELD_OUT_LINES, ("stage 1, held out", "stage 2, held out"), strict=True))
-LAYER_COLUMNS = {  # a column of the cells, and what the table calls it
+LAYER_COLUMNS = {  # column of the cells: title in the table
     **{"part": "layer", "trials": "trials", "diverged": "diverged", "class": "class"},
     **{"agreement": "share of seeds", "class_norm": "class by norms", "theta": "Θ"},
     **{"theta_q25": "Θ lower quartile", "theta_q75": "Θ upper quartile", "theta_norm": "Θ by norms"},
@@ -38,7 +38,7 @@ LAYER_COLUMNS = {  # a column of the cells, and what the table calls it
 
 
 def layer_answers(run: Run, scores: Frame) -> Frame:
-    """Return for each value of each setting in how many cells every layer, some or none is two-stage."""
+    """Count for each value of each setting the cells in which every layer, some or none is two-stage."""
     names, table = telling_settings(run), models(run, scores)
     rows = []
     for name in names:
@@ -52,9 +52,9 @@ def layer_answers(run: Run, scores: Frame) -> Frame:
 
 
 def layer_losses(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell: losses at the end with their errors, limit lines, order of its layers.
+    """Tabulate each cell: final losses with their errors, limit lines, order of its layers.
 
-    Errors are over seeds; of one seed they are over its held-out documents, where that is recorded.
+    Errors are over seeds; for a single seed they are over its held-out documents, if recorded.
     """
     names, table = telling_settings(run), models(run, scores)
     trials: Frame = run.trials.reset_index(drop=True)
@@ -81,26 +81,26 @@ def layer_losses(run: Run, scores: Frame) -> Frame:
 
 
 def layer_stages(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell and layer: class in both views, Theta, onsets, what was added, attention."""
+    """Tabulate each cell and layer: class in both views, Theta, onsets, gains, attention."""
     names, cells = telling_settings(run), layer_cells(run, scores)
     return cells[[*names, *LAYER_COLUMNS]].rename(columns=LAYER_COLUMNS)
 
 
 def has_values(values: np.ndarray) -> bool:
-    """Return whether some value is known."""
+    """Tell whether any value is known."""
     return bool(np.isfinite(values).any())
 
 
 def has_cells(run: Run, scores: Frame) -> bool:
-    """Return whether a setting tells cells apart."""
+    """Tell whether any setting distinguishes cells."""
     return bool(telling_settings(run))
 
 
 def has_layers(run: Run, scores: Frame) -> bool:
-    """Return whether some finite trial has records of its layers."""
+    """Tell whether any finite trial has records of its layers."""
     return bool(((scores["layer"] != ALL) & scores["is_finite"]).any())
 
 
 def has_several_layers(run: Run, scores: Frame) -> bool:
-    """Return whether some finite trial has several layers."""
+    """Tell whether any finite trial has several layers."""
     return bool(((scores["layer"] > 1) & scores["is_finite"]).any())

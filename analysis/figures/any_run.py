@@ -1,7 +1,7 @@
-"""What the page of any run shows: losses beside their references, records, details, endings, cells.
+"""Figures and tables of any run: losses with their references, records, details, endings, cells.
 
 A cell is a combination of the settings that vary, except the seed.  Figures and tables are functions of
-(run, scores); they read the run alone, so they serve a run that nothing scores.
+(run, scores) but read only the run, so they also work for a run without scores.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,21 +38,21 @@ from .step_panels import (
     title_lines,
 )
 
-FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # no names of settings
-MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells of a figure; values along x, and with a line each
-PANELS, MOST_COLUMNS = 6, 24  # columns of a figure, and of all figures of records
-MOST_DETAILS = 4  # columns of details: a figure each
+FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # with spaces, unlike settings
+MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells per figure; values along x; values with a line each
+PANELS, MOST_COLUMNS = 6, 24  # columns per figure, and in all figures of records
+MOST_DETAILS = 4  # columns of details, each with its own figure
 COLOURS = ("#0072B2", "#7A6FC4", "#56B4E9", "#E69F00", "#F2A488", "#D55E00")
 SHADES = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.93, 256))).with_extremes(bad="0.6")
-DEEPEST = 1e-3  # of the lowest positive reference: logarithmic axes of losses end there
+DEEPEST = 1e-3  # logarithmic axes of losses end at this share of the lowest positive reference
 DASHES = ("-", (0, (5, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (1, 1)), (0, (1, 3)))  # of reference losses
 
 
-CELL_TITLE = "Cells: trials, and medians of those that did not diverge, at the end"
+CELL_TITLE = "Cells: number of trials, and medians of the final values of those that did not diverge"
 
 
 def any_page(own: Page) -> Page:
-    """Return what any run shows beside the page of its experiment, without what that page replaces."""
+    """Make the general page of any run, without the entries that its experiment's page replaces."""
 
     def loss_figure(run: Run, scores: pd.DataFrame, **axes: Any) -> Picture:
         return losses(run, loss_column(run, own), reference_losses(run, own.references), **axes)
@@ -64,7 +64,7 @@ def any_page(own: Page) -> Page:
         "Final values": [Entry("finals", finals, has_axis, axes=("x", "y"))],
     }
     tables = {
-        "How trials ended": [Entry("ended", ended, ends_differ, "Trials by the reason why they ended")],
+        "How trials ended": [Entry("ended", ended, ends_differ, "Trials by the reason they ended")],
         "Cells": [Entry("cells", cells, title=CELL_TITLE)],
     }
 
@@ -80,10 +80,10 @@ def any_page(own: Page) -> Page:
 
 
 def findings(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
-    """Yield sentences on how many trials are finished and how they ended, what is missing, what varies."""
+    """Yield sentences on how many trials finished and how they ended, what is missing, and what varies."""
     finished, several = len(run.trials), varying(run.trials, run.setting_names)
     diverged = int((~is_ok(run)).sum())
-    first = f"{counted(finished, 'trial')} finished, of an unknown number"
+    first = f"{counted(finished, 'trial')} finished (number planned unknown)"
     if state.planned:
         left = max(0, state.planned - (finished - state.beyond))
         first = f"{finished - state.beyond:,} of {counted(state.planned, 'planned trial')} finished"
@@ -93,11 +93,11 @@ def findings(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status)
     missing = state.problems if state.planned else (*run.missing, *state.problems)
     yield from (f"Not complete: {sentence}." for sentence in missing[:MOST_VALUES])
     values = [f"{said(name)} ({counted(len(run.trials[name].unique()), 'value')})" for name in several]
-    yield f"What varies: {first_of(values)}." if values else "No setting varies."
+    yield f"Settings that vary: {first_of(values)}." if values else "No setting varies."
 
 
 def cell_table(run: Run, x: str | None = None, y: str | None = None) -> pd.DataFrame:
-    """Return one row per cell: its settings, trials, diverged ones, medians of the others' final values."""
+    """Tabulate cells: settings, trials, diverged trials, and medians of the other trials' final values."""
     names, ok = swept(run, x, y)[0], is_ok(run)
     cell = cell_of_rows(run.trials, names)
     table = run.trials[names].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
@@ -107,13 +107,13 @@ def cell_table(run: Run, x: str | None = None, y: str | None = None) -> pd.DataF
 
 
 def cells(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of cells; a setting whose name would make it an error of another column says so."""
+    """Make the table of cells; rename settings whose name ends like a column of errors or quartiles."""
     ends = (ERROR, *SPREAD)
     return cell_table(run).rename(columns=lambda n: f"{n} (setting)" if n.endswith(ends) else n)
 
 
 def ended(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per cell: how many of its trials ended for each reason."""
+    """Count for each cell how many of its trials ended for each reason."""
     names = swept(run)[0]
     cell = cell_of_rows(run.trials, names)
     table = run.trials[names].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
@@ -124,22 +124,22 @@ def ended(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def stop_reasons(run: Run) -> pd.Series:
-    """Return why each trial ended: its stop reason, or its status where none was written down."""
+    """Return why each trial ended: its stop reason, or its status if none was recorded."""
     reasons: Any = run.trials["stop_reason"] if "stop_reason" in run.trials else pd.Series(dtype=object)
     reasons = reasons.reindex(run.trials.index).astype(object)
     return reasons.where(reasons.notna() & (reasons != ""), run.trials["status"].astype(object))
 
 
 def ends_differ(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether trials ended for several reasons, besides having diverged."""
+    """Tell whether the trials that did not diverge ended for several reasons."""
     return len(set(stop_reasons(run)[is_ok(run)])) > 1
 
 
 def swept(run: Run, x: str | None = None, y: str | None = None) -> tuple[list[str], str | None, str | None]:
-    """Return the settings that make cells, and of these the one along an axis and the one of the lines.
+    """Choose the settings that define cells, and among them that of the x axis and that of the lines.
 
-    These two come first: `x` and `y`, or those that have the most values; not words that are too many to be
-    told apart.
+    These two come first: `x` and `y`, or the settings with the most values.  Words with too many values to
+    distinguish are not used.
     """
     names = varying(run.trials, [name for name in run.setting_names if name != "seed"])
     sizes = {name: len(run.trials[name].unique()) for name in names}
@@ -153,7 +153,7 @@ def swept(run: Run, x: str | None = None, y: str | None = None) -> tuple[list[st
 
 
 def loss_column(run: Run, own: Page) -> str:
-    """Return the column that reference losses belong to: the page's own, a held-out loss, any loss."""
+    """Find the column that reference losses belong to: the page's own, a held-out loss, or any loss."""
     drawn = [name for chart in own.charts if chart.references for name in chart.columns]
     named = [str(name) for name in run.trajectories if "loss" in str(name) and not str(name).endswith(ERROR)]
     held_out = [name for name in named if name.startswith(("eval", "held_out", "test", "valid"))]
@@ -161,7 +161,7 @@ def loss_column(run: Run, own: Page) -> str:
 
 
 def has_references(run: Run, own: Page) -> bool:
-    """Return whether there are reference losses to draw, and trials that they belong to."""
+    """Tell whether there are reference losses to draw, and trials that did not diverge."""
     has_some = len(reference_losses(run, own.references).columns) > 0
     return has_some and bool(loss_column(run, own)) and bool(is_ok(run).any())
 
@@ -169,10 +169,10 @@ def has_references(run: Run, own: Page) -> bool:
 def losses(
     run: Run, name: str, references: pd.DataFrame, x: str | None = None, y: str | None = None
 ) -> Picture:
-    """Return a loss over the steps beside its reference losses; below, what is left above the lowest of them.
+    """Draw a loss over the steps with its reference losses, and below it the excess over the lowest of them.
 
-    Trials with equal references share a panel.  The lower panels are logarithmic: a plateau at a reference
-    is a level there, however close to the lowest.
+    Trials with equal references share a panel.  The lower panels are logarithmic, so a plateau shows as a
+    level however close to the lowest reference it is.
     """
     names, axis, _ = swept(run, x, y)
     ok, references = is_ok(run), references.set_axis(run.trials.index)
@@ -188,7 +188,7 @@ def losses(
     lowest = references.min(axis=1).to_numpy(float)
     excess = own[name].to_numpy(float) - lowest[own["trial_id"]]
     is_above = bool(np.isfinite(excess).any()) and bool(np.mean(excess[np.isfinite(excess)] > 0) > HALF)
-    rows = {said(name): 1.5} | ({"above the lowest": 1.3} if is_above else {})  # label, height in inches
+    rows = {said(name): 1.5} | ({"above the lowest": 1.3} if is_above else {})  # label: height in inches
     own = own.assign(excess=np.where(excess > 0, excess, np.nan))
     with style():
         figure, columns = panel_grid(titles, ACROSS, rows)
@@ -221,12 +221,12 @@ def losses(
     cells_drawn = sum(min(MOST_LINES, len(np.unique(cell[ok & (group == number)]))) for number in shown)
     cells_there = len(np.unique(cell[ok]))
     parts = {
-        f"{said(name).capitalize()} of {counted(int(ok.sum()), 'trial')}: medians and quartiles over seeds, a"
-        " line per cell.": True,
+        f"{said(name).capitalize()} of {counted(int(ok.sum()), 'trial')}: medians and quartiles over seeds,"
+        " one line per cell.": True,
         f"Black: reference losses ({'; '.join(texts)}).": texts,
-        "Below: what is left above the lowest reference, on a logarithmic scale.": is_above,
-        f"Drawn are {cells_drawn} of {counted(cells_there, 'cell')}.": cells_drawn < cells_there,
-        f"Drawn are {len(shown)} of {len(groups)} panels, one for each set of references.": (
+        "Below: excess over the lowest reference, on a logarithmic scale.": is_above,
+        f"Shown: {cells_drawn} of {counted(cells_there, 'cell')}.": cells_drawn < cells_there,
+        f"Shown: {len(shown)} of {len(groups)} panels, one for each set of references.": (
             len(shown) < len(groups)
         ),
         left_out(run): not ok.all(),
@@ -238,19 +238,19 @@ def losses(
 
 
 def draw_references(ax: Axes, references: pd.Series) -> None:
-    """Draw a horizontal line at each reference loss that is known and in the range of the axis' scale."""
+    """Draw a horizontal line at each reference loss that is finite and, on a log axis, positive."""
     for number, (name, value) in enumerate(references.items()):
         is_drawn = np.isfinite(value) and (value > 0 or ax.get_yscale() == "linear")
         if is_drawn:
             look: Any = DASHES[number % len(DASHES)]
             ax.axhline(value, color="black", linestyle=look, linewidth=0.8, zorder=3, label=said(name))
     above = references[np.isfinite(references) & (references > 0)]
-    if ax.get_yscale() == "log" and len(above):  # what falls on for ever would squeeze the plateaus
+    if ax.get_yscale() == "log" and len(above):  # a loss that keeps falling would squeeze the plateaus
         ax.set_ylim(bottom=max(ax.get_ylim()[0], DEEPEST * above.min()))
 
 
 def records(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
-    """Return every record column over the steps, median and quartiles of each cell, six to a figure."""
+    """Draw every record column over the steps, median and quartiles of each cell, six columns per figure."""
     names, axis, _ = swept(run, x, y)
     cells, cell = cell_table(run, x, y), cell_of_rows(run.trials, names)
     counts = (cells[TRIALS] - cells[DIVERGED]).to_numpy()
@@ -268,15 +268,15 @@ def records(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None 
     span = counted(sizes[0], "trial") if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} trials"
     remarks = {
         f"Lines are medians and bands quartiles over seeds, {span} each.": sizes[-1] > 1,
-        "Each line is a trial.": sizes[-1] == 1,
-        f"Drawn are {len(drawn)} of {counted(len(known), 'cell')} with a trial that did not diverge, evenly"
-        f" picked in the order of {', '.join(map(said, names))}.": len(drawn) < len(known),
+        "Each line is one trial.": sizes[-1] == 1,
+        f"Shown: {len(drawn)} of {counted(len(known), 'cell')} with a trial that did not diverge, evenly"
+        f" spaced in the order of {', '.join(map(said, names))}.": len(drawn) < len(known),
         left_out(run): not is_ok(run).all(),
         f"More than {MOST_POINTS} records are drawn as medians over bins of steps.": (
             own["step"].nunique() > MOST_POINTS
         ),
-        f"Not drawn, for want of a finite value: {first_of(empty)}.": empty,
-        f"Drawn are the first {MOST_COLUMNS} of {len(full)} columns.": len(full) > MOST_COLUMNS,
+        f"Not drawn, without finite values: {first_of(empty)}.": empty,
+        f"Shown: the first {MOST_COLUMNS} of {len(full)} columns.": len(full) > MOST_COLUMNS,
     }
     lines, values = cells[names].iloc[drawn], None if axis is None else run.trials[axis]
     groups = (full[first : first + PANELS] for first in range(0, len(full[:MOST_COLUMNS]), PANELS))
@@ -285,14 +285,14 @@ def records(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None 
 
 
 def rows_of(run: Run, table: pd.DataFrame, is_drawn: np.ndarray) -> pd.DataFrame:
-    """Return the records or details of these trials, with the row of the trial as trial_id."""
+    """Select the records or details of these trials, with the row of the trial as trial_id."""
     owner = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(table["trial_id"]))
     rows = np.flatnonzero(is_drawn[owner] & (owner >= 0))
     return table.take(rows).assign(trial_id=owner[rows])
 
 
 def quartiles(own: pd.DataFrame, name: str, cell: np.ndarray) -> pd.DataFrame:
-    """Return one row per cell and step: q25, q50, q75 of a column over the cell's trials, and how many."""
+    """Compute q25, q50, q75 of a column over the trials of each cell at each step, and count these trials."""
     frame = thinned(own[["trial_id", "step"]].assign(value=own[name].to_numpy(float)), ["value"])
     return bands(frame.assign(cell=cell[frame["trial_id"]]), "value", "cell", least=HALF)
 
@@ -300,7 +300,7 @@ def quartiles(own: pd.DataFrame, name: str, cell: np.ndarray) -> pd.DataFrame:
 def step_figure(
     panels: Mapping[str, pd.DataFrame], lines: pd.DataFrame, values: Any, remarks: Mapping[str, Any]
 ) -> Picture:
-    """Return a panel per column with a line per cell, coloured along the values of a setting if any."""
+    """Draw a panel per column with a line per cell, coloured by the values of a setting if given."""
     by = "" if values is None else said(values.name)
     with style():
         figure, axes = panel_figure(list(panels), "step")
@@ -320,7 +320,7 @@ def step_figure(
 
 
 def finals(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> Picture:
-    """Return final values against the setting of most values, with a line per value of another."""
+    """Draw final values against the setting with the most values, with a line per value of another."""
     _, axis, series = swept(run, x, y)
     ok = run.trials.loc[is_ok(run)]
     full = [name for name in final_names(run) if np.isfinite(finite(ok[name])).any()]
@@ -341,13 +341,13 @@ def finals(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None =
     lines = f", a colour per value of {said(series)}" if series else ""
     what = f"Final values of {', '.join(said(name.removeprefix(FINAL)) for name in full[:PANELS])}"
     parts = {
-        f"Values at the end against {said(axis)}{lines}, of {counted(len(ok), 'trial')}.": True,
+        f"Final values of {counted(len(ok), 'trial')} against {said(axis)}{lines}.": True,
         f"Medians and quartiles{' over ' * bool(others)}{', '.join(others)}.": True,
         left_out(run): not is_ok(run).all(),
-        f"Drawn are the first {PANELS} of {len(full)} columns.": len(full) > PANELS,
+        f"Shown: the first {PANELS} of {len(full)} columns.": len(full) > PANELS,
     }
     for name, most in ((axis, MOST_PLACES), (series, MOST_SERIES)):
-        text = f"Neighbouring values of {said(name)} share {most} places, named by the middle one."
+        text = f"Neighbouring values of {said(name)} share {most} places, labelled by the middle value."
         parts[text] = bool(name) and len(ok[name].unique()) > most
     return Picture(
         figure, f"Final values by {said(axis)}", sentences(parts), f"{what} by {said(axis)}{lines}."
@@ -355,12 +355,12 @@ def finals(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None =
 
 
 def has_details(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether records have details, of a trial that did not diverge."""
+    """Tell whether a trial that did not diverge has details."""
     return bool(run.detail_names) and bool(is_ok(run).any())
 
 
 def details(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
-    """Return a figure per detail column: a panel per cell, a line per place, medians over seeds alone."""
+    """Draw a figure per detail column: a panel per cell, a line per index, medians over seeds only."""
     indices, ok = run.detail_names, is_ok(run)
     names, _, _ = swept(run, x, y)
     cell = cell_of_rows(run.trials, names)
@@ -371,7 +371,7 @@ def details(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None 
     columns = [name for name in own if name not in kept and is_numeric_dtype(own[name])]
     full = [str(name) for name in columns if np.isfinite(own[name].to_numpy(float)).any()]
     if not full:
-        raise UserError("no value of the details of trials that did not diverge is finite")
+        raise UserError("no value in the details of trials that did not diverge is finite")
     place, places = distinct_places(own, indices)
     lines = evenly(len(places), MOST_LINES)
     rows = own["trial_id"].to_numpy(int)
@@ -386,10 +386,10 @@ def details(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None 
         f"A panel per cell, a line per {what}; medians and quartiles over seeds,"
         f" {counted(max(counts), 'trial')} at most.": max(counts) > 1,
         f"A panel per cell, a line per {what} of its trial.": max(counts) == 1,
-        f"Drawn are {len(drawn)} of {counted(len(known), 'cell')}, evenly picked in the order of"
+        f"Shown: {len(drawn)} of {counted(len(known), 'cell')}, evenly spaced in the order of"
         f" {', '.join(map(said, names))}.": len(drawn) < len(known),
-        f"Drawn are {len(lines)} of {len(places)} lines.": len(lines) < len(places),
-        f"Drawn are the first {MOST_DETAILS} of {len(full)} columns.": len(full) > MOST_DETAILS,
+        f"Shown: {len(lines)} of {len(places)} lines.": len(lines) < len(places),
+        f"Shown: the first {MOST_DETAILS} of {len(full)} columns.": len(full) > MOST_DETAILS,
         f"More than {MOST_POINTS} records are drawn as medians over bins of steps.": (
             own["step"].nunique() > MOST_POINTS
         ),
@@ -414,14 +414,14 @@ def details(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None 
 
 
 def distinct_places(own: pd.DataFrame, indices: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
-    """Return the number of each row's place, and the places in order: combinations of the indices."""
+    """Number the combinations of the indices; return each row's number and the combinations in order."""
     place = own.groupby(list(indices)).ngroup().to_numpy()
     places: Frame = own[list(indices)].drop_duplicates()
     return place, places.sort_values(list(indices)).reset_index(drop=True)
 
 
 def share_scale(axes: Sequence[Axes]) -> None:
-    """Make all panels logarithmic if one is and the others can be, so that they compare."""
+    """Make all panels logarithmic if one is and the others can be, so that they are comparable."""
     positive = all((np.asarray(line.get_ydata(), float) > 0).all() for ax in axes for line in ax.lines)
     if positive and any(ax.get_yscale() == "log" for ax in axes):
         for ax in axes:
@@ -437,9 +437,9 @@ def curves_by(
 ) -> Figure:
     """Draw columns of the trajectories over the steps: medians over seeds, a panel per value of a setting.
 
-    `where` keeps the trials with these settings only.  Trials that diverged are left out.  Trials that differ
-    in more than the seed are never pooled: each cell of a panel has a line of its own; where a panel has one
-    cell, the quartiles over its seeds are drawn too.
+    `where` selects trials with these settings.  Trials that diverged are left out.  Trials that differ in
+    more than the seed are never pooled: each cell of a panel has its own line; where a panel has one cell,
+    the quartiles over its seeds are drawn too.
     """
     columns, by = [columns] if isinstance(columns, str) else list(columns), [panel] if panel else []
     kept = trials_where(run, columns, by, where or {})
@@ -493,7 +493,7 @@ def trials_where(run: Run, columns: Sequence[str], by: Sequence[str], where: Map
 
 
 def panel_figure(names: Sequence[str], below: str) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a titled panel per column."""
+    """Make a figure with a titled panel per column."""
     figure, columns = panel_grid([[said(name)] for name in names], ACROSS, {"": 1.5})
     for (ax,) in columns:
         ax.set_xlabel(below)
@@ -501,14 +501,14 @@ def panel_figure(names: Sequence[str], below: str) -> tuple[Figure, list[Axes]]:
 
 
 def coloured(figure: Figure, axes: Sequence[Axes], values: Any, drawn: Any) -> list[Any]:
-    """Return a colour for each drawn value, explained on the figure; one colour if there are no values."""
+    """Choose a colour for each drawn value, and explain it on the figure; one colour without values."""
     if values is not None:
         explain_shades(figure, axes, values)
     return shades_of(values, drawn)
 
 
 def shades_of(values: Any, drawn: Any) -> list[Any]:
-    """Return a colour for each drawn value of these; one colour if there are no values."""
+    """Choose a colour for each drawn value; one colour without values."""
     if values is None:
         return [COLOURS[0]] * len(drawn)
     if is_number(values):
@@ -517,13 +517,13 @@ def shades_of(values: Any, drawn: Any) -> list[Any]:
 
 
 def scale_of(values: Any) -> Normalize:
-    """Return the scale of colours along numbers, logarithmic if they span much."""
+    """Choose the colour scale of numbers, logarithmic if they span a wide range."""
     known = np.unique(finite(values)[np.isfinite(finite(values))])
     return (LogNorm if is_wide(known) else Normalize)(known[0], known[-1])
 
 
 def palette_of(values: Any) -> dict[str, Any]:
-    """Return a colour for each word."""
+    """Choose a colour for each word."""
     found = [plain(value) for value in pd.factorize(values, sort=True, use_na_sentinel=False)[1]]
     palette = COLOURS if len(found) <= len(COLOURS) else SHADES(np.linspace(0, 1, len(found)))
     return dict(zip(found, palette, strict=False))
@@ -547,7 +547,7 @@ def explain_shades(figure: Figure, axes: Sequence[Axes], values: Any) -> None:
 
 
 def draw_bands(ax: Axes, table: pd.DataFrame, key: str, shades: Mapping[Any, Any], look: str = "-") -> None:
-    """Draw median and quartiles over the step for each value of `key`, logarithmic if they span much."""
+    """Draw median and quartiles over the step per value of `key`; log scale if they span a wide range."""
     table = table.loc[table["q50"].notna()]
     for value, own in table.groupby(key):
         line, low, high = "o" if len(own) == 1 else look, own["q25"], own["q75"]
@@ -561,7 +561,7 @@ def draw_bands(ax: Axes, table: pd.DataFrame, key: str, shades: Mapping[Any, Any
 
 
 def scale_x(ax: Axes, x: pd.Series) -> None:
-    """Scale an axis of values of a setting: a place for each word, logarithmic for numbers that span much."""
+    """Scale the axis of a setting: one place per word; logarithmic for numbers that span a wide range."""
     if is_number(x):
         ax.set_xscale("log" if is_wide(x.to_numpy(float)) else "linear")
         return
@@ -571,7 +571,7 @@ def scale_x(ax: Axes, x: pd.Series) -> None:
 
 
 def pooled(values: Any, most: int) -> pd.Series:
-    """Return the values, or of more than `most` the middle one of the neighbours that each belongs to."""
+    """Pool more than `most` values: replace each by the middle one of its neighbours."""
     if values.nunique() <= most:
         return values
     found, place = np.unique(values.to_numpy(), return_inverse=True)
@@ -581,54 +581,52 @@ def pooled(values: Any, most: int) -> pd.Series:
 
 
 def has_axis(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether a setting varies that final values can be drawn against."""
+    """Tell whether final values can be drawn against a setting that varies."""
     return swept(run)[1] is not None
 
 
 def is_ok(run: Run) -> np.ndarray:
-    """Return for each trial whether it did not diverge."""
+    """Mask the trials that did not diverge."""
     return (run.trials["status"] == "ok").to_numpy()
 
 
 def left_out(run: Run) -> str:
-    """Return a sentence on the trials that diverged."""
-    return (
-        f"Diverged, and left out: {np.count_nonzero(~is_ok(run)):,} of {counted(len(run.trials), 'trial')}."
-    )
+    """Write a sentence on the trials that diverged."""
+    return f"Diverged and left out: {np.count_nonzero(~is_ok(run)):,} of {counted(len(run.trials), 'trial')}."
 
 
 def final_names(run: Run) -> list[str]:
-    """Return the columns of final values."""
+    """List the columns of final values."""
     names = [name for name in run.trials if str(name).startswith(FINAL)]
     return [str(name) for name in names if is_numeric_dtype(run.trials[name])]
 
 
 def finite(values: Any) -> np.ndarray:
-    """Return the numbers in double precision, NaN for those that are not finite."""
+    """Return the numbers as float64, with NaN for non-finite ones."""
     numbers = values.to_numpy(float)
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def is_wide(values: np.ndarray, ratio: float = 10) -> bool:
-    """Return whether all values are above 0 and the largest is more than so many times the smallest."""
+    """Tell whether all values are positive and the largest is more than `ratio` times the smallest."""
     return bool(len(values)) and bool(np.min(values) > 0) and bool(np.max(values) > ratio * np.min(values))
 
 
 def is_number(values: Any) -> bool:
-    """Return whether a setting is a number, not a word or a truth value."""
+    """Tell whether a setting is numeric, not a word or a boolean."""
     return is_numeric_dtype(values) and not is_bool_dtype(values)
 
 
 def said(name: Any) -> str:
-    """Return a setting or column as a reader says it."""
+    """Write a setting or column in words."""
     return str(name).replace("_", " ")
 
 
 def plain(value: Any) -> str:
-    """Return a value as a figure shows it, without mathematics."""
+    """Write a value for a figure, without math text."""
     return written(value).replace("$", r"\$")
 
 
 def in_words(name: str, value: Any) -> str:
-    """Return a setting with its value, as titles say it."""
+    """Write a setting with its value, for titles."""
     return f"{said(name)} {plain(value)}"

@@ -1,4 +1,4 @@
-"""One trained model of any experiment: its records and settings on one picture, its weights on another."""
+"""Pictures of one trained model of any experiment: its records and settings, and its weights."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -17,17 +17,17 @@ from ..pictures import SMALL, WIDTH, Picture, counted, sentences, style
 from .any_run import COLOURS, PANELS, draw_references, in_words, is_wide, loss_column, said
 from .step_panels import ACROSS, panel_grid, step_axis
 
-MOST_ARRAYS = 12  # that are drawn; snapshots have all
-LARGEST = 1_000_000  # numbers of an array that is drawn
+MOST_ARRAYS = 12  # arrays drawn; snapshots have all
+LARGEST = 1_000_000  # entries of an array that is drawn
 
 
 def inspect(run: Run, trial_id: str, step: int, page: Page) -> list[Picture]:
-    """Return two pictures of a trial: its records with its settings, and its weights at this step."""
+    """Draw two pictures of a trial: its records with its settings, and its weights at this step."""
     return [records(run.select([trial_id]), step, page), weights(run, trial_id, step)]
 
 
 def records(run: Run, step: int, page: Page) -> Picture:
-    """Return the columns of a run's only trial over the steps, references beside its loss, its settings."""
+    """Draw the columns of a run's only trial over the steps, with reference losses and settings."""
     trial, own, loss = run.trials.iloc[0], run.trajectories.sort_values("step"), loss_column(run, page)
     names = [loss, *(name for name in own if name not in ("trial_id", "step", loss))]
     full = [n for n in names if n and is_numeric_dtype(own[n]) and np.isfinite(own[n].to_numpy(float)).any()]
@@ -48,7 +48,7 @@ def records(run: Run, step: int, page: Page) -> Picture:
         figure.suptitle(textwrap.fill(f"trial {trial['trial_id']}: {settings}", 95), fontsize=SMALL)
     more = {
         "Grey: the step of the weights.": True,
-        f"Drawn are the first {PANELS} of {len(full)} columns.": len(full) > PANELS,
+        f"Shown: the first {PANELS} of {len(full)} columns.": len(full) > PANELS,
         f"The trial {trial['status']}.": trial["status"] == "diverged",
     }
     title, shown = f"Records of trial {trial['trial_id']}", ", ".join(map(said, full[:PANELS]))
@@ -56,7 +56,7 @@ def records(run: Run, step: int, page: Page) -> Picture:
 
 
 def weights(run: Run, trial_id: str, step: int) -> Picture:
-    """Return the arrays of a trial's weights: matrices as heat maps, vectors as lines."""
+    """Draw the arrays of a trial's weights: matrices as heat maps, vectors as lines."""
     arrays = dict(leaves(run.restore(trial_id, step)))
     drawn = {name: array for name, array in arrays.items() if 0 < array.size <= LARGEST}
     shown = dict(list(drawn.items())[:MOST_ARRAYS])
@@ -70,15 +70,15 @@ def weights(run: Run, trial_id: str, step: int) -> Picture:
         for ax in axes[len(shown) :]:
             ax.set_axis_off()
     more = {
-        "Colours end at plus and minus the largest entry.": True,
-        f"Drawn are {len(shown)} of {counted(len(arrays), 'array')}.": len(shown) < len(arrays),
+        "Colour scale of each array: plus and minus its largest entry.": True,
+        f"Shown: {len(shown)} of {counted(len(arrays), 'array')}.": len(shown) < len(arrays),
     }
     title = f"Weights of trial {trial_id} at step {step}"
     return Picture(figure, title, sentences(more), f"Heat maps of {', '.join(shown)}.")
 
 
 def draw_array(figure: Figure, ax: Axes, array: np.ndarray) -> None:
-    """Draw an array: a vector as a line, all else as a heat map of its last index against the others."""
+    """Draw an array: a vector as a line, others as a heat map of the last index against all others."""
     array = np.where(np.isfinite(array), array, np.nan)
     if array.ndim < 2 or (1 in array.shape[-2:] and array.ndim == 2):
         ax.plot(array.ravel(), "o-" if array.size < 50 else "-", markersize=2, color=COLOURS[0])
@@ -91,7 +91,7 @@ def draw_array(figure: Figure, ax: Axes, array: np.ndarray) -> None:
 
 
 def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays of a tree of weights, each named by the way to it."""
+    """Yield the arrays of a tree of weights, each named by its path."""
     if isinstance(tree, Mapping | list | tuple):
         named = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
         for key, branch in named:

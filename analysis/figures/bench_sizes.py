@@ -1,4 +1,4 @@
-"""How the engine's rate scales, from the table that `topicjax bench --scaling` writes."""
+"""Figure of how the engine's throughput scales, from the table of `topicjax bench --scaling`."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ Columns = dict[str, np.ndarray]
 
 
 def scaling_figure(frame: pd.DataFrame) -> Picture:
-    """Return throughput against every size, and cost against steps and trials."""
+    """Draw throughput against every size, and cost against steps and trials."""
     found = set(frame["curve"]) if "curve" in frame else set()
     missing = [curve for curve in CURVES if curve not in found]
     if missing:
@@ -44,16 +44,16 @@ def scaling_figure(frame: pd.DataFrame) -> Picture:
 
 
 def along(frame: pd.DataFrame, curve: str) -> Columns:
-    """Return the columns of one curve."""
+    """Select the columns of one curve."""
     chosen = frame["curve"].to_numpy() == curve
     return {str(name): frame[name].to_numpy()[chosen] for name in frame.columns}
 
 
 def draw(part: Columns, x: np.ndarray, ax: Axes, colour: str, name: str = "", marker: str = "o") -> None:
-    """Draw median rates with bars from the slowest to the quickest repeat."""
+    """Draw median rates with bars from the slowest to the fastest repeat."""
     median = part["trial_steps_per_second"]
     below_above = np.array([median - part["lowest"], part["highest"] - median]) / 1000
-    filled = marker == "o"  # others are open, so that a point under them is seen
+    filled = marker == "o"  # other markers are open, so that points under them stay visible
     ax.errorbar(
         x,
         median / 1000,
@@ -67,7 +67,7 @@ def draw(part: Columns, x: np.ndarray, ax: Axes, colour: str, name: str = "", ma
 
 
 def plain_ticks(ax: Axes, values: Iterable[float]) -> None:
-    """Make a logarithmic axis that names the measured sizes."""
+    """Make the axis logarithmic, with ticks at the measured sizes."""
     ax.set_xscale("log", base=2)
     ax.set_xticks(sorted(set(values)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -75,14 +75,14 @@ def plain_ticks(ax: Axes, values: Iterable[float]) -> None:
 
 
 def chunk_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the rate against the trials one call trains, made larger in two ways."""
+    """Draw the rate against the trials per call, which grow in two ways."""
     sizes: list[float] = []
     for (curve, name), colour in zip(CHUNK_CURVES.items(), (BLUE, ORANGE), strict=True):
         part = along(frame, curve)
         draw(part, part["trials_per_chunk"], ax, colour, name)
         sizes += part["trials_per_chunk"].tolist()
     plain_ticks(ax, sizes)
-    ax.set_ylim(bottom=0)  # last: it ends the fitting of the axis to what is drawn
+    ax.set_ylim(bottom=0)  # after drawing: it switches autoscaling off
     ax.set(xlabel="trials per chunk", ylabel=RATE)
     ax.legend(loc="lower right")
     return ax
@@ -99,7 +99,7 @@ def rate_panel(frame: pd.DataFrame, ax: Axes, curve: str, column: str, xlabel: s
 
 
 def devices_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the rate against the devices, beside the line of no loss."""
+    """Draw the rate against the number of devices, with the line of perfect scaling."""
     part = along(frame, "devices")
     devices, rate = part["devices"], part["trial_steps_per_second"]
     ax.plot(devices, rate[0] * devices / devices[0] / 1000, "--", color=GREY, label="proportional")
@@ -113,7 +113,7 @@ def devices_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def vocabulary_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the rate against the words, both axes logarithmic; colours tell which factor is larger."""
+    """Draw the rate against the number of words on log axes; the colour says which factor is larger."""
     part = along(frame, "vocabulary")
     words = part["topics"] * part["words_per_topic"]
     many_topics = part["topics"] > part["words_per_topic"]
@@ -132,7 +132,7 @@ def vocabulary_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def linear_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw seconds against steps and trials, both in units of the smallest, with lines through zero."""
+    """Draw seconds against steps and trials, each in units of its smallest value, with lines through zero."""
     for curve, colour, marker in (("steps", BLUE, "o"), ("trials", ORANGE, "s")):
         part = along(frame, curve)
         unit, seconds = part[curve].min(), part["seconds"]
@@ -148,38 +148,38 @@ def linear_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the slope of a line through zero, all points of equal relative weight."""
+    """Fit the slope of a line through zero, with equal relative weight for all points."""
     return float(np.mean(y / x))
 
 
 def departure(frame: pd.DataFrame, curve: str) -> float:
-    """Return the largest relative distance of the seconds of a curve from their line through zero."""
+    """Compute the largest relative deviation of a curve's seconds from its line through zero."""
     part = along(frame, curve)
     fitted = slope(part[curve], part["seconds"]) * part[curve]
     return float(np.abs(part["seconds"] / fitted - 1).max())
 
 
 def caption(frame: pd.DataFrame) -> str:
-    """Return what is drawn, over how many repeats, and how straight the lines are."""
+    """Say what is drawn, over how many repeats, and how straight the lines are."""
     part = along(frame, "devices")
     devices, rate = part["devices"], part["trial_steps_per_second"]
     sentences = [
         "Trial-steps per second of the engine (Adam, records on),",
-        f"medians of {frame['repeats'].min()} repeats taken in turns, bars from the slowest to the quickest.",
-        "Unless the axis says otherwise a device trains 16 trials that share their documents, batch 40,",
+        f"medians of {frame['repeats'].min()} interleaved repeats, bars from the slowest to the fastest.",
+        "Unless the axis says otherwise, a device trains 16 trials on the same documents, batch size 40,",
         "T = v = 10; hypers per stream are compared at 32 trials per device.",
     ]
     if len(devices) > 1:
         sentences.append(f"{devices[-1]} devices do {rate[-1] / rate[0]:.2f} times the work of {devices[0]}.")
     sentences += [
-        "Dashed in the last panel: cost in proportion; the measured seconds are within",
+        "Dashed in the last panel: proportional cost; the measured seconds are within",
         f"{departure(frame, 'steps'):.0%} (steps) and {departure(frame, 'trials'):.0%} (trials) of it.",
     ]
     return " ".join(sentences)
 
 
 def alt_text(frame: pd.DataFrame) -> str:
-    """Return the range of rates in a sentence."""
+    """Describe the panels and the range of rates."""
     rate = frame["trial_steps_per_second"].to_numpy()
     return (
         "Six panels: throughput against trials per chunk, hypers per stream, devices, batch size and "

@@ -1,4 +1,4 @@
-"""Draw a line per layer over the steps, the first layer dark and the last one light."""
+"""Draw one line per layer over the steps, from dark (first layer) to light (last layer)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..pictures import evenly
 from .step_panels import HALF, thinned
 
 MOST_LAYERS = 6  # in a legend
-LOGARITHMIC = {"rotation_v": 1e-7, "entropy_deficit": 1e-6}  # column: smaller values are rounding
+LOGARITHMIC = {"rotation_v": 1e-7, "entropy_deficit": 1e-6}  # column: smaller values are rounding errors
 SHADES = matplotlib.colormaps["viridis"]
 DASHED = (0, (3, 2))
 
@@ -30,7 +30,7 @@ def cell_curves(run: Run, trial_ids: list[str], columns: list[str]) -> Frame:
 
 
 def layer_bands(frame: Frame, name: str) -> Frame:
-    """Summarise a column at each layer and step: quartiles over the trials."""
+    """Compute quartiles of a column over the trials at each layer and step."""
     values = frame[["step", "layer"]].assign(value=frame[name])
     if name in LOGARITHMIC:
         values = values.assign(value=values["value"].where(values["value"] > LOGARITHMIC[name]))
@@ -38,7 +38,7 @@ def layer_bands(frame: Frame, name: str) -> Frame:
 
 
 def draw_layers(ax: Axes, table: Frame, name: str, line: Any) -> None:
-    """Draw median and quartiles of each layer; all layers together only of what the loss says."""
+    """Draw median and quartiles of each layer; the whole model only for P and Q."""
     depth = int(table["layer"].max())
     for layer, own in table.loc[table["q50"].notna()].groupby("layer"):
         number = int(str(layer))

@@ -1,4 +1,4 @@
-"""Lay out columns of panels that share an axis of steps, with titles and one legend."""
+"""Lay out columns of panels over the steps, with titles and one legend."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ from matplotlib.ticker import EngFormatter, NullLocator
 from ..frames import column
 from ..pictures import SMALL, WIDTH
 
-MOST_POINTS = 250  # of a line; more records are drawn as medians over bins of steps
-LABEL_RATIO = 2.5  # of two steps whose labels do not touch on a logarithmic axis
-INTERVALS = 15  # more record intervals than this: steps on a logarithmic axis
+MOST_POINTS = 250  # per line; more records are drawn as medians over bins of steps
+LABEL_RATIO = 2.5  # smallest ratio of two steps whose labels do not touch on a logarithmic axis
+INTERVALS = 15  # with more record intervals than this, steps are on a logarithmic axis
 TITLE_SIZE, TITLE_LINE = SMALL, 0.125  # points, and inches per line
 LEGEND_LINE = 0.16  # inches
 TITLE_WIDTH = 80  # characters over the whole figure
-ACROSS = 2  # panels: more are too small for a phone
-HALF = 0.5  # a band ends where fewer of its trials than this share still have records
+ACROSS = 2  # panels side by side; more would be too small on a phone
+HALF = 0.5  # a band ends where less than this share of its trials still have records
 ENDS = "A line ends where fewer than half of its trials still have records."
 QUARTILES = Patch(fc="0.5", alpha=0.3, lw=0, label="band: quartiles of the trials")
 Columns = list[list[Axes]]
@@ -61,7 +61,7 @@ def title_lines(texts: Sequence[str], across: int) -> list[str]:
 
 def step_axis(ax: Axes, step: Any) -> Axes:
     """Scale an axis of steps: logarithmic from the first record on if there are many records."""
-    steps = np.unique(pd.unique(np.asarray(step, float)))  # the second sorts: only the distinct ones
+    steps = np.unique(pd.unique(np.asarray(step, float)))  # pd.unique first: less to sort
     first, last = steps[steps > 0].min(initial=np.inf), steps.max()
     ax.set_xlim(0, max(last, 1))
     if last > INTERVALS * first:
@@ -78,7 +78,7 @@ def step_axis(ax: Axes, step: Any) -> Axes:
 def thinned(frame: Any, names: Sequence[str], steps: Any = None) -> pd.DataFrame:
     """Thin these columns to at most MOST_POINTS records per trial: medians over bins of log step.
 
-    `steps` are those of the whole run, if the frame is a part that shares bins with others.
+    `steps` are those of the whole run, if the frame is one part and all parts must share bins.
     """
     step = column(frame, "step")
     steps = pd.unique(step if steps is None else np.asarray(steps, float))
@@ -92,14 +92,14 @@ def thinned(frame: Any, names: Sequence[str], steps: Any = None) -> pd.DataFrame
 
 
 def is_cut_short(band: pd.DataFrame) -> bool:
-    """Say whether quantiles of `bands` are left out at steps that fewer than half of the trials have."""
+    """Tell whether `bands` left out quantiles at steps that too few of the trials reach."""
     return bool((band["q50"].isna() & (band["trials"] > 0)).any())
 
 
 def shared_legend(
     figure: Figure, columns: Sequence[Sequence[Axes]], order: Iterable[str] = (), more: Iterable[Any] = ()
 ) -> None:
-    """Explain every line once, below the panels, in this order and with the handles of `more` after it."""
+    """Add one legend below the panels, with every line once, in this order, then the handles of `more`."""
     rank = {text: place for place, text in enumerate(order)}
     axes = [ax for row in zip(*columns, strict=True) for ax in row]
     found = [entry for ax in axes for entry in zip(*ax.get_legend_handles_labels(), strict=True)]

@@ -1,4 +1,4 @@
-"""Cells: the trials that differ in the seed only, their most frequent class, the medians of their scores."""
+"""Cells (trials that differ only in the seed): their majority class and the medians of their scores."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from ..page.contract import CLASS, Look, Page, Scores, View
 
 SEED = "seed"  # the setting that replicates a trial
 FINAL, STATUS, DIVERGED, UNSCORED = "final_", "status", "diverged", "unscored"
-NOTES = (STATUS, "diverged_step", "stopped_step", "stop_reason")  # columns of trials that say how they ended
+NOTES = (STATUS, "diverged_step", "stopped_step", "stop_reason")  # columns that say how a trial ended
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")  # Okabe and Ito's
-ENDINGS = {"ok": Look("#009E73"), DIVERGED: Look("#333333", "xxxx")}  # of trials without a class
-Table = Callable[[pd.DataFrame, Sequence[str]], pd.DataFrame]  # of trials and settings: one row per cell
+ENDINGS = {"ok": Look("#009E73"), DIVERGED: Look("#333333", "xxxx")}  # for trials without a class
+Table = Callable[[pd.DataFrame, Sequence[str]], pd.DataFrame]  # (trials, settings) -> one row per cell
 
 
 def scored_trials(run: Run, scores: Scores, page: Page) -> tuple[pd.DataFrame, list[str]]:
-    """Return one row per scored trial, with its settings, scores, final values and ending, and the settings.
+    """Join settings, scores, final values and ending of each scored trial; return the rows and the settings.
 
-    Scores come first, and keep their order of settings; a missing class is called "unscored".
+    Columns of the scores come first, in their order; a missing class becomes "unscored".
     """
     rows = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(scores["trial_id"]))
     names = run.setting_names
@@ -37,13 +37,13 @@ def scored_trials(run: Run, scores: Scores, page: Page) -> tuple[pd.DataFrame, l
 
 
 def first_panels(trials: pd.DataFrame, settings: Sequence[str], page: Page) -> list[str]:
-    """Return the settings that tell panels of a map apart first: the page's, or words that vary."""
+    """List the settings that split a map into panels first: the page's, or those that vary and are words."""
     words = [name for name in varying(trials, settings) if isinstance(trials[name].iloc[0], str)]
     return [name for name in page.panels or words if name in settings]
 
 
 def class_views(trials: pd.DataFrame, page: Page) -> tuple[list[View], dict[str, Look]]:
-    """Return the views whose classes the trials have, and how each class is drawn; by status if none has.
+    """Return the views whose classes the trials have, and the look of each class; without any, the status.
 
     Classes that the page does not list come last, in colours of the palette.
     """
@@ -57,23 +57,23 @@ def class_views(trials: pd.DataFrame, page: Page) -> tuple[list[View], dict[str,
 
 
 def class_column(view: View) -> str:
-    """Return the column of a view's classes."""
+    """Name the column of a view's classes."""
     return STATUS if view.name == STATUS else CLASS + view.suffix
 
 
 def score_columns(trials: pd.DataFrame, settings: Sequence[str]) -> list[str]:
-    """Return the columns with numbers that are no settings."""
+    """List the numeric columns other than settings."""
     names = [str(name) for name in trials if name not in settings and is_numeric_dtype(trials[name])]
     return [name for name in names if not is_bool_dtype(trials[name])]
 
 
 def cell_table(page: Page, settings: Sequence[str]) -> Table:
-    """Return what makes the table of cells: of a table of trials, one row per combination of some columns.
+    """Make the function that pools a table of trials to cells: one row per combination of some columns.
 
-    A row has these columns, `trials` and `diverged` (counts), for each view the most frequent class (in a
-    tie the first that the page lists) and its share, `agreement`, and the median of each score over the
-    trials that have one, of final values over those that did not diverge.  What `page.cells` returns
-    replaces columns of the same name.
+    A row has these columns, the counts `trials` and `diverged`, and for each view the most frequent class (in
+    a tie the first that the page lists) with its share, `agreement`.  It also has the median of each score
+    over the trials that have one, and of each final value over the trials that did not diverge.  Columns that
+    `page.cells` returns replace those of the same name.
     """
 
     def table(trials: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -107,11 +107,11 @@ def majority(cell: np.ndarray, classes: np.ndarray, kinds: Sequence[str]) -> tup
 
 
 def cell_labels(run: Run, scores: Scores, page: Page) -> list[tuple[dict[str, Any], str, float]]:
-    """Return the settings, the class and a score (NaN: none) of each cell, which refinement compares."""
+    """Return what refinement compares: the settings, the class and a score (NaN: none) of each cell."""
     if CLASS not in scores:
         raise UserError(
             f"trials of {run.experiment} have no class; allowed: to refine an experiment whose page scores "
-            "them with classes"
+            "trials with classes"
         )
     trials, settings = scored_trials(run, scores, page)
     names = [name for name in settings if name != SEED]

@@ -1,4 +1,4 @@
-"""Maps drawn with matplotlib: the panels of a layout, cells in the colour of their class or of a number."""
+"""Draw maps with matplotlib: the panels of a layout, with cells coloured by class or by a number."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,32 +36,32 @@ from .cells import (
 from .layouts import Grid, Layout, Refinement, Regions, arrange
 
 Options = dict[str, Any]  # arguments of matplotlib
-GAP = 0.94  # of a place is filled where neighbours are apart
+GAP = 0.94  # filled share of a place where there are gaps between neighbours
 SQUARE = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * GAP / 2
 CORNER = np.array([(0.25, 1), (1, 1), (1, 0.25)]) * GAP / 2
 TRIANGLE = np.array([(-1, 1), (1, 1), (1, -1)])  # the corner's mark in the legend
-SEAM = 0.3  # points: neighbouring rectangles overlap by so much, else a light line shows between them
+SEAM = 0.3  # points by which neighbouring rectangles overlap; without it a light line shows between them
 LEAST_TO_WRITE = 0.26  # inches
 EMPTY: Options = dict(ls="", marker=".", color="0.75")  # a place without a cell
 NO_VALUE: Options = dict(hatch="////", edgecolors="0.7")
-ACROSS = 2  # entries of a legend
+ACROSS = 2  # columns of a legend
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Cells of a panel as polygons."""
+    """The cells of a panel as polygons."""
 
     regions: Regions
-    place: float  # inches of a place
+    place: float  # side of a place in inches
     is_seamless: bool = False  # neighbours touch, and cells are made of several rectangles
-    filled: float = GAP  # share of a rectangle
+    filled: float = GAP  # filled share of a rectangle
 
     def is_large(self, inches: float = LEAST_TO_WRITE) -> np.ndarray:
-        """Return for each cell whether its square has this side."""
+        """Tell which cells have a square at least this wide."""
         return self.regions.sides * self.place >= inches
 
     def fill(self, ax: Axes, mask: np.ndarray, colours: Any, **options: Any) -> None:
-        """Fill the cells of the mask: one colour, or one for each of them; hatched if `hatch` says so."""
+        """Fill the cells of the mask with one colour, or with one per cell; `hatch` adds hatching."""
         chosen = mask[self.regions.whose]
         rank = np.cumsum(mask) - 1
         own = colours if isinstance(colours, str) else np.asarray(colours)[rank[self.regions.whose[chosen]]]
@@ -78,13 +78,13 @@ class Blocks:
     def inset(
         self, ax: Axes, mask: np.ndarray, shape: np.ndarray, colours: Any, lw: float = 0, **options: Any
     ) -> None:
-        """Add the same polygon inside each cell of the mask, as large as its square."""
+        """Add the same polygon inside each cell of the mask, scaled to its square."""
         centres, sides = self.regions.centres[mask], self.regions.sides[mask]
         shapes = centres[:, None] + sides[:, None, None] * shape
         ax.add_collection(PolyCollection(list(shapes), facecolors=colours, lw=lw, **options))
 
     def write(self, ax: Axes, mask: np.ndarray, texts: list[str], colours: np.ndarray) -> None:
-        """Write into the cells of the mask, black or white, whichever is easier to read."""
+        """Write into the cells of the mask, in black or white for contrast."""
         for (x, y), text, colour in zip(self.regions.centres[mask], texts, colours, strict=True):
             ink = "black" if brightness(colour) > 0.5 else "white"
             size = SMALL if self.place < 0.36 or self.is_seamless else SMALL + 1
@@ -94,7 +94,7 @@ class Blocks:
 def prepare(grid: Grid, cells: pd.DataFrame, ax: Axes) -> Blocks:
     """Set up the axes, mark the places without a cell, and return the cells as polygons.
 
-    Neighbours are apart unless places are small, or refined.
+    There are gaps between neighbours unless places are small or refined.
     """
     blocks = Blocks(grid.regions(cells), grid.place, grid.refined is not None)
     ax.plot(*grid.empty(cells).T, **EMPTY, ms=min(2.5, 20 * grid.place))
@@ -133,7 +133,7 @@ def class_panel(cells: pd.DataFrame, ax: Axes, grid: Grid, view: View, looks: Ma
 
 
 def shown_scores(cells: pd.DataFrame, view: View, looks: Mapping[str, Look]) -> np.ndarray:
-    """Return the view's score of each cell; NaN for hatched classes, in which it means nothing."""
+    """Return the view's score of each cell; NaN for hatched classes, where it is meaningless."""
     if not view.score:
         return np.full(len(cells), np.nan)
     hatched = [name for name, look in looks.items() if look.hatch]
@@ -151,25 +151,25 @@ def cell_colours(cells: pd.DataFrame, view: View, looks: Mapping[str, Look]) -> 
 
 
 def cell_marks(cells: pd.DataFrame, view: View) -> np.ndarray:
-    """Return for each cell whether its trials disagree, some diverged though most did not, it is hollow."""
+    """Flag each cell: its trials disagree, a minority of them diverged, it is drawn hollow."""
     failed = (cells[DIVERGED] > 0) & (cells[class_column(view)] != DIVERGED)
     hollow = view.hollow(cells) if view.hollow else np.zeros(len(cells), bool)
     return np.stack([cells[f"agreement{view.suffix}"] < 1, failed, hollow], axis=1)
 
 
 def hatch_ink(look: Look) -> str:
-    """Return the grey of a class's hatching and of its edge in the legend: lighter on dark colours."""
+    """Choose the grey of a class's hatching and of its edge in the legend: lighter on dark colours."""
     bright = brightness(np.array(to_rgb(look.colour))) if look.hatch else 1.0
     return "0.6" if bright < 0.35 else "0.75" if bright < 0.5 else "0.45"
 
 
 def brightness(colour: np.ndarray) -> float:
-    """Return how bright a colour is, from 0 to 1."""
+    """Compute the brightness of a colour, from 0 to 1."""
     return float(colour @ (0.3, 0.59, 0.11))
 
 
 def class_legend(cells: pd.DataFrame, view: View, looks: Mapping[str, Look], empty: int) -> dict[str, Any]:
-    """Return a handle per class that occurs, with its number of cells, and per mark that occurs.
+    """Make the legend handles: one per class that occurs, with its number of cells, and one per mark.
 
     `empty` is the number of places without a cell.
     """
@@ -206,7 +206,7 @@ def legend_below(figure: Figure, handles: Mapping[str, Any]) -> None:
 def value_panel(
     cells: pd.DataFrame, ax: Axes, grid: Grid, column: str, scale: ScalarMappable, form: str = ".2g"
 ) -> Axes:
-    """Draw each cell in the colour of its value in a column; hatched where there is none."""
+    """Draw each cell in the colour of its value in a column; cells without a value are hatched."""
     blocks, values = prepare(grid, cells, ax), cells[column].to_numpy(float)
     known = np.isfinite(values)
     blocks.fill(ax, ~known, "white", **NO_VALUE)
@@ -218,7 +218,7 @@ def value_panel(
 
 
 def colour_scale(values: np.ndarray) -> ScalarMappable:
-    """Return the colours of some values: around zero if of both signs, logarithmic if they span much."""
+    """Choose a colour scale: centred on zero for both signs, logarithmic for positive values over 20-fold."""
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 1.0)
     if low < 0 < high:
@@ -230,14 +230,14 @@ def colour_scale(values: np.ndarray) -> ScalarMappable:
 
 
 def empty_legend(layout: Layout, hatched: int) -> list[Any]:
-    """Return a handle for cells without a value and one for places without a cell, as far as they occur."""
+    """Make the legend handles for cells without a value and for places without a cell, if there are any."""
     marks = [Patch(fc="white", hatch="////", ec="0.7", lw=0.4, label="no value")] if hatched else []
     dot = Line2D([], [], ms=2.5, **EMPTY, label="not run or not finished")
     return [*marks, *([dot] if layout.empty else [])]
 
 
 def class_figure(layout: Layout, view: View, looks: Mapping[str, Look]) -> Figure:
-    """Draw the classes of a layout's cells, and what they mean."""
+    """Draw the classes of a layout's cells, with a legend."""
     handles = class_legend(layout.cells, view, looks, layout.empty)
     with style():
         figure = Figure((WIDTH, height(layout) + 0.35 + 0.165 * ceil(len(handles) / ACROSS)))
@@ -260,7 +260,7 @@ def value_figure(layout: Layout, column: str, scale: ScalarMappable, name: str, 
 
 
 def height(layout: Layout) -> float:
-    """Return the inches of a layout's panels with their titles and ticks."""
+    """Compute the height in inches of a layout's panels with titles and ticks."""
     panels = sum(max(grid.shape[1] for grid in row) * row[0].place + 0.14 for row in layout.grids)
     texts = (name for row in layout.grids for grid in row for name in grid.texts[0])
     ticks = 0.06 * max(map(len, texts)) if layout.grids[0][0].turn else 0.14
@@ -271,7 +271,7 @@ def height(layout: Layout) -> float:
 
 
 def has_labels(layout: Layout, row: int, column: int) -> bool:
-    """Return whether a panel has labels below: the next one with cells has other values, or is none."""
+    """Tell whether a panel has labels below: the next panel with cells has other values, or there is none."""
     filled = [place for place, parts in enumerate(layout.parts) if len(parts[column])]
     if row not in filled:
         return False
@@ -284,7 +284,7 @@ def draw(figure: Figure | SubFigure, layout: Layout, panel: Callable[..., Axes])
     axes = figure.subplots(len(layout.rows), len(layout.columns), squeeze=False)
     for column, title in enumerate(layout.titles):
         for row, ax in enumerate(axes[:, column]):
-            if layout.parts[row][column].empty:  # keeps its place and the label of its row
+            if layout.parts[row][column].empty:  # an empty panel keeps its place and the label of its row
                 ax.set(xticks=[], yticks=[])
                 ax.spines[:].set_visible(False)
             else:
@@ -309,9 +309,9 @@ def run_map(
     y: str | None = None,
     panel: Sequence[str] = (),
 ) -> Picture:
-    """Draw the map of any run: `by` is the name of a view or a column with numbers.
+    """Draw the map of any run, coloured `by` the classes of a view or by a numeric column.
 
-    Without it the map shows the classes of the first view or, if trials have none, the first final value.
+    By default the map shows the classes of the first view or, if trials have none, the first final value.
     """
     trials, settings = scored_trials(run, scores, page)
     table, refined = cell_table(page, settings), Refinement.of(run.manifest)
@@ -336,5 +336,5 @@ def run_map(
         words = f"The median of {name} over the trials of a cell that have a value."
     else:
         raise UserError(f"a map by {chosen!r} is not known; allowed: {', '.join([*names, *columns])}")
-    caption = sentences({f"{words} Trials of a cell differ in the seed only.": True, layout.summary: True})
+    caption = sentences({f"{words} Trials of a cell differ only in the seed.": True, layout.summary: True})
     return Picture(figure, title, caption, f"{layout.alt}. {said}")

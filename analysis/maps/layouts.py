@@ -1,8 +1,8 @@
-"""Layouts of maps: which panels there are, the place of each cell in its panel, the rectangles that it fills.
+"""Layout of maps: the panels, the place of each cell in its panel, and the rectangles that it fills.
 
-A map has two columns of panels and rows for what else varies.  Its axes are learning rate and init scale; one
-that does not vary, or is no setting of the experiment, gives way to the setting with most values.  matplotlib
-(`drawing`) and the page (`page.explorer`) draw what is computed here.
+A map has two columns of panels, and rows for everything else that varies.  Its axes are learning rate and
+init scale.  An axis that does not vary, or that the experiment does not have, is replaced by the setting with
+the most values.  Both matplotlib (`drawing`) and the page (`page.explorer`) draw what is computed here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,18 +24,18 @@ from .cells import DIVERGED, SEED, Table
 
 Array = np.ndarray
 Combination = dict[str, Any]  # values of some settings, by name
-AXES = ("learning_rate", "init_scale")  # of a map, where they vary
-MOST_VALUES = 40  # along an axis; more would be narrower than a line
-MOST_COLUMNS, MOST_ROWS = 2, 6  # of panels in a picture: more are too small for a phone
+AXES = ("learning_rate", "init_scale")  # default axes of a map, if they vary
+MOST_VALUES = 40  # along an axis; with more, places would be thinner than a line
+MOST_COLUMNS, MOST_ROWS = 2, 6  # of panels in a picture; with more, panels are too small on a phone
 TALLEST_PANEL, TALLEST_MAP = 2.3, 9.0  # inches
 LARGEST_PLACE = 0.45  # inches
-TOLERANCE = 0.02  # of the finest spacing: settings are written with six digits
-DEEPEST = 7  # halvings of a refined axis that are drawn: beyond, a place is smaller than a dot
+TOLERANCE = 0.02  # share of the finest spacing; needed because settings are written with six digits
+DEEPEST = 7  # halvings of a refined axis that are drawn; with more, a place is smaller than a dot
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """The refined settings of a run, how often their spacing was halved, the values that the sweep lists."""
+    """The refined settings of a run, how often their spacing was halved, and the values the sweep lists."""
 
     axes: tuple[str, ...]
     levels: int
@@ -43,7 +43,7 @@ class Refinement:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> "Refinement | None":
-        """Return the refinement of all runs of a folder together; None if none was refined."""
+        """Combine the refinements of all runs in a folder; None if no run was refined."""
         runs = [run for run in manifest.get("runs", []) if run.get("refine")]
         if not runs:
             return None
@@ -55,7 +55,7 @@ class Refinement:
         return cls(axes, max(int(run["refine"]["levels"]) for run in runs), listed)
 
     def fits(self, cells: pd.DataFrame, x: str, y: str) -> bool:
-        """Return whether both axes of a map are refined and have positive numbers, several along one."""
+        """Tell whether both axes of a map are refined and positive, and at least one has several values."""
         columns = [cells[name] for name in (x, y)]
         are_numbers = all(is_numeric_dtype(c) and not is_bool_dtype(c) and (c > 0).all() for c in columns)
         return {x, y} <= {*self.axes} and are_numbers and any(c.nunique() > 1 for c in columns)
@@ -65,7 +65,7 @@ class Refinement:
 class LogAxis:
     """An axis of a refined panel: the values of the coarse grid, and how often each interval is halved.
 
-    Places count the finest midpoints, in the logarithm.
+    Places are numbered on the finest grid, which is even in the logarithm.
     """
 
     coarse: tuple[float, ...]
@@ -73,9 +73,9 @@ class LogAxis:
 
     @classmethod
     def of(cls, values: Iterable[float], listed: Iterable[float], levels: int) -> "LogAxis":
-        """Return the axis of a panel's values; the coarse ones are among those that the run lists.
+        """Build the axis from a panel's values; coarse values are those that the sweep lists.
 
-        Where the list does not tell them apart, they are taken from even spacing.
+        If the list does not separate coarse from refined values, coarse ones are inferred from even spacing.
         """
         found = np.unique(np.asarray(list(values), float))
         coarse = found[np.isin(found, list(listed))]
@@ -97,20 +97,20 @@ class LogAxis:
         return [place * 2**self.levels for place in range(len(self.coarse))]
 
     def places(self, values: Any) -> Array:
-        """Return the place of each value."""
+        """Find the place of each value."""
         return np.rint(position(values, self.coarse) * 2**self.levels).astype(int)
 
 
 def position(values: Any, coarse: Sequence[float] | Array) -> Array:
-    """Return where values lie between coarse ones: 1.5 is half way, in the logarithm, from the second on."""
+    """Interpolate values between coarse ones, in logs: 1.5 is halfway from the second to the third."""
     return np.interp(np.log(np.asarray(values, float)), np.log(coarse), np.arange(len(coarse)))
 
 
 def evenly_spaced(values: Array, levels: int) -> Array:
-    """Return every 2^levels-th place of an even lattice in the logarithm, or all values if they are on none.
+    """Return every 2^levels-th point of a lattice even in the logarithm, or all values if they fit none.
 
-    The lattice is as fine as the nearest two values; where 2^levels does not divide its length a smaller
-    power of two is taken.
+    The spacing of the lattice is that of the two nearest values.  If 2^levels does not divide its length, a
+    smaller power of two is used.
     """
     if len(values) < 3:
         return values
@@ -124,7 +124,7 @@ def evenly_spaced(values: Array, levels: int) -> Array:
 
 
 def nearest_points(places: Array, shape: tuple[int, int], levels: int) -> Array:
-    """Return for each place of a raster the nearest point; in a tie the coarser one, then the first."""
+    """Find the nearest point for each place of a raster; in a tie the coarser one, then the first."""
     divides = [(places % 2**depth == 0).all(axis=1) for depth in range(1, levels + 1)]
     rank = levels - np.sum(divides, axis=0, dtype=int) if divides else np.zeros(len(places), int)
     owner = np.empty(shape, int)
@@ -136,7 +136,7 @@ def nearest_points(places: Array, shape: tuple[int, int], levels: int) -> Array:
 
 
 def rectangles(owner: Array) -> tuple[Array, Array]:
-    """Return the regions of a raster as rectangles (left, bottom, right, top), and whose each is."""
+    """Split the regions of a raster into rectangles (left, bottom, right, top); return the owner of each."""
     done: list[tuple[int, int, int, int, int]] = []
     open_runs: dict[tuple[int, int, int], int] = {}  # owner, bottom, top: the column in which it begins
     for x in range(len(owner) + 1):
@@ -153,9 +153,9 @@ def rectangles(owner: Array) -> tuple[Array, Array]:
 
 
 def inner_squares(owner: Array, places: Array) -> tuple[Array, Array]:
-    """Return centre and side of the largest square around each point that lies inside its region, in places.
+    """Find centre and side, in places, of the largest square around each point inside its region.
 
-    At the border of the raster the part inside counts: its centre, and its shorter side.
+    A square that crosses the border of the raster is clipped: its centre and shorter side are those inside.
     """
     centres, sides = np.empty((len(places), 2)), np.empty(len(places))
     last = np.array(owner.shape) - 1
@@ -176,27 +176,27 @@ class Regions:
     """Where the cells of a panel lie, in places; a place reaches half a unit to each side."""
 
     centres: Array  # per cell: x and y of the largest square inside
-    sides: Array  # per cell: of that square
+    sides: Array  # per cell: side of that square
     boxes: Array  # per rectangle: left, bottom, right, top
     whose: Array  # per rectangle: its cell
 
 
 def unit_regions(centres: Array) -> Regions:
-    """Return a unit square around each centre."""
+    """Put a unit square around each centre."""
     boxes = np.hstack([centres - 0.5, centres + 0.5])
     return Regions(centres, np.ones(len(centres)), boxes, np.arange(len(centres)))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The places of one panel: the values along both axes; on refined axes places also lie between them."""
+    """The places of one panel: one per value along each axis; refined axes also have places in between."""
 
     x: str
     y: str
     xs: list[Any]
     ys: list[Any]
     place: float = LARGEST_PLACE  # inches
-    turn: int = 0  # degrees, of the ticks along x
+    turn: int = 0  # rotation in degrees of the tick labels along x
     refined: tuple[LogAxis, LogAxis] | None = None
 
     @property
@@ -215,28 +215,28 @@ class Grid:
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
-        """The values along both axes as a reader writes them."""
+        """The tick labels along both axes."""
         return distinct_texts(self.xs), distinct_texts(self.ys)
 
     @property
     def every(self) -> int:
-        """How many values share a tick label."""
+        """Label every how many-th value."""
         between = min((np.diff(ticks).min() for ticks in self.ticks if len(ticks) > 1), default=1)
         return ceil(0.14 / (self.place * between))
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the labels of x need more room than there is."""
+        """Whether the labels along x are too wide for their space."""
         between = self.ticks[0][1] if len(self.xs) > 1 else 1
         return 0.06 * max(map(len, self.texts[0]), default=0) > self.every * self.place * between
 
     @classmethod
     def of(cls, cells: pd.DataFrame, x: str = AXES[0], y: str = AXES[1]) -> "Grid":
-        """Return the grid of all values that the cells have."""
+        """Build the grid from all values of the cells."""
         return cls(x, y, ordered(cells[x]), ordered(cells[y]))
 
     def find(self, cells: pd.DataFrame) -> Array:
-        """Return the place of each cell along x and y."""
+        """Find the place of each cell along x and y."""
         if self.refined:
             pairs = [axis.places(cells[n]) for axis, n in zip(self.refined, (self.x, self.y), strict=True)]
         else:
@@ -245,15 +245,15 @@ class Grid:
         return np.stack(pairs, axis=1)
 
     def empty(self, cells: pd.DataFrame) -> Array:
-        """Return the places along x and y that have no cell; none if cells fill the panel."""
+        """List the places along x and y that have no cell; none in a refined panel, which cells fill."""
         is_empty = np.full(self.shape, not self.refined)
         is_empty[tuple(self.find(cells).T)] = False
         return np.argwhere(is_empty)
 
     def regions(self, cells: pd.DataFrame) -> Regions:
-        """Return where cells lie: at their place or, if refined, on all places that are nearest to theirs.
+        """Compute the region of each cell: its place or, if refined, all places for which it is the nearest.
 
-        Raises a UserError if two share a place.
+        Raise a UserError if two cells share a place.
         """
         places = self.find(cells)
         if len(np.unique(places, axis=0)) < len(places):
@@ -268,11 +268,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which panels a map has, and the cells they show."""
+    """The panels of a map, and the cells in them."""
 
     x: str
     y: str
-    cells: pd.DataFrame  # of the panels that are drawn
+    cells: pd.DataFrame  # those in the panels that are drawn
     owner: Array  # per trial: its cell; -1 if that is not drawn
     columns: list[Combination]
     rows: list[Combination]
@@ -280,7 +280,7 @@ class Layout:
     titles: list[str]  # per column
     labels: list[str]  # per row
     left_out: int  # rows of panels that are not drawn
-    along: list[str]  # settings that differ too, but only together with an axis
+    along: list[str]  # settings that vary only together with an axis
     pooled: list[str]  # a sentence per axis whose values share places
 
     @cached_property
@@ -290,13 +290,13 @@ class Layout:
 
     @property
     def empty(self) -> int:
-        """Number of places without a cell, in panels that have some."""
+        """Number of places without a cell, in panels that have cells."""
         pairs = zip(chain(*self.grids), chain(*self.parts), strict=True)
         return sum(len(grid.empty(part)) for grid, part in pairs if len(part))
 
     @property
     def remarks(self) -> dict[str, Any]:
-        """Sentences on how the map is to be read, and whether each holds."""
+        """Sentences on how to read the map, and whether each applies."""
         also = ", ".join(map(label, self.along))
         return {
             self.spacing: self.spacing,
@@ -308,7 +308,7 @@ class Layout:
 
     @property
     def summary(self) -> str:
-        """Sentences on the number of trials, and on what is not there."""
+        """Sentences on the number of trials, and on what is missing."""
         trials, diverged = self.cells["trials"].to_numpy(), self.cells[DIVERGED].sum()
         span = f"{trials.min()}" if trials.min() == trials.max() else f"{trials.min()} to {trials.max()}"
         counts = f"{counted(trials.sum(), 'trial')} in {counted(len(trials), 'cell')}, {span} per cell"
@@ -316,7 +316,7 @@ class Layout:
 
     @property
     def spacing(self) -> str:
-        """A sentence on the points of a refined map; empty for others."""
+        """A sentence on the points of a refined map; empty for other maps."""
         if not self.grids[0][0].refined:
             return ""
         logs = [np.log(part[[self.x, self.y]].to_numpy(float)) for part in chain(*self.parts) if len(part)]
@@ -326,13 +326,13 @@ class Layout:
             least |= {name: np.exp(gaps.min())} if len(gaps) else {}
         texts = [f"{factor:.3g} in {label(name)}" for name, factor in least.items()]
         return (
-            "Refined: points are denser near boundaries, and each fills the region that is nearest to it; "
+            "Refined: points are denser near boundaries, and each one colours the region nearest to it; "
             f"the finest spacing is a factor of {' and '.join(texts)}."
         )
 
     @property
     def alt(self) -> str:
-        """What the panels are."""
+        """Alt text: the axes and the number of panels."""
         panels = counted(len(self.rows) * len(self.columns), "panel")
         return f"Map of {label(self.x)} against {label(self.y)}, {panels}"
 
@@ -347,9 +347,9 @@ def arrange(
     panel: Sequence[str] = (),
     most_rows: int = MOST_ROWS,
 ) -> Layout:
-    """Return the panels of a map: what varies at a fixed place of both axes gets rows of panels.
+    """Lay out the panels of a map; settings that vary at a fixed place of both axes become rows of panels.
 
-    `panel` names the settings that tell panels apart first; `table` makes the table of cells.
+    `panel` names the settings that separate panels first; `table` pools trials to cells.
     """
     names = [name for name in settings if name != SEED]
     check_arguments(trials, names, x, y, panel)
@@ -359,7 +359,7 @@ def arrange(
     x, y = choose_axes(cells, several, names, by, x, y)
     across, down = split_panels(cells, by)
     free = varying(cells, several, by)
-    tied = [name for name in several if name not in {*by, *free, x, y}]  # they vary with those of `by` only
+    tied = [name for name in several if name not in {*by, *free, x, y}]  # they vary only together with `by`
     beside = [*down, *varying(cells, varying(cells, free, [*by, x]), [*by, y])]
     columns, rows = combinations(cells, across), combinations(cells, beside)
     most = min(most_rows * len(combinations(cells, down)), 2 * most_rows)
@@ -397,7 +397,7 @@ def arrange(
 def check_arguments(
     trials: pd.DataFrame, names: Sequence[str], x: str | None, y: str | None, panel: Sequence[str]
 ) -> None:
-    """Raise a UserError that says what cannot be drawn."""
+    """Raise a UserError if there is nothing to draw or a setting is not known."""
     if trials.empty:
         raise UserError("there is no cell to draw; a map needs at least one finished trial")
     for name in filter(None, (x, y, *panel)):
@@ -415,9 +415,9 @@ def choose_axes(
     x: str | None,
     y: str | None,
 ) -> tuple[str, str]:
-    """Return the axes: learning rate and init scale where they vary, else what has the most values.
+    """Choose the axes: learning rate and init scale where they vary, else the settings with the most values.
 
-    `several` are those of the settings that vary; where they do not suffice any other one will do.
+    `several` lists the settings that vary; if there are too few, a constant setting is used.
     """
     chosen, usual = dict(x=x, y=y), dict(y=AXES[1], x=AXES[0])
     free = varying(cells, several, by)
@@ -434,7 +434,7 @@ def choose_axes(
 
 
 def split_panels(cells: pd.DataFrame, by: list[str]) -> tuple[list[str], list[str]]:
-    """Return the settings of the columns of panels, and those that go to rows: two columns have room."""
+    """Split the settings into those of columns and those of rows of panels; two columns fit the width."""
     if not by or len(cells[by].drop_duplicates()) <= MOST_COLUMNS:
         return by, []
     sizes = {name: len(cells[name].unique()) for name in by}
@@ -444,25 +444,25 @@ def split_panels(cells: pd.DataFrame, by: list[str]) -> tuple[list[str], list[st
 
 
 def pool_axes(trials: pd.DataFrame, columns: Sequence[str], x: str, y: str) -> tuple[pd.DataFrame, list[str]]:
-    """Return the trials with at most MOST_VALUES values along each axis; a sentence per axis that had more.
+    """Pool neighbouring values to at most MOST_VALUES per axis; return a sentence per axis that had more.
 
-    Each column of panels has its own values along x; those along y are shared.  Values that follow each
-    other become the middle one.
+    Neighbouring values are replaced by the middle one.  Each column of panels has its own values along x; all
+    share those along y.
     """
     middles = {x: middle_values(trials, x, columns), y: middle_values(trials, y, ())}
     pooled = {name: values for name, values in middles.items() if (values != trials[name]).any()}
     words = [
         f"The {trials[name].nunique():,} values of {label(name)} share up to {MOST_VALUES} places per panel: "
-        "a place holds neighbours, is named by the middle one, and its cell has all their trials."
+        "neighbouring values are pooled in one cell, which is labelled with the middle value."
         for name in pooled
     ]
     return trials.assign(**pooled), words
 
 
 def middle_values(trials: pd.DataFrame, name: str, within: Sequence[str]) -> pd.Series:
-    """Return the middle of the neighbouring values that each trial's value of a setting is pooled with.
+    """Replace each trial's value of a setting by the middle of the neighbouring values it is pooled with.
 
-    Neighbours are among trials of equal `within`; up to MOST_VALUES values are left as they are.
+    Values are pooled among trials with equal `within`; up to MOST_VALUES values are left unchanged.
     """
     group = distinct(trials, within)[0]
     pooled: Any = trials[name].copy()
@@ -484,7 +484,7 @@ def one_grid(
     axes: tuple[str, str],
     refined: Refinement | None,
 ) -> Grid:
-    """Return the places of one panel: its own values along x, those of its row along y."""
+    """Build the grid of one panel: its own values along x, those of its row along y."""
     own = {name: value for name, value in (row | column).items() if name in by}
     values = [ordered(having(cells, own)[axes[0]]), ordered(having(cells, row)[axes[1]])]
     if refined is None or not all(values):
@@ -499,7 +499,7 @@ def one_grid(
 
 
 def sized(grids: list[list[Grid]], labels: list[str]) -> list[list[Grid]]:
-    """Return the grids with places as large as a picture has room for, and ticks turned if they need it."""
+    """Make places as large as a picture has room for, and rotate tick labels if they are crowded."""
     every = [grid for row in grids for grid in row]
     lines = 1 + max(text.count("\n") for text in labels)
     texts = max((len(text) for grid in every for text in grid.texts[1]), default=0)
@@ -514,7 +514,7 @@ def sized(grids: list[list[Grid]], labels: list[str]) -> list[list[Grid]]:
 def row_labels(
     cells: pd.DataFrame, rows: list[Combination], columns: list[Combination], tied: list[str], y: str
 ) -> list[str]:
-    """Return the settings of each row of panels, those that differ with them, and the setting along y."""
+    """Label each row of panels: its settings, those that vary together with them, and the setting along y."""
     named = {text for column in columns for text in only_here(cells, column, tied)}
     labels = []
     for row in rows:
@@ -524,13 +524,13 @@ def row_labels(
 
 
 def only_here(cells: pd.DataFrame, here: Combination, tied: Sequence[str]) -> list[str]:
-    """Return those settings, with their values, that have one value in a row or column of panels."""
+    """Describe those of the settings `tied` that are constant in a row or column of panels."""
     own = having(cells, here)
     return described(own.iloc[0], [name for name in tied if len(own[name].unique()) == 1])
 
 
 def combinations(cells: pd.DataFrame, names: list[str]) -> list[Combination]:
-    """Return the combinations of these settings that occur, in order; one without any if there are none."""
+    """List the combinations of these settings that occur, in order; without settings, one that is empty."""
     if not names:
         return [{}]
     several = cells[names].drop_duplicates()
@@ -540,7 +540,7 @@ def combinations(cells: pd.DataFrame, names: list[str]) -> list[Combination]:
 
 
 def rank(value: Any) -> Any:
-    """Return what sorts the values of a setting: optimizers have an order of their own."""
+    """Return the sort key of a setting's value; values in VALUE_ORDER have an order of their own."""
     return str(VALUE_ORDER.index(value)) if value in VALUE_ORDER else value
 
 
@@ -550,7 +550,7 @@ def ordered(values: Any) -> list[Any]:
 
 
 def has(cells: pd.DataFrame, settings: Combination) -> Array:
-    """Return which cells have these settings."""
+    """Mask the cells with these settings."""
     mask = np.ones(len(cells), bool)
     for name, value in settings.items():
         mask &= (cells[name] == value).to_numpy()
@@ -558,5 +558,5 @@ def has(cells: pd.DataFrame, settings: Combination) -> Array:
 
 
 def having(cells: pd.DataFrame, settings: Combination) -> pd.DataFrame:
-    """Return the cells that have these settings."""
+    """Select the cells with these settings."""
     return cells.loc[has(cells, settings)]

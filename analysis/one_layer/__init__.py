@@ -1,3 +1,3 @@
-"""The one-layer model of the paper: scores, figures, tables and its page."""
+"""Analysis of the paper's one-layer model: scores, figures, tables and its page."""
 
-from .. import topic_model as topic_model  # its words and colours are those of every figure here
+from .. import topic_model as topic_model  # registers the words and colours of all figures here

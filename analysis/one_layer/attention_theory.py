@@ -1,7 +1,7 @@
-"""Compare trained attention with Theorem 3, Remark 6 and the best attention there is.
+"""Compare trained attention with Theorem 3, Remark 6 and the optimal attention.
 
-How words weigh each kind of key, and the exact loss of that: for the squared loss on infinite documents of
-tau disjoint uniform topics, one-hot embeddings, no biases.
+Measures how words weigh each kind of key, and the exact loss of these weights: for the squared loss on
+infinite documents of tau disjoint uniform topics, one-hot embeddings, no biases.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from .cells import lowest_seeds
 from .seed_rows import MOST_ROWS, dots, draw_seeds, label_rows, log_axis, row_text, rows_of, telling_apart
 from .trained_models import effective_model, has_data_model, pair_kinds, with_weights
 
-PANELS = {  # a measured column, what its axis says, and what of theory is in it
+PANELS = {  # measured column: (axis label, columns of theory marked in the panel)
     "weight_average": (r"$\alpha' = ((v-1)\,\alpha+\beta)\,/\,v$", ("best_average", "assumed", "lower")),
     "relative": (r"$\alpha'$ / best $\alpha'$", ("best_relative", "assumed_relative")),
     "missed": ("loss above the best, % of its gain", ("assumed_missed",)),
@@ -40,7 +40,7 @@ LINEAR = ("relative", "weight_mask")
 BEST: dict[str, Any] = dict(color="#D55E00", ls="", marker="d", ms=7, mfc="none", mew=1.2, zorder=2)
 ASSUMED: dict[str, Any] = dict(color="black", ls="", marker="x", ms=5, mew=1.1, zorder=2)
 BOUND: dict[str, Any] = dict(color="0.45", ls="", marker=">", ms=5, zorder=2)
-MOST_SUBSETS = 1000  # of topics: the loss is a sum over all of them
+MOST_SUBSETS = 1000  # of topics; the loss is a sum over all subsets
 KNOWN = dict(
     attention="trained",
     embedding="one_hot",
@@ -83,7 +83,7 @@ def attention_theory(run: Run, scores: pd.DataFrame) -> Picture:
         figure.legend(handles=legend(frame), loc="outside lower center", ncols=2)
     return Picture(
         figure,
-        "Trained attention beside Theorem 3 and the best attention",
+        "Trained attention compared with Theorem 3 and the best attention",
         caption(frame),
         f"Weights that words give to kinds of keys in {counted(len(rows), 'cell')}, each seed a dot, with "
         "the best attention of theory marked in its row.",
@@ -110,7 +110,7 @@ def value_text(settings: Mapping[Any, Any]) -> str:
 
 
 def draw_theory(ax: Axes, frame: Frame, places: Array, names: Sequence[str]) -> None:
-    """Mark in every row what theory says of a panel's weight."""
+    """Mark the predictions of theory in every row of a panel."""
     first = np.unique(places, return_index=True)[1]
     for name in names:
         values = frame[name].to_numpy(float)[first]
@@ -144,20 +144,20 @@ def caption(frame: Frame) -> str:
     uniform, known = frame[frame["assumed"].notna()], frame[frame["missed"].notna()]
     below = frame[frame["weight_topic"] < 1]
     parts = {
-        "How much a word weighs a kind of key, beside the mean word of another topic (1, grey line): medians "
-        f"over the words of each of {counted(len(frame), 'trained model')}.": True,
+        "Weight that a word gives to each kind of key, relative to the mean word of another topic (1, grey "
+        f"line): medians over the words of each of {counted(len(frame), 'trained model')}.": True,
         f"alpha' lies within Theorem 3's bounds in {within} of {len(bounded)} models; the upper bound, "
         f"{bounded['upper'].max():,.0f} at most, is beyond the axis; the theorem is asymptotic in the number "
         "of topics.": len(bounded),
-        "Where W^V has uniform blocks only alpha' matters; the best alpha and beta are marked where each "
+        "Where W^V has uniform blocks, only alpha' matters; the best alpha and beta are marked where each "
         "matters (unless the best is 0).": len(uniform),
-        "The loss, exact over all documents, is above that of the best attention by at most "
-        f"{known['missed'].max():.2g} % of what that gains over uniform attention.": len(known),
-        "The best of Assumption 2's kind, in which words weigh [MASK] as words of other topics, misses "
+        "The loss, exact over all documents, exceeds that of the best attention by at most "
+        f"{known['missed'].max():.2g} % of the gain of the best over uniform attention.": len(known),
+        "The best of Assumption 2's kind, in which words weigh [MASK] like words of other topics, misses "
         f"{uniform['assumed_missed'].min():.2g} to {uniform['assumed_missed'].max():.2g} %.": len(uniform),
-        f"In {len(below)} models words weigh other words of their topic less than words of other topics: "
+        f"In {len(below)} models, words weigh other words of their topic less than words of other topics: "
         "alpha is below 1.": len(below),
-        "Members with a random part and a trained W^V have no marks of the best attention.": (
+        "The best attention is not marked for a trained W^V and for members with a random part.": (
             frame["best_average"].isna().any()
         ),
     }
@@ -178,10 +178,10 @@ def with_exact_loss(trials: Any) -> Any:
 
 
 def attention_rows(run: Run) -> pd.DataFrame:
-    """Tabulate the trials whose exact loss is known: settings, measured weights, and those of theory.
+    """Tabulate the trials whose exact loss is known: settings, measured weights, and predicted weights.
 
-    weight_topic is alpha, weight_self beta and weight_average alpha' (names of theory: best_*, assumed).
-    missed is the loss above the best attention's, in units of what that gains over uniform attention.
+    weight_topic is alpha, weight_self beta and weight_average alpha'; the predictions are best_* and assumed.
+    missed is the loss above that of the best attention, as a share of the best's gain over uniform attention.
     """
     read = lowest_seeds(with_exact_loss(run.trials))
     rows = []
@@ -200,24 +200,24 @@ def attention_rows(run: Run) -> pd.DataFrame:
 
 
 def missed(loss: float, least: float, uniform: float) -> float:
-    """Measure a loss above the least in units of what the least gains; NaN if that is nothing (one topic)."""
+    """Measure the excess over the least loss as a share of its gain; NaN without a gain (one topic)."""
     return (loss - least) / (uniform - least) if uniform - least > 1e-12 else np.nan
 
 
 def member(settings: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """Read which member of Lemma 1's family W^V is frozen at."""
+    """Read at which member of Lemma 1's family W^V is frozen."""
     shift, own, random = (float(settings.get(name, 0.0)) for name in MEMBER_SETTINGS)
     return shift, own, random
 
 
 def has_uniform_blocks(trials: Any) -> Array:
-    """Mark the trials whose W^V, if frozen in Lemma 1's family, treats the words of a topic alike."""
+    """Mask the trials whose W^V, if frozen in Lemma 1's family, treats the words of a topic alike."""
     parts = trials.reindex(columns=list(MEMBER_SETTINGS[1:])).fillna(0.0).to_numpy(float)
     return (trials["value"] != "blocks").to_numpy() | (parts == 0).all(axis=1)
 
 
 def measured_weights(weight_VxV: Array, words_per_topic: int) -> dict[str, float]:
-    """Measure how words weigh kinds of keys, relative to the mean word of another topic (medians)."""
+    """Measure how words weigh each kind of key, relative to the mean word of another topic (medians)."""
     words = weight_VxV[1:, 1:]
     own, same, other = pair_kinds(len(words), words_per_topic)
     unit = np.where(other, words, 0).sum(axis=1) / other.sum(axis=1)
@@ -229,7 +229,7 @@ def measured_weights(weight_VxV: Array, words_per_topic: int) -> dict[str, float
 
 
 def theorem3(data: DataModel) -> tuple[float, ...]:
-    """Compute Theorem 3's bounds on alpha'; none if its conditions on masking, sizes or keys fail."""
+    """Compute Theorem 3's bounds on alpha'; empty if its conditions on masking, sizes or keys fail."""
     least_words = (1 / data.survival + 1) ** 2 + 1  # Assumption 3; Assumption 4 is the next line
     masking = data.p_mask < 0.5 and 0 < data.p_keep < 0.5 and np.isclose(data.p_keep, data.p_random)
     sizes = data.words_per_topic > least_words and data.topics_per_document > 1
@@ -237,17 +237,17 @@ def theorem3(data: DataModel) -> tuple[float, ...]:
 
 
 def without_theory(data: DataModel) -> dict[str, float]:
-    """Collect what theory predicts if W^V is not frozen at a known member: Theorem 3's bounds alone."""
+    """Return the predictions if W^V is not frozen at a known member: only Theorem 3's bounds."""
     lower, upper = theorem3(data) or (np.nan, np.nan)
     return dict(lower=lower, upper=upper) | dict.fromkeys(OF_FROZEN_VALUES, np.nan)
 
 
 @cache
 def theory_of(data: DataModel, shift: float, own: float, random: float) -> dict[str, float]:
-    """Compute the best attention for a frozen W^V: of Assumption 2's kind, and with [MASK] free as well.
+    """Compute the best attention for a frozen W^V: of Assumption 2's kind, and with [MASK]'s weight free.
 
-    Assumption 2's is known for uniform blocks, where alpha and beta alone do not matter.  Members with a
-    random part treat words differently: of them only the loss of uniform attention is known, Lemma 1's.
+    The first is known for uniform blocks, where alpha and beta matter only through alpha'.  Members with a
+    random part treat words differently; for them only the loss of uniform attention is known (Lemma 1).
     """
     found = without_theory(data)
     size = data.num_words + 1

@@ -1,4 +1,4 @@
-"""Cells, the trials that differ in the seed only: their medians, majority class, and how firm it is."""
+"""Cells (trials that differ only in the seed): medians, majority class, and sensitivity to the cuts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,16 +15,16 @@ from ..maps.cells import majority
 from ..topic_model import settings_in
 from .scores import CLASSES, HAS_STAGE2, VIEWS, classify, is_topical
 
-MOST_SEEDS = 32  # of a cell: the weights of further ones are not read
+MOST_SEEDS = 32  # per cell whose weights are read
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
 
 
 def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per cell: trials of equal `by`, by default of equal settings but the seed.
+    """Summarise cells: trials with equal `by`, by default with equal settings except the seed.
 
-    trials, diverged and topical are counts; per view: theta, theta_q25, theta_q75 (over the trials
-    that have one; none where the class says that stage 2 did not happen), medians of the other scores,
-    the majority class, and agreement, its share.
+    trials, diverged and topical are counts.  Each view has theta, theta_q25 and theta_q75 (over the trials
+    that have one; NaN where the class says that stage 2 did not happen), medians of the other scores, the
+    majority class, and its share, agreement.
     """
     keys, cell = cell_numbers(scores, by)
     cells = scores[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
@@ -49,24 +49,24 @@ def score_cells(scores: pd.DataFrame, by: Sequence[str] | None = None) -> pd.Dat
 
 
 def lowest_seeds(trials: Any) -> Any:
-    """Return the trials whose weights are read: of every cell the MOST_SEEDS lowest seeds, in their order."""
+    """Select the trials whose weights are read: the MOST_SEEDS lowest seeds of each cell, in order."""
     ordered = trials.sort_values("seed", kind="stable")
     return ordered.groupby(cell_numbers(ordered)[1]).head(MOST_SEEDS) if len(trials) else trials
 
 
 def cell_settings(scores: pd.DataFrame) -> list[str]:
-    """Return the settings that make a cell: all but the seed."""
+    """List the settings that define a cell: all except the seed."""
     return [name for name in settings_in(scores) if name != "seed"]
 
 
 def cell_numbers(scores: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[list[str], Array]:
-    """Return the settings that make a cell, and the number of each trial's cell in order of appearance."""
+    """Return the settings that define a cell, and each trial's cell number in order of appearance."""
     keys = cell_settings(scores) if by is None else list(by)
     return keys, distinct(scores, keys)[0]
 
 
 def count_cells(scores: pd.DataFrame) -> int:
-    """Return how many cells the trials make."""
+    """Count the cells of the trials."""
     return len(np.unique(cell_numbers(scores)[1]))
 
 
@@ -76,7 +76,7 @@ def sensitivity(
     by: Sequence[str] | None = None,
     base: Cuts = CUTS,
 ) -> pd.DataFrame:
-    """Return per view and cut of Theta the share of trials and of cells that leave their class."""
+    """Compute for each view and cut of Theta the share of trials and of cells that change class."""
     _, cell = cell_numbers(scores, by)
     rows = []
     for view in VIEWS:

@@ -1,4 +1,4 @@
-"""Compare embeddings trained alone with Theorem 1, and with models in which all parts are trained."""
+"""Compare embeddings trained alone with Theorem 1, and with models whose parts are all trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,11 +24,11 @@ from .trained_models import data_model, effective_model, with_weights
 PREDICTED: dict[str, Any] = dict(color="black", ls="--", lw=0.9)
 BAYES: dict[str, Any] = dict(color="black", ls="", marker="*", ms=6, mfc="white", zorder=2)
 CASES = {"embeddings alone": MEASURED, "all parts trained": "#D55E00"}
-HOW = ("optimizer", "learning_rate", "steps", "batch_size")  # training, which cases should share
-LIFT = 0.14  # of a case above the middle of its row
+HOW = ("optimizer", "learning_rate", "steps", "batch_size")  # settings that both cases should share
+LIFT = 0.14  # vertical offset of a case from the middle of its row
 ALONE = dict(embedding="trained", value="identity", attention="uniform", attention_biases="absent")
 ALL = dict(embedding="trained", value="trained", attention="trained")
-FAMILIES = {"theorem1": True, "zero": False}  # b^pred: whether it is Theorem 1's, not Lemma 1's
+FAMILIES = {"theorem1": True, "zero": False}  # b^pred: True for Theorem 1's family, False for Lemma 1's
 
 
 def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
@@ -55,7 +55,7 @@ def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
         figure.legend(handles=ends, loc="outside lower center", ncols=2)
     return Picture(
         figure,
-        "Embeddings trained alone, beside Theorem 1",
+        "Embeddings trained alone, compared with Theorem 1",
         equations_caption(frame, height),
         f"Residuals of Theorem 1's equations and blocks of {counted(len(rows), 'cell')}, each seed a dot.",
     )
@@ -68,16 +68,16 @@ def block_height(frame: Frame) -> float:
 
 
 def equations_caption(frame: Frame, height: float) -> str:
-    """Say what the axes mean, and how far residuals and blocks go on infinite and finite documents."""
+    """Say what the axes mean, and the range of residuals on infinite and finite documents."""
     infinite = frame["infinite_documents"].to_numpy(bool)
     residuals = {kind: frame["residual"][kept] for kind, kept in ((True, infinite), (False, ~infinite))}
     parts = {
         "Left: the largest violation of Theorem 1's equations (without its bias: of Lemma 1's) by W_E^T W_E; "
-        "0 is a member of the family, 1 (grey line) as far from it as a matrix of zeros.": True,
-        f"Infinite documents: {span(residuals[True])} over {counted(int(infinite.sum()), 'trial')}; float32 "
-        "ends near 1e-6.": infinite.any(),
+        "0 is a member of the family, 1 (grey line) is as far from it as a matrix of zeros.": True,
+        f"Infinite documents: {span(residuals[True])} over {counted(int(infinite.sum()), 'trial')}; the "
+        "limit of float32 is near 1e-6.": infinite.any(),
         f"Finite documents: {span(residuals[False])} over {counted(int((~infinite).sum()), 'trial')}; steps "
-        "are noisy there, and the theorem is of infinite documents.": not infinite.all(),
+        "are noisy there, and the theorem holds for infinite documents.": not infinite.all(),
         "Right: mean dot product of words of one topic minus that of words of different topics.  Theorem 1 "
         f"fixes the sum over a topic: {height:.3f} if all its words have the same share, less if the word "
         "itself has more, as after large initial embeddings.": True,
@@ -116,7 +116,7 @@ def embedding_cases(run: Run, scores: pd.DataFrame) -> Picture:
         figure,
         "Embeddings alone, or all parts trained",
         cases_caption(frame, places, objectives),
-        f"Gains of the loss and blocks of embeddings in {counted(len(rows), 'row')}, both cases in each.",
+        f"Gains in loss and blocks of embeddings in {counted(len(rows), 'row')}, both cases in each.",
     )
 
 
@@ -129,13 +129,13 @@ def draw_cases(axes: Sequence[Axes] | Array, frame: Frame, places: Array) -> Non
     first = np.unique(places, return_index=True)[1]
     axes[0].plot(frame["bayes_gain"].to_numpy()[first], -places[first], **BAYES)
     axes[0].axvline(1, color="0.6", lw=0.8)
-    axes[0].set_xlabel("gain of the loss (1: best uniform attention)")
+    axes[0].set_xlabel("gain in loss (1: best uniform attention)")
     axes[1].axvline(0, color="0.6", lw=0.8)
     axes[1].set_xlabel("$W_E^T W_E$: same topic - others")
 
 
 def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str:
-    """Say what a gain is, and how much embeddings alone gain of what all parts gain, by objective."""
+    """Say what a gain is, and which share of the full gain embeddings alone reach, by objective."""
     sides = {case: (frame["case"] == case).to_numpy() for case in CASES}
     shares = []
     for objective in objectives:
@@ -153,37 +153,37 @@ def cases_caption(frame: Frame, places: Array, objectives: Sequence[str]) -> str
         label(name) for name in HOW if not set.intersection(*({*frame[name][own]} for own in sides.values()))
     ]
     parts = {
-        "Gain: held-out loss at the end; 0 for uniform predictions of all words, 1 (grey line) for the best "
+        "Gain in final held-out loss: 0 for uniform predictions over all words, 1 (grey line) for the best "
         f"value matrix under uniform attention; {counted(len(frame), 'trial')}, a dot each, tick: median.": 1,
-        "Embeddings alone gain, of what all parts gain on the same documents: "
+        "Gain of embeddings alone as a share of the gain of all parts on the same documents: "
         f"{', '.join(shares)} (medians, over rows with both).": shares,
-        f"The cases differ in {' and '.join(apart)} too.": apart,
-        f"Same-topic dot products are the larger ones in every trial, by {lowest:.2g} at least.": not others,
-        f"In {counted(others, 'trial')} same-topic dot products are not the larger ones.": others,
+        f"The cases also differ in {' and '.join(apart)}.": apart,
+        f"Same-topic dot products are larger in every trial, by at least {lowest:.2g}.": not others,
+        f"In {counted(others, 'trial')} same-topic dot products are not larger.": others,
     }
     return sentences(parts)
 
 
 def embeddings_alone(trials: Any) -> Any:
-    """Select the trials of case (ii) of the paper's section 4: nothing is trained but embeddings."""
+    """Select the trials of case (ii) of the paper's section 4: only embeddings are trained."""
     return trials[having_all(trials, ALONE)]
 
 
 def trains_all(trials: Any) -> Array:
-    """Mark the trials of case (i): embeddings, values and attention are all trained."""
+    """Mask the trials of case (i): embeddings, values and attention are all trained."""
     return having_all(trials, ALL)
 
 
 def having_all(trials: Any, wanted: dict[str, str]) -> Array:
-    """Mark the trials that have all of these settings."""
+    """Mask the trials that have all of these settings."""
     return np.all([trials[name] == value for name, value in wanted.items()], axis=0)
 
 
 def with_gains(run: Run) -> Any:
-    """Add `gain` and `bayes_gain`, shares of the possible drop of the loss, to trials that did not diverge.
+    """Add `gain` and `bayes_gain` to the trials that did not diverge.
 
-    The final held-out loss counts 0 at uniform predictions over all words, and 1 at the best value matrix
-    under uniform attention, on the same documents where that is known.
+    A gain is 0 at uniform predictions over all words, and 1 at the best value matrix under uniform attention,
+    on the same held-out documents where that is known.
     """
     every: Any = aligned(run).trials
     trials = every[(every["status"] == "ok").to_numpy()]
@@ -200,8 +200,8 @@ def with_gains(run: Run) -> Any:
 def embedding_rows(run: Run) -> pd.DataFrame:
     """Tabulate the trials that trained embeddings alone: settings, residual, gain and final values.
 
-    The residual is relative (see relative_residual), of the family that belongs to the trial's b^pred; NaN
-    under cross-entropy and where masked positions are not keys: the theorem covers neither.
+    The residual is relative (see relative_residual), for the family of the trial's b^pred.  It is NaN under
+    cross-entropy and where masked positions are not keys, because the theorem covers neither.
     """
     read = lowest_seeds(with_weights(embeddings_alone(with_gains(run))))
     residuals = [residual(run, row) for row in read.to_dict("records")]

@@ -1,4 +1,4 @@
-"""Compare final held-out losses: with the limit lines, and joint training with uniform attention."""
+"""Compare final held-out losses with the limit lines, and joint training with uniform attention."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,31 +20,32 @@ from ..topic_model import MAIN_SETTINGS, SETTINGS, STAGE_LINES, aligned, setting
 from .loss_curves import DOCUMENTS
 from .scores import trains_both
 
-QUARTILES = {"": 0.5, "_q25": 0.25, "_q75": 0.75}  # how the columns of a median and its quartiles end
-CONVERGED = 0.95  # of the way to the stage-1 line
-SETTLED = 0.01  # of that way: the most that the last tenth of the steps may take off
+QUARTILES = {"": 0.5, "_q25": 0.25, "_q75": 0.75}  # suffixes of the columns of a median and its quartiles
+CONVERGED = 0.95  # share of the way to the stage-1 line
+SETTLED = 0.01  # largest share of that way that the last tenth of the steps may add
 LINES = ("line_stage1", "held_out_stage1", "line_stage2", "held_out_stage2", "line_bayes")
 COLOURS = {"uniform": "#E69F00", "joint": "#0072B2"}
 MARKS = {"uniform": "D", "joint": "o"}
-OFFSETS = {"uniform": 0.17, "joint": -0.17}  # places above the middle of a row
+OFFSETS = {"uniform": 0.17, "joint": -0.17}  # vertical offset from the middle of a row, in rows
 MOST_ROWS = 24
 LIMITS = {"stage1": ("stage 1", "-"), "stage2": ("stage 2", (0, (3, 1.5))), "bayes": ("Bayes", (0, (1, 1)))}
-ROW = 0.34  # inches
+ROW = 0.34  # height in inches
 
 
 def endings(run: Run) -> pd.DataFrame:
-    """Tabulate for each trial its settings and limit lines, its final loss, and how far that has come.
+    """Tabulate for each trial its settings and limit lines, its final loss, and how far it has come.
 
-    loss is the mean over the last tenth of the steps, on the held-out documents; way is how much of the way
-    from the uniform prediction to L1* it has gone, falls what of it since the tenth before; gain = L1* - L2*;
-    all are NaN for trials that are not finite.  Uniform, not L(0): from a start that is worse than knowing
-    nothing, as common defaults are, unlearning would look like learning.  L(0) replaces an unknown line.
+    loss is the mean over the last tenth of the steps, on the held-out documents.  way is the share of the way
+    from the uniform prediction to L1* that it has gone, and falls the part of it since the tenth before.
+    gain = L1* - L2*.  All are NaN for trials that are not finite.  The way starts at the uniform prediction,
+    not at L(0): common default weights start worse than that, and unlearning would look like learning.  L(0)
+    replaces an unknown line.
     """
     run = aligned(run)
     trials, loss = run.trials, column(run.trajectories, "eval_loss")
     records = Records.of(run.trajectories["step"].to_numpy())
     last, last_fifth = records.last(CUTS.last), records.last(2 * CUTS.last)
-    # a trial with a single record in its last fifth has no tenth before: it is compared with itself
+    # A trial with a single record in its last fifth has no tenth before: it is compared with itself.
     is_single = records.spread(np.add.reduceat(last_fifth.astype(int), records.start) < 2)
     end, before = records.mean(loss, last), records.mean(loss, last_fifth & ~last | is_single)
     lines = {name: column(trials, place) for name, place in STAGE_LINES.items() if place in trials}
@@ -65,8 +66,8 @@ def lines_in(frame: pd.DataFrame) -> list[str]:
 def joint_gains(run: Run) -> pd.DataFrame:
     """Pair the trials that differ only in attention, trained or uniform: one row per pair.
 
-    joint and uniform are their losses at the end, saved = uniform - joint, and share = saved in units of
-    what topical attention can gain.
+    joint and uniform are their final losses, saved = uniform - joint, and share is saved divided by what
+    topical attention can gain.
     """
     ends: Any = endings(run)
     keys = [name for name in settings_in(ends) if name != "attention"]
@@ -78,7 +79,7 @@ def joint_gains(run: Run) -> pd.DataFrame:
 
 
 def pair_settings(pairs: pd.DataFrame) -> list[str]:
-    """List the settings that tell pairs apart: objective, optimizer and all that vary but the seed."""
+    """List the settings that distinguish pairs: objective, optimizer and all that vary except the seed."""
     others = [name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS)]
     return [*MAIN_SETTINGS, *varying(pairs, others)]
 
@@ -86,7 +87,7 @@ def pair_settings(pairs: pd.DataFrame) -> list[str]:
 def quartiles(frame: Any, keys: list[str], names: Sequence[str], known: Sequence[str] = ()) -> pd.DataFrame:
     """Summarise each combination of the keys: n, and the median and quartiles of each column.
 
-    The `known` columns are constant for equal keys and are kept, as their means.
+    The `known` columns are constant for equal keys; their means are kept.
     """
     groups = frame.groupby(keys, dropna=False, sort=True)
     columns = {"n": groups[names[0]].count()}
@@ -99,7 +100,7 @@ def joint_losses(run: Run, scores: pd.DataFrame) -> Picture:
     """Draw the final losses of joint training and of uniform attention with the limit lines, in rows."""
     pairs = joint_gains(run)
     if pairs.empty:
-        raise UserError("no two trials differ in attention alone; allowed: attention trained and uniform")
+        raise UserError("no two trials differ only in attention; allowed: attention trained and uniform")
     names = [name for name in pair_settings(pairs) if name != "objective"]
     objectives = sorted(pairs["objective"].unique())
     own = [pairs.loc[pairs["objective"] == name] for name in objectives]
@@ -112,7 +113,7 @@ def joint_losses(run: Run, scores: pd.DataFrame) -> Picture:
         named = varying(pd.concat(shown), names) or names[:1]
         for ax, table, objective in zip(axes, shown, objectives, strict=True):
             loss_panel(table, ax, named)
-            ax.set(title=label(objective), xlabel="held-out loss at the end")
+            ax.set(title=label(objective), xlabel="final held-out loss")
         figure.legend(handles=handles(pairs), loc="outside lower center", ncols=2)
     hidden = sum(map(len, tables)) - sum(map(len, shown))
     return Picture(
@@ -152,7 +153,7 @@ def two_lines(text: str) -> str:
 
 
 def handles(pairs: Any) -> list[Any]:
-    """Make the legend: marks of both ways to train, and of the limit lines."""
+    """Make the legend: markers of both ways to train, and limit lines."""
     words = {"uniform": "W^V alone, uniform attention", "joint": "W^K, W^Q, W^V jointly"}
     marks: list[Any] = [
         Line2D([], [], color=COLOURS[name], marker=MARKS[name], ls="", ms=4, label=text)
@@ -170,9 +171,9 @@ def handles(pairs: Any) -> list[Any]:
 
 
 def gains(pairs: Any) -> list[str]:
-    """Say how much lower joint training ends, in units of what topical attention can gain.
+    """Say how much lower joint training ends, as a share of what topical attention can gain.
 
-    Of several settings the least and the largest of their medians over seeds.
+    For several settings, give the smallest and the largest of their medians over seeds.
     """
     table: Any = quartiles(pairs, pair_settings(pairs), ["saved", "share"])
     found = []
@@ -196,12 +197,12 @@ def caption(pairs: Any, hidden: int) -> str:
     """Say how much lower joint training ends, what is drawn and what is not."""
     lost = pairs[["joint", "uniform"]].isna().any(axis=1).sum()
     parts = {
-        "Held-out loss, the mean over the last tenth of the steps; median and quartiles over seeds. How much "
-        "lower joint training ends than W^V alone, of equal seeds:": True,
+        "Held-out loss, mean over the last tenth of the steps; median and quartiles over seeds. How much "
+        "lower joint training ends than W^V alone with the same seed:": True,
         " ".join(gains(pairs)): True,
         "What topical attention can gain is stage 1 - stage 2 on these documents; stage 2 keeps the W^V of "
         "stage 1, so training both can go lower.": True,
-        f"Not drawn: {counted(hidden, 'further row')}.": hidden,
-        f"{counted(lost, 'pair')} without a number: a trial is not finite.": lost,
+        f"Not drawn: {counted(hidden, 'more row')}.": hidden,
+        f"{counted(lost, 'pair')} left out: a trial is not finite.": lost,
     }
     return sentences(parts)

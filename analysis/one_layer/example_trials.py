@@ -1,4 +1,4 @@
-"""Choose the trials that represent a run: by rule, the clearest of each class."""
+"""Choose example trials of a run by rule: the clearest of each class."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from ..frames import distinct
 from .scores import CLASSES, classify
 
 KIND = ("objective", "optimizer", "key_visibility")
-MOVED = (  # the cuts that tell classes apart; each is moved towards 0 and towards 1
+MOVED = (  # the cuts that separate classes; each is moved towards 0 and towards 1
     *("collapsed", "no_learning", "finished", "attention"),
     *("stage2", "two_stage", "simultaneous", "topical"),
 )
 SHIFTS = 10  # equal steps from a cut to 0 or to 1; it is moved by all but the last
-Queues = dict[int, deque[int]]  # of one class: per kind the ranks of its trials, ascending
+Queues = dict[int, deque[int]]  # for one class: kind -> ranks of its trials, ascending
 
 
 def example_trials(scores: pd.DataFrame, count: int = 4) -> list[str]:
@@ -30,13 +30,13 @@ def example_trials(scores: pd.DataFrame, count: int = 4) -> list[str]:
 
 
 def ranked_trials(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Iterator[str]:
-    """Yield the ids of all trials, the most representative first; equal scores give equal ids.
+    """Yield the ids of all trials, the most representative first; the order depends only on the scores.
 
-    One of each class of the loss view: two-stage, then the most frequent first, failed and unscored last.
-    Of a class, in this order: trials without a suffix; those with the fewest flags; the clearest, see
-    `clearness`; those that the norm view classes otherwise (of two-stage, those that both views call so: the
-    others are read against them); the smaller id.  If classes run out, further rounds begin with objectives,
-    optimizers and keys that are not shown yet.
+    The first round has one trial of each class of the loss view: two-stage, then the most frequent class,
+    failed and unscored ones last.  Within a class the order is: trials without a suffix; those with the
+    fewest flags; the clearest (see `clearness`); those that the norm view classifies differently (for
+    two-stage those that both views agree on, as a baseline for the others); the smaller id.  Further rounds
+    begin with objectives, optimizers and keys that are not shown yet.
     """
     margin, held = clearness(scores, cuts)
     names = dict(
@@ -69,8 +69,8 @@ def ranked_trials(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Iterator[str]:
 def clearness(scores: pd.DataFrame, cuts: Cuts = CUTS) -> tuple[Array, Array]:
     """Measure how far any single cut can move before a trial changes class, and how many moves it survives.
 
-    A cut moves towards 0 or towards 1; the first number is the share of that way, in tenths, the least over
-    all cuts.
+    A cut moves towards 0 or towards 1; the first number is the share of that way, in tenths, and the minimum
+    over all cuts.
     """
     before = classify(scores, "loss", cuts)
     least, total = np.full(len(scores), SHIFTS - 1), np.zeros(len(scores), int)
@@ -85,7 +85,7 @@ def clearness(scores: pd.DataFrame, cuts: Cuts = CUTS) -> tuple[Array, Array]:
 
 
 def take(queues: Queues, shown: set[int]) -> tuple[int, int]:
-    """Take the first trial of a class, of a kind that is not shown yet if there is one; return both."""
+    """Take the first trial of a class, if possible of a kind not shown yet; return kind and rank."""
     kinds = [kind for kind in queues if kind not in shown] or list(queues)
     kind = min(kinds, key=lambda kind: queues[kind][0])
     place = queues[kind].popleft()

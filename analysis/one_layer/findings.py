@@ -1,4 +1,4 @@
-"""What a run says, as sentences made from its numbers: the answer, its doubts, what is missing; its words."""
+"""Findings of a run of the one-layer model, in sentences: the answer, caveats, gaps, and definitions."""
 
 import re
 from collections import Counter
@@ -16,10 +16,10 @@ from .cells import sensitivity
 from .robustness import axes_of, survival
 from .scores import is_topical, trains_attention, trains_both, trains_value
 
-SWEPT = ("seed", "learning_rate", "init_scale")  # the axes of a map and its replicates
-LISTED = 3  # combinations that are named in a sentence
-ALWAYS = ("trial", "cell")  # the page below uses them even if the answer does not
-TERMS = {  # what is written: word, meaning
+SWEPT = ("seed", "learning_rate", "init_scale")  # the replicates and the axes of a map
+LISTED = 3  # combinations named in a sentence
+ALWAYS = ("trial", "cell")  # the page uses these words even if the answer does not
+TERMS = {  # pattern in the text: (word, meaning)
     r"two-stage": (
         "two-stage",
         f"W^V learns the topics first, while attention is still uniform; then attention learns them: Θ of at "
@@ -29,61 +29,61 @@ TERMS = {  # what is written: word, meaning
     r"V(?![-\w])": ("V", "the value matrix W^V, which predicts words from the mean of what is attended to."),
     r"keys (?:all|unmasked)": (
         "keys",
-        "the positions that attention can look at: all, as in the paper's equation, or only the unmasked.",
+        "the positions that attention can look at: all, as in the paper's equation, or only unmasked ones.",
     ),
     r"cells?": (
         "cell",
-        "the trials that differ in nothing but the seed; its class is the most frequent one.",
+        "the trials that differ only in the seed; its class is the most frequent one.",
     ),
     r"seeds?": ("seed", "the number that draws initial weights and documents."),
     r"Θ": (
         "Θ (Theta)",
-        "how far V had come when attention set in: the largest, over the steps, of the smaller of progress "
-        "of V and 1 - progress of attention. 1: V was done first; 0.5: both together.",
+        "how far V had come when attention began: the maximum over the steps of min(progress of V, "
+        "1 - progress of attention). 1: V was done first; 0.5: both together.",
     ),
     r"loss view": (
         "loss view",
-        "progress read from held-out losses: V by the loss with attention forced uniform, attention by what "
-        "it takes off that loss, in units of what the topics can give.",
+        "progress measured by held-out losses: V by the loss with attention forced uniform, attention by how "
+        "much it lowers that loss, in units of what the topics can give.",
     ),
-    r"norms": ("norms", "progress read from the sizes of W^V and of W^K and W^Q, as the paper does."),
+    r"norms": ("norms", "progress measured by the norms of W^V and of W^K and W^Q, as in the paper."),
     r"topical|by topic": (
         "topical",
-        f"attention scores of word pairs of one topic are {CUTS.topical:g} or more above those of others.",
+        f"attention scores within a topic are at least {CUTS.topical:g} above those between topics.",
     ),
-    r"V-only": ("V-only", "V is learned, attention has not moved in the steps given."),
+    r"V-only": ("V-only", "V is learned, but attention has not moved within the steps of the run."),
     r"unfinished": ("unfinished", f"less than {CUTS.finished:.0%} of the way to the best loss of stage 1."),
     r"stage 2 begun": ("stage 2 begun", f"attention gained less than {CUTS.stage2:.0%} of what topics give."),
-    r"compensated": ("compensated", "the loss gets there, but not with uniform attention."),
+    r"compensated": ("compensated", "the loss reaches stage 1, but not with attention forced uniform."),
     r"simultaneous": ("simultaneous", "V and attention are learned together."),
     r"no-learning": (
         "no-learning",
         f"less than {CUTS.no_learning:.0%} of the way to the best loss of stage 1.",
     ),
-    r"copying": ("copying", "in the end a word counts for itself more than for its topic."),
+    r"copying": ("copying", "at the end a word counts more for itself than for its topic."),
 }
 
 
 def findings(scores: pd.DataFrame, cells: pd.DataFrame, missing: Sequence[str] = ()) -> list[str]:
-    """Return the sentences of a run's answer, the answer itself first."""
+    """Write the sentences of a run's answer, the main one first."""
     sentences = [*answer(scores, cells), *views(scores), *budget(scores), *divergence(scores)]
     sentences += [*seeds(cells), *cuts(scores)]
     return sentences + [f"Not complete: {sentence}." for sentence in missing]
 
 
 def answer(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
-    """Return sentences on how many trials are two-stage in the loss view, and where."""
+    """Say how many trials are two-stage in the loss view, and where."""
     frozen = len(scores) - len(competing(scores))
     if frozen == len(scores):
         yield f"{frozen_parts(scores)} in every trial, so none can be two-stage: classes are by construction."
         return
     yield from where_it_holds(competing(scores), cells)
     if frozen:
-        yield f"{counted(frozen, 'further trial')} with a frozen part: classed by construction."
+        yield f"{counted(frozen, 'more trial')} with a frozen part: class by construction."
 
 
 def where_it_holds(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
-    """Return sentences on how many of the trials that train both parts are two-stage, and where."""
+    """Say how many of the trials that train both parts are two-stage, and where."""
     is_two_stage, theta = array(scores, "class") == "two-stage", array(scores, "theta")
     if not is_two_stage.any():
         name, count = most_frequent(array(scores, "class"))
@@ -108,10 +108,10 @@ def where_it_holds(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
 
 
 def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
-    """Return a sentence on the combinations of other settings where it holds most often, and never."""
+    """Say for which combinations of other settings it holds most often, and never."""
     names: list[str] = []
     for name in varying(scores, [name for name in SETTINGS if name not in SWEPT]):
-        names += varying(scores, [name], names)  # not those that the others decide on
+        names += varying(scores, [name], names)  # without those that the others determine
     if not names:
         return
     number, kinds = distinct(scores, names)
@@ -129,7 +129,7 @@ def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
 
 
 def views(scores: pd.DataFrame) -> Iterable[str]:
-    """Return sentences on where the paper's view, the norms, differs from the loss."""
+    """Say where the norms, the paper's view, differ from the loss."""
     scored = competing(scores)
     if scored.empty:
         return
@@ -143,7 +143,7 @@ def views(scores: pd.DataFrame) -> Iterable[str]:
 
 
 def budget(scores: pd.DataFrame) -> Iterable[str]:
-    """Return sentences on which classes may change with more steps."""
+    """Say which classes may change with more steps."""
     kind, flags = array(scores, "class"), array(scores, "flags")
     is_late = np.array(["censored_attention" in x or "attention_incomplete" in x for x in flags])
     parts = {
@@ -156,11 +156,11 @@ def budget(scores: pd.DataFrame) -> Iterable[str]:
     }
     named = [f"{count_of(which)} {text}" for text, which in parts.items() if which.any()]
     if named:
-        yield f"Statements about the budget of steps, not about the limit: {'; '.join(named)}."
+        yield f"More steps could change these classes: {'; '.join(named)}."
 
 
 def divergence(scores: pd.DataFrame) -> Iterable[str]:
-    """Return sentences on how many trials diverged or collapsed, and at which learning rates."""
+    """Say how many trials diverged or collapsed, and at which learning rates."""
     ways = dict(diverged="diverged (not finite)", collapsed="collapsed (the loss ended higher)")
     for name, text in ways.items():
         lost = array(scores, "learning_rate")[array(scores, "class") == name]
@@ -169,14 +169,14 @@ def divergence(scores: pd.DataFrame) -> Iterable[str]:
             rates = (
                 f"a learning rate of {low:.3g}" if low == high else f"learning rates {low:.3g} to {high:.3g}"
             )
-            yield f"{share(len(lost), len(scores))} {text}, with {rates}; they are in no median."
+            yield f"{share(len(lost), len(scores))} {text}, with {rates}; medians leave them out."
 
 
 def seeds(cells: pd.DataFrame) -> Iterable[str]:
-    """Return a sentence on whether the seeds of a cell agree."""
+    """Say whether the seeds of a cell agree."""
     repeated = cells.loc[array(cells, "trials") > 1]
     if repeated.empty:
-        yield "Every cell has one seed: nothing here tells how much the seed matters."
+        yield "Every cell has one seed, so this run cannot say how much the seed matters."
         return
     split, most = count_of(array(repeated, "agreement") < 1), array(repeated, "trials").max()
     yield (
@@ -185,7 +185,7 @@ def seeds(cells: pd.DataFrame) -> Iterable[str]:
 
 
 def cuts(scores: pd.DataFrame) -> Iterable[str]:
-    """Return a sentence on how much the cut of Theta matters."""
+    """Say how much the cut of Theta matters."""
     if np.isnan(array(scores, "theta")).all():
         return
     table = sensitivity(scores).to_dict("records")
@@ -201,29 +201,29 @@ def cuts(scores: pd.DataFrame) -> Iterable[str]:
 
 
 def frozen_parts(scores: pd.DataFrame) -> str:
-    """Return which part is not trained anywhere."""
+    """Say which part is not trained in any trial."""
     if not trains_attention(scores).any():
         return "Attention is uniform by construction"
     return "The value matrix is frozen" if not trains_value(scores).any() else "V or attention is frozen"
 
 
 def most_frequent(classes: np.ndarray) -> tuple[str, int]:
-    """Return the most frequent class and how often it is."""
+    """Find the most frequent class and its count."""
     return Counter(classes.tolist()).most_common(1)[0]
 
 
 def largest(values: np.ndarray) -> str:
-    """Return the largest number, if there is any."""
+    """Write the largest number, or "undefined"."""
     return "undefined" if np.isnan(values).all() else f"{np.nanmax(values):.2f}"
 
 
 def competing(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials that train both V and attention."""
+    """Select the trials that train both V and attention."""
     return scores.loc[trains_both(scores)]
 
 
 def has_suffix(scores: pd.DataFrame, suffix: str) -> np.ndarray:
-    """Return which trials did this after they were scored."""
+    """Mask the trials with this suffix."""
     return np.array([suffix in found for found in array(scores, "suffix")], bool)
 
 
@@ -233,17 +233,17 @@ def array(frame: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def count_of(which: np.ndarray) -> int:
-    """Return how many entries are true."""
+    """Count the true entries."""
     return int(np.count_nonzero(which))
 
 
 def share(count: int, total: int) -> str:
-    """Return '66 of 384 trials (17 %)'."""
+    """Write '66 of 384 trials (17 %)'."""
     return f"{count:,} of {counted(total, 'trial')} ({100 * count / total:.0f} %)"
 
 
 def definitions(sentences: Sequence[str]) -> dict[str, str]:
-    """Return the words that these sentences use, each with its meaning, in order of appearance."""
+    """Define the words that these sentences use, in order of appearance."""
     text = " ".join(sentences)
     first = {pattern: re.search(rf"\b(?:{pattern})", text) for pattern in TERMS}
     places = {pattern: found.start() for pattern, found in first.items() if found}

@@ -1,8 +1,8 @@
-"""Draw the exact loss over Assumption 2's (alpha, beta), and where trained models end.
+"""Draw the exact loss over Assumption 2's (alpha, beta), with trained models as points.
 
 A word query weighs its own token by beta, other words of its topic by alpha, everything else by 1.
-Of a trained model alpha = exp(a_topic) and beta = exp(a_topic + a_self): differences of mean scores
-over word queries, so geometric means of the ratios.
+A trained model has alpha = exp(a_topic) and beta = exp(a_topic + a_self).  These are differences of mean
+scores over word queries, so the weights are geometric means of ratios.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,19 +39,19 @@ UNIFORM: dict[str, Any] = dict(color="black", ls="", marker="+", ms=13, mew=1.0,
 Ranges = tuple[tuple[float, float], tuple[float, float]]  # of alpha and of beta
 LEVELS = 10.0 ** np.arange(-5, 0.1, 0.5)
 RESOLUTION = 201
-MOST_LANDSCAPES = 4  # of a run
-MOST_POINTS = 2000  # of a landscape: more hide each other
-WIDEST = (1e-3, 1e5)  # no axis reaches further, whatever the points
+MOST_LANDSCAPES = 4  # per run
+MOST_POINTS = 2000  # per landscape; more would hide each other
+WIDEST = (1e-3, 1e5)  # largest range of an axis, whatever the points
 
 
 @dataclass(frozen=True)
 class LandscapeDocuments:
-    """The documents of a landscape, its minimum, and how the documents differ from the trials' own."""
+    """The documents of a landscape, its minimum, and how these documents differ from those of the trials."""
 
     data: DataModel  # infinite documents of tau topics
     entries: tuple[float, float, float]  # (W_i0, W_diff, W_same) of the frozen value matrix
-    average: float  # alpha' of least loss
-    least: float  # that loss
+    average: float  # alpha' at the minimum
+    least: float  # loss at the minimum
     sentence: str
 
 
@@ -67,7 +67,7 @@ def points(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def landscapes(run: Run, scores: pd.DataFrame) -> list[Picture]:
-    """Draw landscapes of the data settings with most trials whose topics are disjoint and uniform."""
+    """Draw landscapes of the data settings with the most trials, if their topics are disjoint and uniform."""
     placed: Frame = points(run, scores)
     if placed["weight_topic"].isna().all():
         raise UserError(f"none of {counted(len(run.trials), 'trial')} is finite and trains attention")
@@ -92,7 +92,7 @@ def landscape(
     """Draw the loss over (alpha, beta) for one data setting, with trained models as points.
 
     `placed` has the columns weight_topic (alpha), weight_self (beta), class and objective; rows with
-    NaN are counted as left out.  `titled` are the settings that the title names.
+    NaN are counted as left out.  `titled` lists the settings named in the title.
     """
     documents = stand_in(settings)
     drawn = placed.dropna(subset=["weight_topic", "weight_self"])
@@ -127,16 +127,16 @@ def landscape(
 
 
 def stand_in(settings: Mapping[Any, Any]) -> LandscapeDocuments:
-    """Choose infinite documents of tau topics in place of a trial's own, and say why that tau."""
+    """Choose infinite documents of tau topics to replace a trial's own, and explain the choice of tau."""
     data = data_model(settings)
     if data is None or data.topics < 2 or data.words_per_topic < 2:
         raise UserError("the landscape is known for two or more disjoint topics of two or more uniform words")
     tau, why = data.topics_per_document, ""
     if data.documents == "lda":
         collision = (data.alpha + 1) / (data.topics * data.alpha + 1)  # E[sum of squared topic shares]
-        tau = max(2, round(1 / collision))  # one topic per document leaves attention nothing to do
+        tau = max(2, round(1 / collision))  # with one topic per document attention has nothing to learn
         why = (
-            f"; only for orientation: the trials' documents have Dirichlet({data.alpha:g}) topic shares "
+            f"; only a rough guide: the trials' documents have Dirichlet({data.alpha:g}) topic shares "
             f"(expected sum of squares {collision:.2f}, here 1/{tau})"
         )
     elif not data.infinite_documents:
@@ -158,7 +158,7 @@ def stand_in(settings: Mapping[Any, Any]) -> LandscapeDocuments:
 
 
 def axis_range(values: Frame, average: float) -> tuple[float, float]:
-    """Choose limits that hold 1, the optimum and all but the most extreme points, within WIDEST."""
+    """Choose limits that include 1, the optimum and all but the most extreme points, within WIDEST."""
     inner = np.exp(np.quantile(np.log(np.clip(values, *WIDEST)), [0.02, 0.98])) if len(values) else np.ones(2)
     low, high = min(0.2, inner[0] / 2), max(5 * average, 2 * inner[1])
     return max(float(low), WIDEST[0]), min(float(high), WIDEST[1])
@@ -190,7 +190,7 @@ def draw_theory(documents: LandscapeDocuments, ax: Axes) -> None:
 
 
 def draw_points(drawn: Frame, ax: Axes, ranges: Ranges) -> None:
-    """Draw each trial; one beyond the range is a hollow point at the border."""
+    """Draw each trial as a point; those outside the range are hollow points at the border."""
     for (kind, objective), group in drawn.groupby(["class", "objective"], sort=False):
         colour = CLASS_COLOURS[str(kind)]
         far = is_outside(group, ranges)
@@ -201,7 +201,7 @@ def draw_points(drawn: Frame, ax: Axes, ranges: Ranges) -> None:
 
 
 def is_outside(drawn: Frame, ranges: Ranges) -> Array:
-    """Mark the points beyond the drawn range."""
+    """Mask the points outside the drawn range."""
     inside = drawn["weight_topic"].between(*ranges[0]) & drawn["weight_self"].between(*ranges[1])
     return ~inside.to_numpy(bool)
 
@@ -233,18 +233,18 @@ def caption(documents: LandscapeDocuments, placed: Frame, drawn: Frame, ranges: 
     has_mask = documents.data.key_visibility == "all"
     parts = {
         "Exact squared loss if every word attends to itself with weight beta, to other words of its topic "
-        "with weight alpha, to all else with weight 1; alpha' = ((v - 1) alpha + beta)/v.": True,
+        "with weight alpha, to everything else with weight 1; alpha' = ((v - 1) alpha + beta)/v.": True,
         documents.sentence: True,
         "Above: [MASK] queries weigh [MASK] keys by beta, as Assumption 2 says; below: they attend uniformly,"
         " and only alpha' matters.": has_mask,
-        "[MASK] is no key here, so only alpha' matters.": not has_mask,
+        "[MASK] is not a key here, so only alpha' matters.": not has_mask,
         "Theorem 3 is asymptotic in the number of topics.": theorem3(documents.data),
         f"Points: {counted(len(drawn), 'trained model')} at alpha = exp(a_topic), beta = exp(a_topic + "
         "a_self) of their word queries.": True,
-        f"Drawn are {MOST_POINTS:,} of these models, evenly picked; counts are of all.": (
+        f"Shown: {MOST_POINTS:,} of these models, evenly spaced; counts include all.": (
             len(drawn) > MOST_POINTS
         ),
-        "Cross-entropy has another landscape.": (drawn["objective"] == "cross_entropy").any(),
+        "The landscape of cross-entropy is different.": (drawn["objective"] == "cross_entropy").any(),
         f"{near} of them lie within 5 % of uniform attention.": near > 1,
         f"Hollow at the border: {counted(outside, 'point')} beyond the axes.": outside,
         f"Left out: {counted(lost, 'diverged trial')}.": lost,

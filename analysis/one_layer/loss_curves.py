@@ -33,26 +33,26 @@ from ..pictures import Picture, counted, described, evenly, label, sentences, st
 from ..topic_model import CLASS_COLOURS, LINES, MAIN_SETTINGS, aligned
 from .scores import classes_of
 
-LIMITS: dict[str, tuple[str, Any]] = {  # name: label and line
+LIMITS: dict[str, tuple[str, Any]] = {  # name: (label, line style)
     "uniform": ("uniform over words", (0, (1, 3))),
     "stage1": ("stage 1", (0, (5, 1.5))),
     "stage2": ("stage 2", (0, (4, 1.5, 1, 1.5))),
     "bayes": ("Bayes", "-"),
 }
 DOTS = (0, (1, 1))  # a limit evaluated on the held-out documents of the trials
-HELD_OUT = ("stage1", "stage2")  # limits that may be known there
+HELD_OUT = ("stage1", "stage2")  # limits that can be known on these documents
 DASHES = (0, (2, 1.5))  # the loss with attention forced uniform
 LOSSES = ("eval_loss", "eval_loss_uniform")
-LOSS_ROWS = {"held-out loss": 1.35, "enlarged": 1.35}  # of panels: label, height in inches
-MOST_PANELS, MOST_LINES, FEW_LINES = 8, 60, 12  # FEW_LINES: dashes of each trial, not their median
-DOCUMENTS = "#C2185B"  # limits on these documents
+LOSS_ROWS = {"held-out loss": 1.35, "enlarged": 1.35}  # rows of panels: label, height in inches
+MOST_PANELS, MOST_LINES, FEW_LINES = 8, 60, 12  # up to FEW_LINES trials have dashed lines, more a median
+DOCUMENTS = "#C2185B"  # limits on the held-out documents
 COLOURS = CLASS_COLOURS | {"unfinished": "#BBBBBB", "unscored": "#888888"}  # on white
 
 
 def loss_curves(run: Run, scores: pd.DataFrame) -> Picture:
     """Draw held-out losses against the step with the limit lines, enlarged below.
 
-    One panel per objective, optimizer and data setting that varies: the lines depend on these.
+    There is one panel per objective, optimizer and data setting that varies: the lines depend on these.
     """
     run = aligned(run)
     names = [*varying(run.trials, DATA_SETTINGS), *MAIN_SETTINGS]
@@ -90,7 +90,7 @@ def panel_records(run: Run, classes: np.ndarray, shown: Sequence[pd.DataFrame]) 
 
 
 def loss_panels(frame: Any, trials: Any, axes: Sequence[Axes]) -> tuple[int, bool]:
-    """Draw the losses of one panel in full and enlarged; return how many leave it, and if a median ends."""
+    """Draw the losses of one panel in full and enlarged; return how many leave it and if a median ends."""
     loss = column(frame, "eval_loss")
     finite, lines = np.isfinite(loss), line_ranges(trials)
     start, least = loss[finite & (frame["step"] == 0)], loss[finite].min(initial=np.inf)
@@ -115,9 +115,9 @@ def loss_panels(frame: Any, trials: Any, axes: Sequence[Axes]) -> tuple[int, boo
 
 
 def line_ranges(trials: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
-    """Compute per limit its mean over the trials, low and high: two standard errors and the spread.
+    """Compute for each limit its mean over the trials, and low and high: two standard errors and the spread.
 
-    The error is that of the line and, where it is known, of a mean over the held-out documents.
+    The error combines that of the line and, where known, that of a mean over the held-out documents.
     """
     lines = {}
     for name in LINES:
@@ -129,7 +129,7 @@ def line_ranges(trials: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
 
 
 def held_out(trials: pd.DataFrame) -> dict[str, float]:
-    """Average the known limits on the held-out documents over the trials."""
+    """Average the limits known on the held-out documents over the trials."""
     values = {name: optional(trials, f"held_out_{name}") for name in HELD_OUT}
     return {name: float(np.nanmean(value)) for name, value in values.items() if np.isfinite(value).any()}
 
@@ -140,7 +140,7 @@ def optional(trials: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def enlarged(lines: Mapping[str, Sequence[float]], least: float, full: tuple) -> tuple[float, float]:
-    """Choose the range around both stages and what trials reached not far below; full without lines."""
+    """Choose a range around both stages and losses not far below them; the full range without lines."""
     stage1, stage2 = (lines.get(name, [np.nan])[0] for name in ("stage1", "stage2"))
     low = max(min(stage2, least), stage1 - 4 * (stage1 - stage2))
     span = stage1 - low
@@ -150,7 +150,7 @@ def enlarged(lines: Mapping[str, Sequence[float]], least: float, full: tuple) ->
 def draw_losses(frame: Any, axes: Sequence[Axes], colour: str, trials: int) -> bool:
     """Draw the trials of one class as lines or, in a panel of many trials, as median and quartiles.
 
-    Return whether a median ends before its last trial.
+    Return whether a median ends before its last trial does.
     """
     ends = False
     starts = np.flatnonzero(frame["trial_id"].to_numpy()[1:] != frame["trial_id"].to_numpy()[:-1]) + 1
@@ -203,17 +203,17 @@ def loss_caption(run: Run, panels: int, shown: int, clipped: int, ends: int) -> 
         "Black: limits of the data, namely uniform over words, stage 1 (best loss with uniform attention),"
         " stage 2 (best topical attention on top, W^V kept: training both can go lower) and Bayes; grey:"
         " two standard errors and any spread over trials.": without < trials,
-        "Dotted: the models of stage 1 and stage 2 on the trials' own held-out documents; the grey range has"
-        " the error of a mean over these documents.": held_out(run.trials),
+        "Dotted: the models of stage 1 and stage 2 on the trials' own held-out documents; the grey range"
+        " includes the error of a mean over these documents.": held_out(run.trials),
         ENDS: ends,
         f"Thin lines: trials; where a panel has more than {MOST_LINES}, median and quartiles of each class."
-        " Dashed: the same weights with attention forced uniform, a median where there are more than"
-        f" {FEW_LINES}.": True,
+        " Dashed: the same weights with attention forced uniform, as a median for more than"
+        f" {FEW_LINES} trials.": True,
         f"More than {MOST_POINTS} records are drawn as medians over bins of steps.": (
             len(run.trajectories["step"].unique()) > MOST_POINTS
         ),
-        f"Trials that leave the range upwards or stop being finite: {clipped}.": clipped,
-        f"Diverged, not finite at the end: {diverged}.": diverged,
+        f"Trials that go above the range or become non-finite: {clipped}.": clipped,
+        f"Diverged (not finite at the end): {diverged}.": diverged,
         f"Trials without limit lines: {without}.": without,
     }
     return sentences(parts)

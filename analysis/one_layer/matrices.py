@@ -1,7 +1,7 @@
-"""Draw trained matrices as heat maps beside what theory predicts (Figures 1, 2 and 10 of the paper).
+"""Draw trained matrices as heat maps next to the predictions of theory (the paper's Figures 1, 2 and 10).
 
-Cells that represent the sweep are chosen first: rows and columns of panels are settings, a panel shows the
-lowest seed of a cell.
+Cells that represent the sweep are chosen first: rows and columns of panels are settings, and a panel shows
+the lowest seed of a cell.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,18 +39,18 @@ from .trained_models import (
 )
 
 READING = (
-    "Tokens are sorted by topic; [MASK] comes first, beyond the black line, drawn wider than a word. Single "
-    "entries may lie beyond the colours."
+    "Tokens are sorted by topic; [MASK] comes first, before the black line, and is drawn wider than a word. "
+    "Single entries may exceed the colour scale."
 )
-BLOCKS = "the share of the variance over pairs of different words that sharing a topic explains"
+BLOCKS = "the share of the variance over pairs of different words that is explained by sharing a topic"
 Measure = Callable[[EffectiveModel, Mapping[str, Any]], Measured]
-Restore = Callable[[str], Mapping[str, Array]]  # a trial id: its weights under the paper's names
+Restore = Callable[[str], Mapping[str, Array]]  # trial id -> weights under the paper's names
 OBJECTIVES = ("cross_entropy", "squared")
 ROW_SETTINGS = (*DATA_SETTINGS, "l2", "attention", "value", "embedding", "output_bias", "attention_biases")
 MOST_ROWS = 4  # of panels
-MOST_ACROSS = 3  # panels of a line
-LONGEST = 28  # characters of a label beside a panel; more take a line per setting
-MASK_WIDTH = 0.4  # [MASK] is drawn as wide as this share of a topic: one line could not be seen
+MOST_ACROSS = 3  # panels per line
+LONGEST = 28  # characters of a label at a panel's side; a longer one has one line per setting
+MASK_WIDTH = 0.4  # [MASK] is drawn as wide as this share of a topic; a single row would be invisible
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class Cell:
     """All seeds of one setting, the lowest seed first."""
 
     settings: dict[str, Any]
-    models: list[EffectiveModel]  # of the first MOST_SEEDS
+    models: list[EffectiveModel]  # of the first MOST_SEEDS seeds
     trials: Frame
 
 
 @dataclass(frozen=True)
 class ChosenCells:
-    """Cells by row and column of panels, and a sentence on each kind of trial that is in none."""
+    """Cells by row and column of panels, and a sentence on each kind of trial left out."""
 
-    rows: list[dict[str, Any]]  # of panels: the settings that differ between them
-    columns: list[tuple[str, str]]  # objective, optimizer
+    rows: list[dict[str, Any]]  # per row of panels: the settings that differ between rows
+    columns: list[tuple[str, str]]  # (objective, optimizer)
     cells: dict[tuple[int, tuple[str, str]], Cell]
     notes: list[str]
 
@@ -78,11 +78,11 @@ class Panel:
 
     matrix: Array
     words_per_topic: int
-    objective: str  # panels of one objective share their colours
+    objective: str  # panels of one objective share a colour scale
     title: str
 
 
-Panels = dict[tuple[int, int], Panel]  # by row and column of panels
+Panels = dict[tuple[int, int], Panel]  # (row, column) of panels
 
 
 def figure1(run: Run, scores: pd.DataFrame) -> Picture:
@@ -117,7 +117,7 @@ def figure2(run: Run, scores: pd.DataFrame) -> Picture:
     cells = list(chosen.cells.values())
     name = "W^V" if all(cell.models[0].E is None for cell in cells) else "W^E^T W^V W^E"
     caption = [
-        f"Value matrix {name} at the end of training: what attention to the column's token adds to the "
+        f"Value matrix {name} at the end of training: how attention to the column's token changes the "
         "prediction of the row's token.",
         READING,
         *sentences,
@@ -135,14 +135,14 @@ def dot_products(model: EffectiveModel) -> Array:
 
 
 def embedding_blocks(model: EffectiveModel, settings: Mapping[str, Any]) -> Measured:
-    """Measure how much of the variance of the embeddings' dot products sharing a topic explains."""
+    """Measure the share of the variance of the embeddings' dot products that sharing a topic explains."""
     return "blocks", block_share(dot_products(model), int(settings["words_per_topic"]))
 
 
 def trained_panels(
     chosen: ChosenCells, matrix: Callable[[EffectiveModel], Array], measure: Measure
 ) -> Panels:
-    """Make a panel for each cell: its lowest seed, titled with the range of the measured value over seeds."""
+    """Make a panel for each cell: its lowest seed, with the range of the measured value in the title."""
     panels = {}
     for (row, column), cell in chosen.cells.items():
         kinds, values = zip(*(measure(model, cell.settings) for model in cell.models), strict=True)
@@ -155,7 +155,7 @@ def trained_panels(
 
 
 def predicted_panels(chosen: ChosenCells) -> tuple[Panels, list[str]]:
-    """Make two more columns, the optimum of each row and Theorem 2's matrix, and describe them."""
+    """Make two more columns, the optimum of each row and Theorem 2's matrix, and sentences on them."""
     panels: Panels = {}
     right = len(chosen.columns)
     for (row, _), cell in chosen.cells.items():
@@ -171,23 +171,23 @@ def predicted_panels(chosen: ChosenCells) -> tuple[Panels, list[str]]:
     sentences = [
         "Optimum: W^V of least squared loss under uniform attention for the row's documents, keys and L2; "
         "Theorem 2: infinite documents, all keys, no L2"
-        + ("; both are for the first stage: here attention was trained too." if is_trained else "."),
-        "Error: Frobenius distance to the optimum over its norm, without [MASK] where it is no key.",
+        + ("; both describe the first stage: here attention was trained too." if is_trained else "."),
+        "Error: Frobenius distance to the optimum over its norm, without [MASK] where it is not a key.",
     ]
     return panels, sentences if panels else []
 
 
 def seeds(chosen: ChosenCells) -> str:
-    """Say which seed is drawn, and over how many seeds the values above the panels range."""
+    """Say which seed is drawn, and how many seeds the ranges in the titles cover."""
     counts = sorted({len(cell.models) for cell in chosen.cells.values()})
     if counts[-1] == 1:
         return "Every panel is a single seed."
     span = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Panels show the lowest seed, numbers the range over {span} seeds."
+    return f"Panels show the lowest seed; numbers are ranges over {span} seeds."
 
 
 def spoken(matrix: str, chosen: ChosenCells, measure: Measure) -> str:
-    """Describe the figure in a sentence, for readers who cannot see it."""
+    """Write the alt text of the figure."""
     first = min(row for row, _ in chosen.cells)
     drawn = [
         f"{label(column[0])}, {label(column[1])}: {measured_text(*measure(cell.models[0], cell.settings))}"
@@ -202,8 +202,8 @@ def choose_cells(trials: Frame, restore: Restore) -> ChosenCells:
     """Choose the cells that represent a sweep, with the weights of their seeds.
 
     Columns are objective x optimizer (the first two of OPTIMIZERS that occur), rows the values of
-    those ROW_SETTINGS that vary (at most MOST_ROWS, evenly picked).  Of the cells that remain for a
-    panel the one of least median final eval_loss over its seeds is taken.
+    those ROW_SETTINGS that vary (at most MOST_ROWS, evenly spaced).  If several cells remain for a
+    panel, the one with the lowest median final eval_loss over its seeds is used.
     """
     usable = with_weights(trials)
     if usable.empty:
@@ -229,7 +229,7 @@ def choose_cells(trials: Frame, restore: Restore) -> ChosenCells:
 
 
 def best_cell(frame: Frame, restore: Restore) -> Cell:
-    """Find the cell of least median final eval_loss over its seeds, and read their weights."""
+    """Find the cell with the lowest median final eval_loss over its seeds, and read its weights."""
     group = cell_numbers(frame)[1]
     median = frame["final_eval_loss"].groupby(group).median().fillna(np.inf)
     chosen = frame[group == median.idxmin()].sort_values("seed")
@@ -239,21 +239,19 @@ def best_cell(frame: Frame, restore: Restore) -> Cell:
 
 
 def left_out(trials: Frame, usable: Frame, optimizers: list[str], rows: int, cells: list[Cell]) -> list[str]:
-    """Write a sentence for each kind of trial that is in no cell."""
+    """Write a sentence for each kind of trial left out."""
     diverged = int((trials["status"] == "diverged").sum())
     without = len(trials) - diverged - len(usable)
     others = len(usable) - sum(len(cell.trials) for cell in cells)
     unread = sum(len(cell.trials) - len(cell.models) for cell in cells)
     parts = {
-        f"Of {counted(len(trials), 'trial')} {diverged} diverged.": diverged,
-        f"Of {counted(len(trials), 'trial')} {without} have no stored weights.": without,
+        f"Of {counted(len(trials), 'trial')}, {diverged} diverged.": diverged,
+        f"Of {counted(len(trials), 'trial')}, {without} have no stored weights.": without,
         f"Not drawn: optimizers {', '.join(map(label, optimizers))}.": optimizers,
-        f"Not drawn: {counted(rows, 'further value')} of the settings that differ between rows.": rows,
-        "Of several settings for a panel the one of least median held-out loss is drawn; "
+        f"Not drawn: {counted(rows, 'more value')} of the settings that differ between rows.": rows,
+        "If several settings share a panel, the one with the lowest median held-out loss is drawn; "
         f"{counted(others, 'other trial')} not.": others,
-        f"Weights are read of the {MOST_SEEDS} lowest seeds of a panel, not of {counted(unread, 'other')}.": (
-            unread
-        ),
+        f"Weights are read for the {MOST_SEEDS} lowest seeds, not for {counted(unread, 'other')}.": unread,
     }
     return [sentence for sentence, holds in parts.items() if holds]
 
@@ -273,16 +271,16 @@ def heat_map(matrix: Array, ax: Axes, words_per_topic: int, limit: float) -> Axe
     names = ["[MASK]", *map(str, named)]
     ax.set_xticks([(wide - 1) / 2, *centres], names, fontsize=SMALL)
     ax.set_yticks([(wide - 1) / 2, *centres], names, fontsize=SMALL)
-    ax.get_xticklabels()[0].set_horizontalalignment("left")  # else it needs room beside the panel
+    ax.get_xticklabels()[0].set_horizontalalignment("left")  # else it would widen the margin
     ax.tick_params(length=2, pad=1.5)
     ax.spines[:].set_visible(True)
     return ax
 
 
 def attention_matrix(S: Array, ax: Axes, words_per_topic: int, limit: float | None = None) -> Axes:
-    """Draw attention scores (row = key, column = query), each query's mean over word keys taken off.
+    """Draw attention scores (row = key, column = query) minus each query's mean over word keys.
 
-    The softmax over keys does not see what is taken off.
+    The softmax over keys does not depend on this mean.
     """
     centred = S - S[1:].mean(axis=0, keepdims=True)
     heat_map(centred, ax, words_per_topic, limit or colour_limit([(centred, words_per_topic)]))
@@ -320,7 +318,7 @@ def heat_maps(
 def fold(panels: Panels) -> tuple[Panels, list[int]]:
     """Fold the panels into lines of at most MOST_ACROSS; return them and the row of each line.
 
-    A row of more has lines of two, those of each objective on lines of their own.
+    Wider rows are folded into lines of two, with each objective on lines of its own.
     """
     placed: Panels = {}
     whose: list[int] = []
@@ -340,7 +338,7 @@ def fold(panels: Panels) -> tuple[Panels, list[int]]:
 def label_edges(
     axes: Any, placed: Panels, rows: Sequence[Mapping[str, Any]], xlabel: str, ylabel: str
 ) -> None:
-    """Label the left and the lower panels, and hide the places without a panel."""
+    """Label the left and the lower panels, and hide empty places."""
     for line, column in np.ndindex(axes.shape):
         ax = axes[line, column]
         ax.set_visible((line, column) in placed)

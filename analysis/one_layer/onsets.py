@@ -1,8 +1,8 @@
-"""Measure when attention leaves the saddle W^K = W^Q = 0, and how that depends on the init scale.
+"""Measure when attention leaves the saddle W^K = W^Q = 0, and how this depends on the init scale.
 
 The onset T_on is the step at which a_topic first reaches a fixed level (0.1), interpolated between records
-on a logarithmic scale, since a_topic grows exponentially there.  Another level only shifts all onsets alike.
-Under SGD a_topic ~ init_scale^2 (1 + eta gamma)^(2 t), with gamma of theory.onset, so eta T_on has the
+on a logarithmic scale, since a_topic grows exponentially there.  Another level shifts all onsets equally.
+Under SGD a_topic ~ init_scale^2 (1 + eta gamma)^(2 t), with gamma from onset_rate.  So eta T_on has the
 slope eta / ln(1 + eta gamma) over ln(1 / init scale), which is 1 / gamma for small steps.  Under Adam it
 should not depend on the init scale, as long as that is small.
 """
@@ -27,15 +27,15 @@ from ..topic_model import CLASS_COLOURS, MAIN_SETTINGS, OPTIMIZERS, SETTINGS, al
 
 LEVEL = 0.1  # of a_topic, in units of attention scores
 FLOOR = 1e-3  # of the level: a smaller a_topic counts as this much when interpolating
-LEARNED = 0.1  # a trained W^V this near to Theorem 2's, relatively, counts as there
-OUTCOMES = {  # why a trial has no onset, in a reader's words
+LEARNED = 0.1  # relative distance to Theorem 2's W^V below which a trained W^V counts as learned
+OUTCOMES = {  # outcome: why a trial has no onset, in words
     "diverged": "diverged",
     "frozen": "with untrained attention",
     "zero": "with init scale 0",
     "at_start": "above the level at step 0",
     "censored": "below the level at every step",
 }
-ASSUMED = dict(  # of onset_rate
+ASSUMED = dict(  # assumptions of onset_rate
     **dict(optimizer="sgd", objective="squared", documents="tau", infinite_documents=True, l2=0.0),
     **dict(word_distribution="uniform", overlap=0.0, key_visibility="all", embedding="one_hot"),
     **dict(attention="trained", output_bias="zero", attention_biases="absent"),
@@ -45,17 +45,17 @@ POOLED = ("seed", "init_scale", "steps", "record_every", "eval_documents")  # ma
 MEANS = ("onset_time", "log_scale", "predicted", "predicted_steps")
 FLAT = ("adam", "adamw")  # their onset should not depend on the init scale
 COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<"
-MOST_SERIES = len(COLOURS)  # in a panel; more cannot be told apart
-MOST_POINTS = 1000  # of a series
-MOST_SLOPES = 40  # lines of the lower panel
+MOST_SERIES = len(COLOURS)  # per panel; more could not be distinguished
+MOST_POINTS = 1000  # per series
+MOST_SLOPES = 40  # rows of the lower panel
 LINES = {"-": "predicted slope", "--": "no slope: median", ":": "least-squares fit"}
 
 
 def onset_times(run: Run, level: float = LEVEL) -> pd.DataFrame:
     """Tabulate for each trial its settings, outcome, onset_step, onset_time = eta T_on, predicted slopes.
 
-    log_scale is ln(1 / init_scale); predicted is 1 / gamma, predicted_steps the slope for steps of this
-    size: NaN where an assumption of onset_rate fails, among them W^V at Theorem 2's optimum.
+    log_scale is ln(1 / init_scale).  predicted is 1 / gamma, and predicted_steps the slope for steps of this
+    size; both are NaN where an assumption of onset_rate fails, such as W^V at Theorem 2's optimum.
     """
     if not 0 < level < np.inf:
         raise UserError(f"level is {level}; allowed: above 0")
@@ -98,7 +98,7 @@ def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
 
 
 def fit_settings(times: pd.DataFrame) -> list[str]:
-    """List the settings that tell fits apart: objective, optimizer and all others that vary."""
+    """List the settings that distinguish fits: objective, optimizer and all others that vary."""
     others = [name for name in SETTINGS if name not in (*MAIN_SETTINGS, *POOLED)]
     return [*MAIN_SETTINGS, *varying(times, others)]
 
@@ -107,8 +107,8 @@ def onset_fit(times: pd.DataFrame) -> pd.DataFrame:
     """Fit the slope of onset_time over log_scale: one row per combination of the varying settings.
 
     A line is fitted to each seed by least squares; slope is their mean, slope_se its standard error over
-    seeds (NaN for one).  Trials without an onset are counted by reason and left out; a seed with onsets
-    at one init scale only has no line.
+    seeds (NaN for one).  Trials without an onset are counted by reason and left out.  A seed with onsets
+    at only one init scale has no line.
     """
     keys, number = fit_settings(times), fit_numbers(times)
     first = np.unique(number, return_index=True)[1]
@@ -139,7 +139,7 @@ def slopes_over_seeds(used: pd.DataFrame, count: int) -> dict[str, Array]:
     found: dict[int, list[float]] = {}
     for start, end in zip(starts, ends, strict=True):
         x = log_scale[start:end] - log_scale[start:end].mean()
-        if np.ptp(x) > 1e-9:  # onsets at one init scale have no slope
+        if np.ptp(x) > 1e-9:  # onsets at a single init scale have no slope
             found.setdefault(fit[start], []).append(float(x @ time[start:end] / (x @ x)))
     seeds, slope, error = np.zeros(count, int), np.full(count, np.nan), np.full(count, np.nan)
     for place, slopes in ((place, np.array(slopes)) for place, slopes in found.items()):
@@ -197,7 +197,7 @@ def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
         points[0].set(markersize=4, markerfacecolor="none", label=", ".join(described(row, names)))
         slope, dashes = expected(row)
         height = used["onset_time"].median() if dashes == "--" else row["onset_time"]
-        if row["seeds"]:  # onsets at one init scale only have no line
+        if row["seeds"]:  # onsets at a single init scale have no line
             ax.plot(x, height + slope * (x - row["log_scale"]), dashes, color=colour, linewidth=0.9)
     ax.set(xlim=x, ylim=(0, 1.08 * shown["onset_time"].max()), title=label(shown["optimizer"].iloc[0]))
     ax.set(xlabel="ln(1 / init scale)", ylabel=r"$\eta\,T_{\mathrm{on}}$ (learning rate $\times$ steps)")
@@ -212,14 +212,14 @@ def with_prediction(fit: pd.DataFrame) -> pd.DataFrame:
 
 
 def expected(row: dict[str, Any]) -> tuple[float, str]:
-    """Choose the slope of the line to draw and its style: predicted, flat for Adam, else as measured."""
+    """Choose the slope of the line to draw and its style: predicted, flat for Adam, else measured."""
     if row["predicted"] > 0:
         return row["predicted_steps"], "-"
     return (0.0, "--") if row["optimizer"] in FLAT else (row["slope"], ":")
 
 
 def slope_panel(fit: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw measured and predicted slopes in units of 1 / gamma, one line per fit, values beside them."""
+    """Draw measured and predicted slopes in units of 1 / gamma, one row per fit, with their values."""
     columns, rows, unit = list(fit.columns), fit.to_dict("records"), column(fit, "predicted")
     names = [name for name in columns[: columns.index("trials")] if len(set(fit[name])) > 1]
     measured, error, steps = fit[["slope", "slope_se", "predicted_steps"]].to_numpy(float).T / unit
@@ -252,19 +252,19 @@ def caption(times: pd.DataFrame, fit: pd.DataFrame) -> str:
     seeds = counted(used["seed"].nunique(), "seed")
     parts = {
         "Each point is a trial: learning rate eta times the step at which a_topic, the attention score of "
-        f"the same topic minus other topics, first reaches {times['level'].iloc[0]:g}, over init scales; "
+        f"the same topic minus other topics, first reaches {times['level'].iloc[0]:g}, against init scale; "
         f"{len(used)} of {counted(len(times), 'trial')} ({seeds}) have one.": True,
-        "Solid lines have the predicted slope, eta / ln(1 + eta gamma), gamma being the rate at which "
+        "Solid lines have the predicted slope, eta / ln(1 + eta gamma), where gamma is the rate at which "
         "topical attention leaves the saddle W^K = W^Q = 0; their height is fitted.": "-" in kinds,
         "Below: measured slopes, mean and standard error over seeds, and predicted ones (in brackets), in "
         "units of 1 / gamma, the slope for small eta.": "-" in kinds,
         "Dashed lines are flat, at the median of their points.": "--" in kinds,
-        f"There a tenfold smaller init scale changes eta T_on by {change.min():.1f} to {change.max():.1f} % "
+        f"For these a 10x smaller init scale changes eta T_on by {change.min():.1f} to {change.max():.1f} % "
         "(least squares).": change.notna().any(),
         "Dotted lines are least-squares fits; there is no prediction for these settings.": ":" in kinds,
         f"Not drawn: {counted(hidden, 'combination')} of settings with fewer onsets.": hidden,
-        f"Not drawn below: {counted(below, 'further slope')}; those drawn are evenly picked.": below > 0,
-        f"Of a combination with more than {MOST_POINTS:,} onsets as many are drawn, evenly picked.": (
+        f"Not drawn below: {counted(below, 'more slope')}; those drawn are evenly spaced.": below > 0,
+        f"Shown: at most {MOST_POINTS:,} onsets per combination, evenly spaced.": (
             fit["onsets"].max() > MOST_POINTS
         ),
         f"Without an onset: {', '.join(left)}.": left,

@@ -1,6 +1,6 @@
-"""The page of runs of the one-layer model: where does it learn in two stages?
+"""The page of runs of the one-layer model: its figures, tables and words.
 
-Each figure and table comes with a test of whether it fits a run.
+Each figure and table comes with a function that tells whether it applies to a run.
 """
 
 from collections.abc import Iterator
@@ -41,52 +41,52 @@ from .trained_models import has_data_model, with_weights
 from .trajectories import figure4, norm_bands, rotation, turning
 from .trial_page import inspect
 
-FEW_CELLS = 24  # up to so many cells single matrices stand for a run; beyond, it is a map
-FEW_ROWS = 40  # up to so many cells a table with a row for each is shown whole
+FEW_CELLS = 24  # a run of more cells is shown by maps, not by single matrices
+FEW_ROWS = 40  # a run of more cells has no tables with a row per cell
 
 
 def some_train_both(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some trial trains both V and attention."""
+    """Tell whether any trial trains both V and attention."""
     return bool(trains_both(scores).any())
 
 
 def is_map(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether there is a map to draw: both parts trained, in more than one cell."""
+    """Tell whether there is a map to draw: both parts trained, in more than one cell."""
     return some_train_both(run, scores) and count_cells(scores) > 1
 
 
 def some_train_attention(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some trial trains attention."""
+    """Tell whether any trial trains attention."""
     return bool(trains_attention(scores).any())
 
 
 def has_seeds(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether there are several seeds."""
+    """Tell whether there are several seeds."""
     return len(set(scores["seed"])) > 1
 
 
 def has_rotation(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether the rotation of W^V was recorded."""
+    """Tell whether the rotation of W^V was recorded."""
     return bool(turning(run).any())
 
 
 def has_weights(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some finite trial has stored weights."""
+    """Tell whether any finite trial has stored weights."""
     return len(with_weights(run.trials)) > 0
 
 
 def has_embeddings(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether there are trained embeddings among the stored weights."""
+    """Tell whether there are trained embeddings among the stored weights."""
     return has_weights(run, scores) and bool((scores["embedding"] == "trained").any())
 
 
 def has_values(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether there are trained value matrices among the stored weights."""
+    """Tell whether there are trained value matrices among the stored weights."""
     return has_weights(run, scores) and bool(trains_value(scores).any())
 
 
 def has_landscape(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some finite trial with trained attention has documents whose landscape is known."""
+    """Tell whether any finite trial with trained attention has documents whose landscape is known."""
     trials: Any = run.trials
     if not {"final_a_topic", "final_a_self"} <= {*trials}:
         return False
@@ -97,62 +97,62 @@ def has_landscape(run: Run, scores: pd.DataFrame) -> bool:
 
 
 def has_onset(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether attention became topical somewhere, at one of several init scales."""
+    """Tell whether attention became topical in any trial of a run with several init scales."""
     return shows_onset(run, scores) and bool((run.trajectories["a_topic"] >= LEVEL).any())
 
 
 def has_few_matrices(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether weights are stored of so few cells that single matrices stand for the run."""
+    """Tell whether weights are stored and the cells few enough for single matrices to represent the run."""
     return count_cells(scores) <= FEW_CELLS and has_weights(run, scores)
 
 
 def shows_onset(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether the run can tell how the onset depends on the init scale."""
+    """Tell whether the run shows how the onset depends on the init scale."""
     return some_train_attention(run, scores) and len(set(scores["init_scale"])) >= 3
 
 
 def can_be_cut(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether trials that train both parts have enough records to be scored with fewer steps."""
+    """Tell whether trials that train both parts have enough records to be scored with fewer steps."""
     return some_train_both(run, scores) and longest_steps(run) > 0
 
 
 def has_attention_theory(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some of few cells froze W^V at an optimum of stage 1 and trained attention."""
+    """Tell whether any of few cells froze W^V at an optimum of stage 1 and trained attention."""
     known = with_exact_loss(run.trials)
     return count_cells(scores) <= FEW_CELLS and bool((known["value"] == "blocks").any())
 
 
 def has_embeddings_alone(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some of few cells are those of Theorem 1: embeddings trained alone, squared loss."""
+    """Tell whether any of few cells match Theorem 1: embeddings trained alone, squared loss."""
     alone = embeddings_alone(with_weights(run.trials))
     is_known = (alone["objective"] == "squared") & (alone["key_visibility"] == "all") & has_data_model(alone)
     return count_cells(scores) <= FEW_CELLS and bool(is_known.any())
 
 
 def has_both_cases(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some trials trained embeddings alone and others all parts."""
+    """Tell whether some trials trained embeddings alone and others all parts."""
     return len(embeddings_alone(run.trials)) > 0 and bool(trains_all(run.trials).any())
 
 
 def varies_alone(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether several settings are varied alone, around one point, in trials that train both parts."""
+    """Tell whether several settings are varied one at a time in trials that train both parts."""
     return some_train_both(run, scores) and len(axes_of(score_cells(scores))[1]) > 1
 
 
 def has_pairs(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether some trials differ in attention alone, trained or uniform."""
+    """Tell whether some trials differ only in attention, trained or uniform."""
     kinds = {"trained", "uniform"} <= {*scores["attention"]}
     return kinds and len(joint_gains(run)) > 0
 
 
 def has_few_cells(run: Run, scores: pd.DataFrame) -> bool:
-    """Return whether a table can have a row per cell."""
+    """Tell whether a table can have a row per cell."""
     return count_cells(scores) <= FEW_ROWS
 
 
 AXES = ("x", "y", "panel")
 LEAD = Entry("phase_map", phase_map, is_map, axes=AXES)
-FIGURES: dict[str, list[Entry]] = {  # by the section they are in
+FIGURES: dict[str, list[Entry]] = {  # by section
     "Trajectories": [
         Entry("figure4", figure4),
         Entry("bands", norm_bands, has_seeds),
@@ -187,23 +187,23 @@ TABLES = [
         "final_losses",
         tables.final_losses,
         has_few_cells,
-        "Held-out loss at the end (mean over the last tenth of the steps; median and quartiles over seeds), "
-        "its share of the way from the uniform prediction to the stage-1 line, how many seeds converged "
-        "there, and the class of most seeds",
+        "Final held-out loss (mean over the last tenth of the steps; median and quartiles over seeds), its "
+        "share of the way from the uniform prediction to the stage-1 line, how many seeds converged there, "
+        "and the most frequent class",
     ),
     Entry(
         "joint_loss",
         tables.joint_against_uniform,
         has_pairs,
-        "Joint training against W^V alone under uniform attention: held-out losses at the end, their "
+        "Joint training against W^V alone under uniform attention: final held-out losses, their "
         "difference for equal seeds, and the limit lines; median and quartiles over seeds",
     ),
     Entry(
         "table3",
         tables.table3,
         some_train_attention,
-        "Table 3: mean attention between positions that show the same word, words of the same topic, of "
-        "different topics; mean and standard error over seeds, at the end",
+        "Table 3: final mean attention between positions that show the same word, words of the same topic, "
+        "and words of different topics; mean and standard error over seeds",
         can_pool=True,
     ),
     Entry(
@@ -223,15 +223,15 @@ TABLES = [
         tables.theorem1,
         has_embeddings_alone,
         "Theorem 1: embeddings trained alone.  Residual: 0 if W_E^T W_E satisfies all of its equations "
-        "(without its bias: those of Lemma 1), 1 if some are missed as far as by a matrix of zeros.  Blocks: "
-        "same topic minus other topics.  Gain of the loss: 0 for uniform predictions, 1 for the best under "
+        "(without its bias: those of Lemma 1), 1 if it is as far from them as a matrix of zeros.  Blocks: "
+        "same topic minus other topics.  Gain in loss: 0 for uniform predictions, 1 for the best under "
         "uniform attention",
     ),
     Entry(
         "attention_theory",
         tables.attention_theory,
         has_attention_theory,
-        "Theorem 3: how words weigh keys beside words of other topics; alpha' = ((v - 1) alpha + beta)/v.  "
+        "Theorem 3: weights of keys relative to words of other topics; alpha' = ((v - 1) alpha + beta)/v.  "
         "Missed: the loss above the best, in % of what the best attention gains over uniform attention",
     ),
     Entry(
@@ -244,8 +244,8 @@ TABLES = [
         "stability",
         tables.stability,
         can_be_cut,
-        "Scored after a quarter and half of the steps: of the trials that are two-stage then, how many still "
-        "are at twice as many; a trial that has ended keeps its class",
+        "Scored after a quarter and half of the steps: how many of the trials that are two-stage then still "
+        "are after twice as many; a trial that has ended keeps its class",
     ),
 ]
 WORDS = (
@@ -253,29 +253,29 @@ WORDS = (
         "Three views of a trial. Loss: how much of the way to the best uniform-attention loss (stage 1) W^V "
         "has gone when attention is forced uniform, and what attention adds in units of stage 1 - stage 2. "
         "Order parameters: same-topic minus other-topic entries of the value matrix and of the attention "
-        "scores. Norms: as in the paper's Figure 4. Θ is the largest, over the steps, of the smaller of "
-        "progress of V and 1 - progress of attention: 1 if V was done before attention began; log lag is by "
-        "how many e-foldings of the step V is ahead."
+        "scores. Norms: as in the paper's Figure 4. Θ is the maximum over the steps of min(progress of V, "
+        "1 - progress of attention): 1 if V was done before attention began; log lag is the number of "
+        "e-foldings of the step by which V is ahead."
     ),
     f"two-stage: Θ at least {CUTS.two_stage:g} (V is learned before attention helps), and stage 2 happened: "
-    f"attention gained at least {CUTS.stage2:.0%} of what topics can give and became topical, its score of "
-    f"same-topic pairs {CUTS.topical:g} or more above that of other pairs",
-    "two-stage, non-topical: the same without the topics; stage 2 begun: Θ as high, but attention gained "
-    "less than that in the steps given",
+    f"attention gained at least {CUTS.stage2:.0%} of what topics can give and became topical, with scores of "
+    f"same-topic pairs at least {CUTS.topical:g} above those of other pairs",
+    "two-stage, non-topical: the same, but attention did not become topical; stage 2 begun: Θ as high, but "
+    "attention gained less than that within the steps of the run",
     "reversed: attention helps before V is learned",
-    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: all between",
-    "V-only: V is learned, attention has not moved in the steps given",
-    "compensated: the loss gets there, but not with uniform attention",
+    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: in between",
+    "V-only: V is learned, but attention has not moved within the steps of the run",
+    "compensated: the loss reaches stage 1, but not with attention forced uniform",
     f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
     f"less than {CUTS.no_learning:.0%}",
-    "diverged: not finite; collapsed: finite, never finished, and the loss ended above where it began",
+    "diverged: not finite; collapsed: finite, never finished, and the final loss is above the initial one",
     "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
-    f"{CUTS.lost:.0%} of its gain; then copying: in the end a word counts for itself more than for its topic",
+    f"{CUTS.lost:.0%} of its gain; then copying: at the end a word counts more for itself than for its topic",
 )
 
 
 def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
-    """Yield the answer, its doubts, and how many trials converged where a table can list them."""
+    """Yield the answer, its caveats, and how many trials converged if a table can list them."""
     yield from findings(scores, cells, run.missing)
     if has_few_cells(run, scores):
         yield from tables.convergence(run)

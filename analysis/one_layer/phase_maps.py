@@ -1,4 +1,4 @@
-"""Maps over two settings: class, Theta and log lag of every cell, and where the views disagree."""
+"""Phase maps over two settings: class, Theta and log lag of every cell, and where the views disagree."""
 
 import functools
 from collections.abc import Sequence
@@ -51,12 +51,12 @@ AGREE = "0.92"
 HALVES = "lower left: class by the loss; upper right: class by the norms"
 MEANINGS = {
     "theta": "Θ (1: V is done before attention begins, 0: attention is done before V begins)",
-    "log_lag": "Log lag (logarithm of how many times later attention rises than V; 0: together)",
+    "log_lag": "Log lag (logarithm of the ratio of the steps at which attention and V rise; 0: together)",
 }
 
 
 def is_not_topical(cells: pd.DataFrame, view: str) -> np.ndarray:
-    """Return True where attention moved, yet in most trials that did not diverge never to the topics."""
+    """Mask the cells where attention moved, but in most trials that did not diverge is not topical."""
     moved = cells["class" + VIEWS[view]].isin(ATTENDS)
     return (moved & (2 * cells["topical"] < cells["trials"] - cells["diverged"])).to_numpy()
 
@@ -94,7 +94,7 @@ CHARTS = (
 
 
 def of_both_parts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells or trials that train both V and attention; all if there are none."""
+    """Select the cells or trials that train both V and attention; all if there are none."""
     if not {"value", "embedding", "attention"} <= {*cells}:
         return cells
     found = cells.loc[trains_both(cells)]
@@ -104,7 +104,7 @@ def of_both_parts(cells: pd.DataFrame) -> pd.DataFrame:
 def map_layout(
     run: Run, scores: pd.DataFrame, view: str, x: str | None, y: str | None, panel: Sequence[str]
 ) -> tuple[Layout, str]:
-    """Return the layout of a map of the trials that train both parts, and a sentence on what it shows."""
+    """Lay out a map of the trials that train both parts; return the layout and sentences on what it shows."""
     if view not in VIEWS:
         raise UserError(f"unknown view {view!r}; allowed: {', '.join(VIEWS)}")
     settings, trials = settings_in(scores), of_both_parts(scores)
@@ -124,7 +124,7 @@ def phase_map(
     y: str | None = None,
     panel: Sequence[str] = (),
 ) -> Picture:
-    """Return the map of classes with Theta as shade; the caption says how many panels are not drawn."""
+    """Draw the map of classes with Theta as shade; the caption says how many panels are not drawn."""
     layout, summary = map_layout(run, scores, view, x, y, panel)
     figure = class_figure(layout, MAP_VIEWS[view], LOOKS)
     counts = layout.cells["class" + VIEWS[view]].value_counts()
@@ -135,7 +135,7 @@ def phase_map(
         "begins).": True,
         summary: True,
         f"Corner: trials disagree in {counted(mixed, 'cell')}.": mixed,
-        f"Hollow: in {counted(hollow, 'cell')} attention moved but in most trials not to the topics.": hollow,
+        f"Hollow: in {counted(hollow, 'cell')} attention moved but in most trials is not topical.": hollow,
         f"Unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line.": (
             "unfinished" in counts
         ),
@@ -152,7 +152,7 @@ def norm_phase_map(
     y: str | None = None,
     panel: Sequence[str] = (),
 ) -> Picture:
-    """Return the map of classes in the view of the norms."""
+    """Draw the map of classes by the norms."""
     return phase_map(run, scores, "norm", x, y, panel)
 
 
@@ -164,7 +164,7 @@ def theta_map(
     y: str | None = None,
     panel: Sequence[str] = (),
 ) -> Picture:
-    """Return the map of Theta: 1 where V is done before attention begins."""
+    """Draw the map of Theta: 1 where V is done before attention begins."""
     return heat_map(*map_layout(run, scores, view, x, y, panel), "theta", view)
 
 
@@ -176,12 +176,12 @@ def log_lag_map(
     y: str | None = None,
     panel: Sequence[str] = (),
 ) -> Picture:
-    """Return the map of log lag: positive where V is ahead of attention."""
+    """Draw the map of log lag: positive where V is ahead of attention."""
     return heat_map(*map_layout(run, scores, view, x, y, panel), "log_lag", view)
 
 
 def heat_map(layout: Layout, summary: str, name: str, view: str) -> Picture:
-    """Return a map of theta or log_lag with its colour bar."""
+    """Draw a map of theta or log_lag with its colour bar."""
     values = layout.cells[name + VIEWS[view]].to_numpy(float)
     finite = values[np.isfinite(values)]
     hatched = len(values) - len(finite)
@@ -210,7 +210,7 @@ def view_disagreement(
     y: str | None = None,
     panel: Sequence[str] = (),
 ) -> Picture:
-    """Return the classes of the loss view against the other two, and the cells where the norms disagree."""
+    """Draw the classes of the loss view against the other two, and the cells where the norms disagree."""
     layout, summary = map_layout(run, scores, "loss", x, y, panel)
     cells, same = layout.cells, {view: scores["class"] == scores["class" + VIEWS[view]] for view in VIEWS}
     differs = cells["class"] != cells["class_norm"]
@@ -229,15 +229,13 @@ def view_disagreement(
         maps.legend(handles=handles, loc="outside lower center", ncols=ACROSS, title=HALVES)
     agree = " and ".join(f"{same[view].sum()} by the {words}" for view, words in OTHERS.items())
     caption = (
-        "Above: trials by their class in the loss view (rows) and in another view (columns). Of "
-        f"{counted(len(scores), 'trial')}, the same class have {agree} (framed). Whether a trial diverged, "
-        "learned and finished is read from the loss in every view. Below: in "
+        "Above: trials by their class in the loss view (rows) and in another view (columns). Same class, of "
+        f"{counted(len(scores), 'trial')}: {agree} (framed). In every view the loss decides whether a trial "
+        "diverged, learned and finished. Below: in "
         f"{differs.sum()} of {counted(len(cells), 'cell')} the most frequent class differs between loss "
         f"(lower left) and norms (upper right). {summary}"
     )
-    alt = (
-        f"Of {counted(len(scores), 'trial')}, the same class as in the loss view have {agree}. {layout.alt}."
-    )
+    alt = f"Same class as in the loss view, of {counted(len(scores), 'trial')}: {agree}. {layout.alt}."
     return Picture(figure, "Where the views disagree", caption, alt)
 
 

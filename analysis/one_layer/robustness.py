@@ -1,4 +1,4 @@
-"""Does a class survive?  Sweeps around one point: a panel per setting that is varied alone."""
+"""Map of robustness: where classes survive in sweeps around one point, a panel per setting varied alone."""
 
 from math import ceil
 
@@ -32,14 +32,14 @@ VIEW = MAP_VIEWS["loss"]
 
 
 def axes_of(cells: pd.DataFrame) -> tuple[str, list[Axis]]:
-    """Return the setting along y, the learning rate if it varies, and the axes that were varied alone."""
+    """Find the setting along y (the learning rate if it varies) and the axes that were varied alone."""
     cells = of_both_parts(cells)
     y = [*varying(cells, AXES), AXES[0]][0]
     return y, single_axes(cells, y)
 
 
 def robustness(run: Run, scores: pd.DataFrame) -> Picture:
-    """Return a map per setting that is varied alone: its values along x, learning rates along y, classes."""
+    """Draw a map of classes per setting varied alone, with its values along x and learning rates along y."""
     y, axes = axes_of(score_cells(scores))
     if not axes:
         raise UserError("no setting is varied alone; allowed: sweeps around one point")
@@ -69,14 +69,14 @@ def robustness(run: Run, scores: pd.DataFrame) -> Picture:
 
 
 def panel_grid(axis: Axis, y: str) -> tuple[pd.DataFrame, Grid]:
-    """Return the cells of a panel and the places they have."""
+    """Return the cells of a panel and its grid."""
     names = value_texts(axis)
     part = axis.cells.assign(**{PLACE: [names[place] for place in axis.place]})
     return part, Grid(PLACE, y, names, ordered(part[y]), place=PLACE_SIZE)
 
 
 def value_texts(axis: Axis) -> list[str]:
-    """Return the values along an axis as a reader writes them."""
+    """Write the values along an axis."""
     columns = [
         distinct_texts(column) if len({*column}) == len(column) else [*map(written, column)]
         for column in zip(*axis.values, strict=True)
@@ -85,7 +85,7 @@ def value_texts(axis: Axis) -> list[str]:
 
 
 def survival(axes: list[Axis], y: str) -> list[str]:
-    """Return sentences on where most seeds of a cell are two-stage: usually, always, somewhere, nowhere."""
+    """Say where most seeds of a cell are two-stage: with usual values; then everywhere, in part, nowhere."""
     kinds: dict[str, list[str]] = {"all": [], "some": [], "none": []}
     usual = ""
     for axis in axes:
@@ -105,18 +105,18 @@ def survival(axes: list[Axis], y: str) -> list[str]:
 
 
 def caption(cells: pd.DataFrame, axes: list[Axis], y: str, empty: int) -> str:
-    """Return what is drawn, where the class survives, and how firm that is."""
+    """Say what is drawn, where the class survives, and how far seeds agree."""
     trials, (mixed, _, hollow) = cells["trials"].to_numpy(), cell_marks(cells, VIEW).sum(axis=0)
     span = sorted({trials.min(), trials.max()})
     parts = {
-        f"Each panel varies one setting, or those that change together, along x, {label(y)} along y; all "
+        f"Each panel varies one setting, or those that change together, along x and {label(y)} along y; all "
         "others have their usual values, which are bold. Colour: the most frequent class over seeds by the "
-        "loss; numbers and shades: Θ, the median.": True,
+        "loss; numbers and shades: median Θ.": True,
         " ".join(survival(axes, y)): True,
         f"{counted(trials.sum(), 'trial')} in {counted(len(cells), 'cell')}, "
         f"{' to '.join(map(str, span))} per cell; {cells['diverged'].sum() or 'none'} diverged.": True,
         f"Corner: trials disagree in {counted(mixed, 'cell')}.": mixed,
-        f"Hollow: in {counted(hollow, 'cell')} attention moved but in most trials not to the topics.": hollow,
+        f"Hollow: in {counted(hollow, 'cell')} attention moved but in most trials is not topical.": hollow,
         f"Dots: {counted(empty, 'place')} not run or not finished.": empty,
     }
     return sentences(parts)

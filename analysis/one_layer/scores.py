@@ -1,12 +1,12 @@
-"""Score and class every trial of a run: from its records to Theta, lag, onsets, class, suffix and flags.
+"""Score and classify every trial of a run: Theta, lag, onsets, class, suffix and flags from its records.
 
-Three views of a trial, side by side; the columns of the second and third end in _order and _norm:
-- loss split (primary): P and Q (theory.progress) against the lines L1* and L2* of the held-out documents;
-- order parameters: the rise of v_block and of a_topic, each against its own maximum;
+There are three views of a trial; the columns of the second and third end in _order and _norm:
+- loss split (primary): P and Q (theory.progress) relative to the lines L1* and L2* of the held-out documents;
+- order parameters: the rise of v_block and of a_topic, each relative to its own maximum;
 - norms: the rise of |W^V| and of (|W^K| + |W^Q|) / 2, as in the paper's Figure 4.
-By the loss only the way up is scored, to step t_end (topicjax.stages.way_up); what came after is the suffix.
-Whether a trial diverged, collapsed, learned and finished is read from the loss in every view, so the views
-differ only in what they say of V and attention.
+In the loss view only the way up is scored, to step t_end (topicjax.stages.way_up); what came after is the
+suffix.  In every view the loss decides whether a trial diverged, collapsed, learned and finished, so the
+views differ only in V and attention.
 """
 
 from collections.abc import Sequence
@@ -28,29 +28,28 @@ from ..frames import Array, column
 from ..scores import join_flags
 from ..topic_model import STAGE_LINES, aligned, settings_in
 
-CLASSES = (  # in the order in which they are tried; a tie between seeds goes to the earlier
+CLASSES = (  # in the order of tables; in a tie between seeds the earlier one wins
     *("diverged", "collapsed", "no-learning", "unfinished", "V-only", "compensated"),
     *("two-stage", "two-stage, non-topical", "stage 2 begun"),
     *("reversed", "simultaneous", "V leads", "attention leads"),
     "attention-only",  # by construction: neither W^V nor the embeddings are trained
     "unscored",  # no stage-1 line below the initial loss: progress has no unit
 )
-VIEWS = {"loss": "", "order": "_order", "norm": "_norm"}  # name: how its columns end
+VIEWS = {"loss": "", "order": "_order", "norm": "_norm"}  # name: suffix of its columns
 STAGES_FILE = "stages.parquet"
 SCORES = ("theta", "theta_reversed", "log_lag")
 Curves = tuple[Array, Array]  # progress of V and of attention, one value per record
-HAS_STAGE2 = (  # classes whose Theta and lag mean something, if attention got half way
+HAS_STAGE2 = (  # classes with a meaningful Theta and lag, if attention got half way
     *("compensated", "two-stage", "two-stage, non-topical"),
     *("reversed", "simultaneous", "V leads", "attention leads"),
 )
 
 
 def score_trials(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
-    """Score every trial: a row with its settings, and per view its scores, maxima, class and flags.
+    """Score every trial: a row with its settings, and for each view its scores, maxima, class and flags.
 
-    theta, theta_reversed and log_lag are NaN where stage 2 did not happen or a part is frozen; under the same
-    names with _any they are there wherever they can be computed.  A trial that is not finite has no scores
-    and no flags.
+    theta, theta_reversed and log_lag are NaN where stage 2 did not happen or a part is frozen; the columns
+    with _any have them wherever they can be computed.  A trial that is not finite has no scores and no flags.
     """
     run = aligned(run)
     trials, frame = run.trials, run.trajectories
@@ -70,7 +69,7 @@ def score_trials(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
         last_tenth = (1 - cuts.last) * records.step[records.end]
         for view, (scored, value, attention) in views.items():
             found, flags = score_view(scored, value, attention, trials, cuts)
-            # a longer training may move an onset in the last tenth
+            # longer training may move an onset in the last tenth
             flags["censored_v"] = found["onset_v"] > last_tenth
             flags["censored_attention"] = found["onset_attention"] > last_tenth
             flags |= by_loss.flags if view == "loss" else {}
@@ -111,17 +110,17 @@ def score_view(
 
 @dataclass(frozen=True)
 class LossView:
-    """The loss view, and what all views share."""
+    """The loss view, and the columns that all views share."""
 
     value: Array  # P, per record; NaN without a stage-1 line below L(0)
     attention: Array  # Q, per record
     last: Array  # per trial: the record up to which it is scored
-    columns: dict[str, Array]  # per trial: its end and its best
+    columns: dict[str, Array]  # per trial: final and best values
     flags: dict[str, Array]  # per trial
 
 
 def loss_view(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> LossView:
-    """Compute P and Q, the maximum of R, its value at the end, and by how much the loss ends above L(0).
+    """Compute P and Q, the maximum and the final value of R, and how far the loss ends above L(0).
 
     Without a gap between L1* and L2* the unit of Q is the gain that the trial attains, at least
     cuts.least_gain of L(0) - L1*, and the trial has the flag gain_attained.
@@ -133,7 +132,7 @@ def loss_view(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts:
     has_gap = np.isfinite(gap)
     attained = np.fmax(steady_maximum(records, uniform - loss), cuts.least_gain * drop)
     gain = np.where(has_gap, gap, attained)
-    gain = np.where(gain > 0, gain, np.inf)  # attained nothing: Q is 0
+    gain = np.where(gain > 0, gain, np.inf)  # if nothing was attained, Q is 0
     P, Q, R = progress(loss, uniform, *map(records.spread, (initial, drop, gain)))
     is_bad = records.any(~np.isfinite(loss + uniform)) | (trials["status"] == "diverged").to_numpy()
     unit = np.where(trains_value(trials), drop, np.fmax(drop, gain))  # W^V frozen: L(0) may be L1*
@@ -159,7 +158,7 @@ def loss_view(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts:
 
 
 def order_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Curves:
-    """Compute the rise of v_block and of a_topic; a rise too small to mean anything counts as none."""
+    """Compute the rise of v_block and of a_topic; a negligible rise counts as none."""
     value = rise(records, column(frame, "v_block"), cuts.v_block * theorem2_block(trials))
     return value, rise(records, column(frame, "a_topic"), cuts.attention)
 
@@ -183,7 +182,7 @@ def theorem2_block(trials: pd.DataFrame) -> Array:
 def reasons(
     records: Records, frame: pd.DataFrame, trials: pd.DataFrame, by_loss: LossView, cuts: Cuts
 ) -> dict[str, Array]:
-    """Collect what classes and suffixes rest on: t_end, P, Q and a_topic there, and how the trial ends."""
+    """Compute the inputs of classes and suffixes: t_end, P, Q and a_topic there, and how the trial ends."""
     end = records.last(cuts.last)
     names = ("v_block", "v_diag", "a_topic", "a_self")
     mean = {name: records.mean(column(frame, name), end) for name in names}
@@ -201,13 +200,13 @@ def reasons(
 
 
 def classify(scores: pd.DataFrame, view: str = "loss", cuts: Cuts = CUTS) -> Array:
-    """Class each trial in a view: the first class whose rule it meets.
+    """Classify each trial in a view by the first rule that it satisfies.
 
-    By the loss, stage 2 needs half of what topics can give and a topical attention.  By the order parameters
-    it needs the latter; norms know neither.
+    By the loss, stage 2 needs half of what topics can give and topical attention.  By the order parameters
+    it needs the latter; norms measure neither.
     """
     end = VIEWS[view]
-    total, gain = scores["max_total"], scores["max_attention"]  # of the loss, in every view
+    total, gain = scores["max_total"], scores["max_attention"]  # from the loss, in every view
     value = scores["max_v" + end]
     moved = scores["sure_attention"] if view == "loss" else scores["max_attention" + end]
     score, swapped, lag = (scores[f"{name}_any{end}"] for name in SCORES)
@@ -232,14 +231,14 @@ def classify(scores: pd.DataFrame, view: str = "loss", cuts: Cuts = CUTS) -> Arr
         ("two-stage", first),
         ("reversed", swapped >= cuts.two_stage),
         ("simultaneous", (score < cuts.simultaneous) & (swapped < cuts.simultaneous)),
-        ("V leads", lag.fillna(score - swapped) >= 0),  # no lag with one record on the way up
+        ("V leads", lag.fillna(score - swapped) >= 0),  # a single record on the way up has no lag
     ]
     names, conditions = zip(*rules, strict=True)
     return np.select([np.asarray(holds) for holds in conditions], names, "attention leads")
 
 
 def is_topical(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Array:
-    """Say whether attention became topical on the way up."""
+    """Mask the trials whose attention became topical on the way up."""
     return (scores["a_topic_end"] >= cuts.topical).to_numpy()
 
 
@@ -304,22 +303,22 @@ def scores_of(scores: pd.DataFrame, trial_id: str) -> Any:
 
 
 def trains_value(trials: pd.DataFrame) -> Array:
-    """Mark the trials that train W^V or the embeddings around it."""
+    """Mask the trials that train W^V or the embeddings around it."""
     return ((trials["value"] == "trained") | (trials["embedding"] == "trained")).to_numpy()
 
 
 def trains_attention(trials: pd.DataFrame) -> Array:
-    """Mark the trials that train W^K and W^Q."""
+    """Mask the trials that train W^K and W^Q."""
     return (trials["attention"] == "trained").to_numpy()
 
 
 def trains_both(trials: pd.DataFrame) -> Array:
-    """Mark the trials that train V and attention: only these can be two-stage."""
+    """Mask the trials that train V and attention: only these can be two-stage."""
     return trains_value(trials) & trains_attention(trials)
 
 
 def write_stages(scores: pd.DataFrame, folder: str | Path) -> Path:
-    """Write the scores to stages.parquet in the folder, all or nothing; return its path."""
+    """Write the scores atomically to stages.parquet in the folder; return its path."""
     path = Path(folder) / STAGES_FILE
     write_whole(path, lambda file: scores.to_parquet(file, index=False))
     return path

@@ -16,9 +16,9 @@ from ..pictures import SMALL, counted, setting_text
 from ..topic_model import SETTINGS
 
 MEASURED = "#0072B2"
-LABEL_WIDTH = 25  # letters of a line of a row's label
+LABEL_WIDTH = 25  # characters per line of a row's label
 MOST_ROWS = 24
-SHORT = {  # a setting and its value: what a row says
+SHORT = {  # (setting, value): short text for a row
     ("documents", "lda"): "LDA",
     ("documents", "tau"): "tau topics",
     ("output_bias", "zero"): "no bias",
@@ -28,7 +28,7 @@ SHORT = {  # a setting and its value: what a row says
 
 
 def rows_of(frame: Frame, names: Sequence[str]) -> tuple[Array, list[dict[str, Any]]]:
-    """Number the row of each trial, and list the settings of the rows: the combinations that occur."""
+    """Number the row of each trial, and list the settings of each row: the combinations that occur."""
     ordered = frame.sort_values(list(names), kind="stable") if names else frame
     number, kinds = distinct(ordered, names)
     places = np.empty(len(frame), int)
@@ -37,13 +37,13 @@ def rows_of(frame: Frame, names: Sequence[str]) -> tuple[Array, list[dict[str, A
 
 
 def telling_apart(frame: Frame, without: Iterable[str] = ()) -> list[str]:
-    """List the settings besides the seed that vary, except some; those of the documents come first."""
+    """List the settings that vary, except the seed and `without`; those of the documents come first."""
     names = dict.fromkeys((*DATA_SETTINGS, *SETTINGS))
     return varying(frame, [name for name in names if name not in ("seed", *without)])
 
 
 def row_text(row: Mapping[str, Any], first: Sequence[str] = ()) -> str:
-    """Label a row by its settings, over several short lines; keys `all` need no words."""
+    """Label a row by its settings, in several short lines; keys `all` are left out."""
     names = [name for name in row if (name, row[name]) != ("key_visibility", "all")]
     parts = [*first, *(short_text(name, row[name]) for name in names)]
     unbroken = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
@@ -51,7 +51,7 @@ def row_text(row: Mapping[str, Any], first: Sequence[str] = ()) -> str:
 
 
 def short_text(name: str, value: Any) -> str:
-    """Write a setting with its value in as few words as a row has room for."""
+    """Write a setting with its value, short enough for a row."""
     if name == "topics_per_document":
         return counted(int(value), "topic")
     if name == "infinite_documents":
@@ -69,7 +69,7 @@ def draw_seeds(ax: Axes, places: Array, values: Array, colour: str = MEASURED, l
 
 
 def label_rows(axes: Sequence[Axes], texts: Sequence[str]) -> None:
-    """Label the rows left of the first of the panels that share them, with a guide line for each."""
+    """Label the rows at the left of the first panel, and draw a guide line for each row in all panels."""
     axes[0].set_yticks(-np.arange(len(texts)), texts, fontsize=SMALL)
     axes[0].set_ylim(0.5 - len(texts), 0.5)
     for ax in axes:
@@ -78,7 +78,7 @@ def label_rows(axes: Sequence[Axes], texts: Sequence[str]) -> None:
 
 
 def log_axis(ax: Axes) -> None:
-    """Make x logarithmic, with numbers as people write them, and few enough to be legible."""
+    """Make x logarithmic, with few plain numbers as tick labels."""
     ax.set_xscale("log")
     low, high = ax.get_xlim()
     decades = np.log10(high / low)

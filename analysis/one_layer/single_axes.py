@@ -18,18 +18,18 @@ class Axis:
     """Settings that vary together while all others have their usual values."""
 
     settings: list[str]
-    values: list[tuple]  # of these settings, ascending
+    values: list[tuple]  # values of these settings, ascending
     usual: tuple  # the value that all other axes share
     cells: pd.DataFrame
     place: np.ndarray  # per cell: which of the values it has
 
 
 def single_axes(cells: pd.DataFrame, across: str) -> list[Axis]:
-    """Find the axes along which the cells lie, `across` (a learning rate, say) being varied everywhere.
+    """Find the axes along which the cells lie; `across`, such as the learning rate, varies everywhere.
 
     The usual value of a setting is its most frequent one.  Settings that differ from it in the same cell
-    belong to one axis: lengths that change together are an axis, and a full grid is a single one.  There is
-    none if no cell has all usual values.
+    belong to one axis: lengths that change together are one axis, and a full grid is a single axis.  If no
+    cell has all usual values, there are no axes.
     """
     names = varying(cells, [name for name in cell_settings(cells) if name != across])
     usual = {name: cells[name].mode().iloc[0] for name in names}

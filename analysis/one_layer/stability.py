@@ -1,4 +1,4 @@
-"""Score trials as if they had ended earlier: does a class depend on the number of steps?"""
+"""Score trials as if they had ended earlier, to see whether a class depends on the number of steps."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from topicjax.theory.progress import CUTS, Cuts
 from ..topic_model import aligned
 from .scores import VIEWS, score_trials
 
-LEAST_RECORDS = 20  # of a trial that can be cut: a quarter of them must tell stages apart
+LEAST_RECORDS = 20  # of a trial that can be cut: a quarter of them must still separate stages
 
 
 def stability(run: Run, steps: Sequence[int], cuts: Cuts = CUTS) -> pd.DataFrame:
     """Count, per view and number of steps, the trials that are two-stage then and still at twice as many.
 
-    Trials that were planned with fewer than twice as many steps are left out; those that were stopped early
-    keep the class that they ended with, and `ended` counts those of which nothing new can be seen.
+    Trials that were planned with fewer than twice as many steps are left out.  Those that were stopped early
+    keep the class they ended with; `ended` counts those that have no records after this step.
     """
     run = aligned(run)
     last = last_steps(run)
@@ -40,7 +40,7 @@ def stability(run: Run, steps: Sequence[int], cuts: Cuts = CUTS) -> pd.DataFrame
 
 
 def cut_at(run: Run, step: int) -> Run:
-    """Cut the run as it was at this step: without later records, and what diverged later is still ok."""
+    """Cut the run at this step: drop later records, and set trials that diverged later to ok."""
     run = aligned(run)
     trials, records = run.trials, run.trajectories
     if "diverged_step" in trials:
@@ -51,7 +51,7 @@ def cut_at(run: Run, step: int) -> Run:
 
 
 def longest_steps(run: Run) -> int:
-    """Find the most steps that a trial with enough records was trained for to its end; 0 without one."""
+    """Find the most steps of any trial that has enough records and was not stopped early; 0 without one."""
     run = aligned(run)
     records = Records.of(run.trajectories["step"].to_numpy())
     is_long = (records.end - records.start + 1 > LEAST_RECORDS) & ~stopped_early(run)
@@ -65,7 +65,7 @@ def last_steps(run: Run) -> Array:
 
 
 def stopped_early(run: Run) -> Array:
-    """Mark the trials that ended for another reason than having trained all their steps."""
+    """Mask the trials that ended before they had trained all their steps."""
     if "stop_reason" not in run.trials:
         return np.zeros(len(run.trials), bool)
     reason = run.trials["stop_reason"]

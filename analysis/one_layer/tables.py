@@ -1,4 +1,4 @@
-"""The tables of a report: classes, Table 3 of the paper, losses at the end, theory, onsets, sensitivity.
+"""Tables of the one-layer model: classes, the paper's Table 3, final losses, theory, onsets, sensitivity.
 
 Each is a function of (run, scores).  Means and standard errors are over seeds, at the end of training.
 """
@@ -29,7 +29,7 @@ from .stability import stability as still_two_stage
 from .trained_models import effective_model, optimum, optimum_error, with_weights
 
 KINDS = ("attn_same_word", "attn_same_topic", "attn_diff_topic")
-HEADERS = {  # a column as a reader says it
+HEADERS = {  # columns in words
     "attn_same_word": "same word",
     "attn_same_topic": "same topic",
     "attn_diff_topic": "different topic",
@@ -55,12 +55,12 @@ HEADERS = {  # a column as a reader says it
     "final_e_block": "blocks",
     "final_eval_loss": "held-out loss",
     "two_stage": "two-stage then",
-    "ended": "of these ended by then",
+    "ended": "of these, ended by then",
     "still_two_stage": "still at twice as many steps",
     "saved": "uniform - joint",
     "share": "in units of stage 1 - stage 2",
-    "way": "of the way from uniform words to stage 1",
-    "last_tenth": "of it in the last tenth of the steps",
+    "way": "share of the way from uniform words to stage 1",
+    "last_tenth": "of this, in the last tenth of the steps",
     "converged": "seeds converged",
     "line_stage1": "stage 1",
     "line_stage2": "stage 2",
@@ -69,11 +69,11 @@ HEADERS = {  # a column as a reader says it
     "held_out_stage2": "stage 2, these documents",
 }
 WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
-UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # it depends on
+UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # its settings
 
 
 def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the classes that occur with their counts and their median Theta in the loss view."""
+    """Tabulate the classes that occur with their counts and their median Theta in the loss view."""
     counts = class_counts(scores)
     counts = counts[counts.sum(axis=1) > 0]
     theta = scores.groupby("class")["theta"].median()
@@ -84,11 +84,11 @@ def classes(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def table3(run: Run, scores: pd.DataFrame, pooled: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the attention between two positions by kind of word pair, one row per setting (Table 3).
+    """Tabulate the attention between two positions by kind of word pair, one row per setting (Table 3).
 
-    Of each kind the mean over seeds and its standard error; ratio = same topic / different topic,
-    its mean over seeds; uniform = what uniform attention would pay; n = seeds, without the
-    diverged ones.  Infinite documents: relative to uniform.  Settings in `pooled` are treated as the seed is.
+    Each kind has its mean over seeds and the standard error.  ratio is the mean of same topic / different
+    topic, uniform the value for uniform attention, and n the number of seeds that did not diverge.  For
+    infinite documents attention is relative to uniform.  Settings in `pooled` are averaged like the seed.
     """
     trials = run.trials
     columns = {name: final(trials, name) for name in KINDS}
@@ -97,15 +97,15 @@ def table3(run: Run, scores: pd.DataFrame, pooled: Sequence[str] = ()) -> pd.Dat
     kind, kinds = distinct(trials, UNIFORM)
     columns["uniform"] = np.array([uniform_attention(row) for row in kinds.to_dict("records")])[kind]
     table = over_seeds(trials, columns, pooled)
-    return table.assign(**{"uniform" + ERROR: np.nan})  # known, not measured
+    return table.assign(**{"uniform" + ERROR: np.nan})  # exact, not measured
 
 
 def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the relative distance of the value matrix to theory, one row per setting.
+    """Tabulate the relative distance of the value matrix to theory, one row per setting.
 
-    To Theorem 2, and to the optimum of uniform attention for the trial's own documents, keys and L2
-    where that is known, for squared loss without biases, and where weights are stored.  Of settings with
-    more than MOST_SEEDS seeds the weights of the lowest are read, and weights_read says how many.
+    The distances are to Theorem 2, and to the optimum of uniform attention for the trial's own documents,
+    keys and L2.  The optimum is known for squared loss without biases, and needs stored weights.  For
+    settings with more than MOST_SEEDS seeds only the lowest seeds are read; weights_read counts them.
     """
     trials = run.trials
     distance = np.full(len(trials), np.nan)
@@ -124,9 +124,9 @@ def distances(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def final_losses(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per setting: its loss at the end, its line, how far it came, if it converged, its class.
+    """Tabulate each setting: final loss, stage-1 line, how far it came, whether it converged, class.
 
-    way is the share of the way from the uniform prediction to the stage-1 line that was gone.
+    way is the share of the way from the uniform prediction to the stage-1 line.
     """
     ends: Any = endings(run)
     keys = row_settings(ends)
@@ -143,7 +143,7 @@ def final_losses(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def convergence(run: Run) -> list[str]:
-    """Return a sentence on how many trials of each objective and optimizer ended at the stage-1 line."""
+    """Say how many trials of each objective and optimizer converged to the stage-1 line."""
     ends: Any = endings(run)
     ends = ends.assign(is_there=is_converged(ends)).loc[ends["way"].notna()]
     parts = [
@@ -152,29 +152,29 @@ def convergence(run: Run) -> list[str]:
         for kind, own in ends.groupby(list(MAIN_SETTINGS), sort=True)
     ]
     start = f"Converged ({CONVERGED:.0%} or more of the way from the uniform prediction to the stage-1 line, "
-    return [f"{start}settled) are {'; '.join(parts)}."] if parts else []
+    return [f"{start}settled): {'; '.join(parts)}."] if parts else []
 
 
 def is_converged(ends: Any) -> Any:
-    """Return which trials went CONVERGED of the way, and less than SETTLED of it in the last tenth."""
+    """Mask the trials that went CONVERGED of the way, and less than SETTLED of it in the last tenth."""
     return (ends["way"] >= CONVERGED) & (ends["falls"].abs() < SETTLED)
 
 
 def joint_against_uniform(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per setting: losses of joint training and of uniform attention, and the limit lines."""
+    """Tabulate each setting: losses of joint training and of uniform attention, and the limit lines."""
     pairs = joint_gains(run)
     return quartiles(pairs, pair_settings(pairs), ["joint", "uniform", "saved", "share"], lines_in(pairs))
 
 
 def theorem1(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return residuals of Theorem 1's equations, blocks, losses and gains of embeddings trained alone."""
+    """Tabulate residuals of Theorem 1's equations, blocks, losses and gains of embeddings trained alone."""
     rows: Frame = embedding_rows(run)
     names = ("residual", "final_e_block", "final_eval_loss", "gain")
     return over_seeds(rows, {name: rows[name].to_numpy(float) for name in names})
 
 
 def attention_theory(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return how trained attention weighs keys, one row per setting, beside theory."""
+    """Tabulate how trained attention weighs keys, with the predictions of theory, one row per setting."""
     rows: Frame = attention_rows(run)
     known = (
         *("lower", "upper", "assumed", "assumed_missed"),
@@ -196,26 +196,26 @@ def attention_theory(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def onsets(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return measured and predicted slopes of the onset of attention, one row per fit."""
+    """Tabulate measured and predicted slopes of the onset of attention, one row per fit."""
     return onset_fit(onset_times(run))
 
 
 def sensitivity(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of trials and of cells that change class with the cut of Theta."""
+    """Tabulate the share of trials and of cells that change class with the cut of Theta."""
     return cells.sensitivity(scores)
 
 
 def stability(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return how many trials are two-stage after 1/4 and 1/2 of the steps, and still at twice as many."""
+    """Count the trials that are two-stage after 1/4 and 1/2 of the steps, and still at twice as many."""
     longest = longest_steps(run)
     return still_two_stage(run, (longest // 4, longest // 2))
 
 
 def uniform_attention(settings: Mapping[Any, Any]) -> float:
-    """Return the mean attention over pairs of positions that both show words, if it is uniform.
+    """Compute the mean of uniform attention over pairs of positions that both show words.
 
-    A document with K keys has K (K - 1) pairs of weight 1/K.  Hiding or masking takes positions out
-    at random with chance 1 - q, so E[K (K - 1)] = q^2 E[N (N - 1)]; 1 for infinite documents.
+    A document with K keys has K (K - 1) pairs of weight 1/K.  Hiding or masking removes positions at
+    random with probability 1 - q, so E[K (K - 1)] = q^2 E[N (N - 1)]; 1 for infinite documents.
     """
     if settings["infinite_documents"]:
         return 1.0
@@ -237,7 +237,7 @@ def final(trials: Frame, name: str) -> Array:
 
 
 def row_settings(trials: Frame) -> list[str]:
-    """Return the settings that tell the rows of a table apart: objective, optimizer and all that vary."""
+    """List the settings that distinguish the rows of a table: objective, optimizer and all that vary."""
     return [
         *MAIN_SETTINGS,
         *varying(trials, (name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS))),
@@ -245,7 +245,7 @@ def row_settings(trials: Frame) -> list[str]:
 
 
 def over_seeds(trials: Frame, columns: Mapping[str, Array], pooled: Sequence[str] = ()) -> pd.DataFrame:
-    """Return one row per setting, except those pooled: mean and error of each column, n and diverged."""
+    """Average over seeds and `pooled` settings: mean and error of each column, n and diverged."""
     keys = [name for name in row_settings(trials) if name not in pooled]
     cell = trials.groupby(keys, dropna=False, sort=True).ngroup().to_numpy()
     table = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)

@@ -1,6 +1,6 @@
-"""Compute what a trained model does between token types, how topical it is, and how near to theory.
+"""Effective matrices of a trained model between token types, how topical they are, and how close to theory.
 
-Computed in double precision from the restored weights, independently of the engine's code.  Tokens are
+Everything is computed in float64 from the restored weights, independently of the engine's code.  Tokens are
 [MASK] = 0 and the words 1..Tv; word i belongs to topic (i - 1) // v.  Letters: V = Tv + 1 tokens.
 """
 
@@ -18,12 +18,12 @@ from topicjax.theory.theorems import theorem2_matrix
 
 from ..frames import Array, Frame
 
-Measured = tuple[str, float]  # "error" or "blocks", and how much
+Measured = tuple[str, float]  # ("error" or "blocks", value)
 
 
 @dataclass(frozen=True)
 class EffectiveModel:
-    """All that a model does, as matrices between token types: V x V, [MASK] first."""
+    """A model as matrices between token types: V x V, [MASK] first."""
 
     U: Array  # value matrix E^T W^V E: row = predicted token, column = key token
     S: Array  # attention scores of eq. (5), with biases and 1/sqrt(d_a): row = key, column = query
@@ -32,7 +32,7 @@ class EffectiveModel:
 
 
 def effective_model(weights: Mapping[str, Array], settings: Mapping[str, Any]) -> EffectiveModel:
-    """Compute the effective matrices of a trial; snapshots hold its frozen arrays too."""
+    """Compute the effective matrices of a trial; snapshots include its frozen arrays."""
     given = {name: np.asarray(array, np.float64) for name, array in weights.items()}
     needed = ["W_K", "W_Q", "W_V", "b_pred", *([] if settings["embedding"] == "one_hot" else ["W_E"])]
     absent = [name for name in needed if name not in given]
@@ -57,7 +57,7 @@ def effective_model(weights: Mapping[str, Array], settings: Mapping[str, Any]) -
 
 
 def attention(S: Array, keys: Sequence[int] | Array, queries: Sequence[int] | Array) -> Array:
-    """Compute the attention of a document: row = position that is seen, column = one that attends.
+    """Compute the attention in a document: row = position attended to, column = attending position.
 
     `keys` are the tokens of the visible positions, `queries` those of the attending ones; each
     column sums to 1.  Without visible positions there are no rows.
@@ -84,7 +84,7 @@ def has_data_model(settings: Any) -> Any:
 
 
 def pair_kinds(num_words: int, words_per_topic: int) -> tuple[Array, Array, Array]:
-    """Mark the pairs that are the same word; other words of one topic; words of different topics."""
+    """Mask the pairs of the same word, of different words of one topic, and of words of different topics."""
     topic = np.arange(num_words) // words_per_topic
     own, together = np.eye(num_words, dtype=bool), topic[:, None] == topic[None, :]
     return own, together & ~own, ~together
@@ -108,9 +108,9 @@ def block_share(matrix: Array, words_per_topic: int) -> float:
 
 
 def colour_limit(matrices: Sequence[tuple[Array, int]]) -> float:
-    """Take 1.5 times the median over matrices of the 99th percentile of |entries| off diagonal and [MASK].
+    """Compute 1.5 x the median over matrices of the 99th percentile of |entries|, off diagonal and [MASK].
 
-    The larger of two percentiles, of one topic and of different topics: pairs of one topic are few.
+    The percentile is the larger of those within and between topics, because pairs within a topic are few.
     """
     limits = []
     for matrix, words_per_topic in matrices:
@@ -123,7 +123,7 @@ def colour_limit(matrices: Sequence[tuple[Array, int]]) -> float:
 
 
 def relative_error(matrix: Array, predicted: Array) -> float:
-    """Compute |matrix - predicted| / |predicted|, Frobenius norms."""
+    """Compute |matrix - predicted| / |predicted| in Frobenius norms."""
     return float(np.linalg.norm(matrix - predicted) / np.linalg.norm(predicted))
 
 
@@ -145,7 +145,7 @@ def order_parameters(model: EffectiveModel, settings: Mapping[str, Any]) -> dict
 
 
 def with_weights(trials: Frame) -> Frame:
-    """Select the trials that did not diverge and whose weights were kept."""
+    """Select the trials that did not diverge and have stored weights."""
     if "snapshot_steps" not in trials:
         return trials.head(0)
     kept = trials["snapshot_steps"].map(len).to_numpy() > 0
@@ -155,7 +155,7 @@ def with_weights(trials: Frame) -> Frame:
 def optimum(settings: Mapping[Any, Any]) -> Array | None:
     """Compute the W^V of least squared loss under uniform attention, for the trial's documents and L2.
 
-    None where it is not known: cross-entropy, biases, topics that are not uniform and disjoint.
+    Return None where it is not known: cross-entropy, biases, topics that are not uniform and disjoint.
     """
     data = data_model(settings)
     has_bias = settings["output_bias"] != "zero" or settings["attention_biases"] == "trained"
@@ -166,14 +166,14 @@ def optimum(settings: Mapping[Any, Any]) -> Array | None:
 
 @cache
 def optimum_of_documents(data: DataModel, l2: float) -> Array:
-    """Compute the optimum for documents of one kind; many trials share it."""
+    """Compute the optimum for one kind of documents; cached because many trials share it."""
     return ridge_path(data, l2) if l2 > 0 else uniform_attention_optimum(data)
 
 
 def optimum_error(value: Array, settings: Mapping[Any, Any]) -> float:
     """Measure the relative distance of a value matrix to the optimum; NaN if that is not known.
 
-    Where [MASK] is never a key its column has no effect and does not count.
+    Where [MASK] is never a key, its column has no effect and is left out.
     """
     best = optimum(settings)
     if best is None:
@@ -183,7 +183,7 @@ def optimum_error(value: Array, settings: Mapping[Any, Any]) -> float:
 
 
 def measured_value(model: EffectiveModel, settings: Mapping[str, Any]) -> Measured:
-    """Measure the error of a value matrix against its optimum or, where there is none, its blocks."""
+    """Measure the error of a value matrix relative to its optimum or, without one, its blocks."""
     if optimum(settings) is None:
         return "blocks", block_share(model.U, int(settings["words_per_topic"]))
     return "error", optimum_error(model.U, settings)

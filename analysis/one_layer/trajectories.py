@@ -1,9 +1,9 @@
-"""Draw norms, order parameters and progress over the steps (the paper's Figure 4), and how fast W^V turns.
+"""Draw norms, order parameters and progress over the steps (the paper's Figure 4), and the rotation of W^V.
 
 `figure4` draws single trials, `norm_bands` and `rotation` medians and quartiles over the trials of a cell.
-Norms are drawn as shares of their own maxima, the unit of the norm view: those of W^V and W^K may
-differ fortyfold.  The value's order parameters are drawn over Theorem 2's v_block for the squared
-loss, which the theorem is about, and as logits for cross-entropy: so one axis fits them and a_topic.
+Norms are drawn as shares of their own maxima, the unit of the norm view: those of W^V and W^K may differ by
+a factor of forty.  The value's order parameters are divided by Theorem 2's v_block for the squared loss, to
+which the theorem applies, and drawn as logits for cross-entropy.  So they share an axis with a_topic.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ from .scores import CLASSES, VIEWS, TrialStages, classes_of, scores_of, stages_o
 
 VALUE, ATTENTION, MASK = PART_COLOURS["norm_v"], PART_COLOURS["norm_k"], "#CC79A7"
 NORMS = {"norm_v": "-", "norm_k": "-", "norm_q": (0, (3, 2)), "norm_e": "-"}  # K and Q often coincide
-ORDER = {  # column: label, colour, line, and the column it must come near to be worth drawing
+ORDER = {  # column: (label, colour, line style, column whose size it must approach to be drawn)
     "v_block": ("V: same - other topic", VALUE, "-", ""),
     "a_topic": ("attention: same - other topic", ATTENTION, "-", ""),
     "v_diag": ("V: own word - same topic", VALUE, "--", "v_block"),
@@ -52,22 +52,22 @@ ORDER = {  # column: label, colour, line, and the column it must come near to be
     "a_mask": ("attention of [MASK]: words - [MASK]", MASK, "-.", "a_topic"),
 }
 TURNING = "rotation_v"  # of W^V, in ten steps
-GROWN = 1.05  # a norm whose maximum is less than this times its start has not grown
+GROWN = 1.05  # a norm whose maximum is less than this times its initial value has not grown
 FLAT: dict[str, Any] = dict(linewidth=0.6, alpha=0.4)
-WORTH, LEAST = 0.25, 0.1  # of its companion's largest size, and in its own unit
+WORTH, LEAST = 0.25, 0.1  # least size to be drawn: relative to its companion, and in its own unit
 TITLE_SETTINGS = (*MAIN_SETTINGS, "key_visibility", "learning_rate", "init_scale")
-TITLE_LINES = 3  # of settings; more are in the caption
-ROWS = {"norm / max": 1.1, "order parameter": 1.2, "progress": 1.0}  # of panels: label, height in inches
+TITLE_LINES = 3  # of settings; the caption has the rest
+ROWS = {"norm / max": 1.1, "order parameter": 1.2, "progress": 1.0}  # rows of panels: label, height in inches
 MOST_TRIALS = 8
 UNITS = (
     "Norms are shares of their maxima, given below. Order parameters are differences of means: of the value"
     " matrix (in units of Theorem 2's for squared loss, logits for cross-entropy) and of attention scores;"
-    " own words and [MASK] only where they reach a quarter of the topical ones."
+    " those of own words and [MASK] are drawn only where they reach a quarter of the topical ones."
 )
 PROGRESS = (
     "Progress: of V, the drop of the loss under uniform attention towards stage 1; of attention, its gain"
-    " in units of stage 1 - stage 2; thick: monotone fits. Black: where the smaller of progress of V and"
-    " 1 - progress of attention is first at its largest, Θ."
+    " in units of stage 1 - stage 2; thick: monotone fits. Black: the first step at which min(progress of V,"
+    " 1 - progress of attention) reaches its maximum, Θ."
 )
 AS_MEASURED = Line2D([], [], color="0.5", linewidth=0.6, label="thin: progress as measured")
 LEGEND = (
@@ -77,17 +77,17 @@ LEGEND = (
     *("onset of V (half way)", "onset of attention (half way)"),
 )
 RULE = (
-    " chosen by rule, the clearest of each class, which no small change of a cut would class otherwise;"
+    " chosen by rule, the clearest of each class (no small change of a cut changes its class);"
     " two-stage first, then the most frequent classes"
 )
 MOST_CELLS = 6
-TURNING_ROWS = {"rotation of $W^V$": 1.3, "norm / max": 1.0}  # of panels: label, height in inches
-SETTLED = 0.1  # W^V has settled where its rotation stays below this share of its largest
-SETTLES = "rotation below a tenth of its largest from here on"
-DEGREES = (10.0, 1.0, 0.1)  # lines to read the rotation by
+TURNING_ROWS = {"rotation of $W^V$": 1.3, "norm / max": 1.0}  # rows of panels: label, height in inches
+SETTLED = 0.1  # W^V has settled once its rotation stays below this share of its maximum
+SETTLES = "rotation below a tenth of its maximum from here on"
+DEGREES = (10.0, 1.0, 0.1)  # angles of the guide lines
 TURNING_WORDS = (
-    "Rotation: (1 - cos)/2 between W^V and itself ten steps before, on a logarithmic scale (the paper's"
-    " Figure 5); grey lines say which angle that is."
+    "Rotation: (1 - cos)/2 between W^V now and ten steps earlier, on a logarithmic scale (the paper's"
+    " Figure 5); grey lines mark angles."
 )
 
 
@@ -121,14 +121,14 @@ def figure4(
         figure,
         "Norms, order parameters and stages of single trials",
         sentences(parts),
-        f"Three panels for each trial, classed {', '.join(str(score['class']) for score in own)}: norms of"
+        f"Three panels for each trial (classes {', '.join(str(score['class']) for score in own)}): norms of"
         " the weights, order parameters, and progress of V and of attention against the step, with the"
         " stage boundary marked.",
     )
 
 
 def listed_trial(score: Any, more: Sequence[str]) -> str:
-    """Write the id of a trial, with its suffix and the settings that its title has no room for."""
+    """Write the id of a trial, with its suffix and the settings that do not fit into its title."""
     notes = ", ".join(filter(None, (score["suffix"], *more)))
     return f"{score['trial_id']} ({notes})" if notes else score["trial_id"]
 
@@ -144,7 +144,7 @@ def trajectory_panels(
 ) -> Sequence[Axes]:
     """Draw norms, order parameters and progress of one trial on three axes; return the axes.
 
-    Every line has a label: `shared_legend(figure, [axes])` or `ax.legend()` explains them.
+    Every line has a label for `shared_legend(figure, [axes])` or `ax.legend()`.
     """
     if len(axes) != len(ROWS):
         raise UserError(f"{len(axes)} axes for the panels of a trial; allowed: {len(ROWS)}")
@@ -156,7 +156,7 @@ def trajectory_panels(
 
 
 def draw_trial(run: Run, scores: pd.DataFrame, trial_id: str, axes: Sequence[Axes], cuts: Cuts) -> None:
-    """Draw the three panels of a trial with the stage marks in each."""
+    """Draw the three panels of a trial, with the stages marked in each."""
     stages, frame = stages_of(run, scores, trial_id, cuts), drawable(run.select([trial_id]))
     norm_panel(frame, axes[0])
     order_panel(frame, axes[1])
@@ -166,7 +166,7 @@ def draw_trial(run: Run, scores: pd.DataFrame, trial_id: str, axes: Sequence[Axe
 
 
 def remarks(trials: pd.DataFrame, columns: Columns) -> dict[str, bool]:
-    """List what a reader may miss in the panels of these trials, and whether it applies."""
+    """List remarks on the panels of these trials, and whether each applies."""
     frozen = (trials["attention"] != "trained") | (trials["value"] != "trained")
     return {
         "Frozen parts have no lines.": bool(frozen.any()),
@@ -183,7 +183,7 @@ def drawable(run: Run) -> pd.DataFrame:
     drawn = dict.fromkeys(("norm_k", "norm_q", "a_topic", "a_self"), attends)
     drawn |= {f"norm_{part[0]}": (trials[part] == "trained").to_numpy() for part in ("value", "embedding")}
     drawn[TURNING] = drawn["norm_v"]
-    drawn["a_mask"] = attends & (trials["key_visibility"] == "all").to_numpy()  # otherwise [MASK] is no key
+    drawn["a_mask"] = attends & (trials["key_visibility"] == "all").to_numpy()  # else [MASK] is not a key
     frame = records[["trial_id", "step"]].copy()
     for name in (*NORMS, *ORDER, TURNING):
         values = column(records, name) if name in records else np.full(len(records), np.nan)
@@ -209,13 +209,13 @@ def norm_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def order_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw v_block and a_topic, and the others where they are a good part of these."""
+    """Draw v_block and a_topic, and the others where they are not much smaller."""
     is_early = column(frame, "step") <= 0.95 * frame["step"].max()
     limits = [0.0, 0.1]
     for name, (text, colour, line, companion) in ORDER.items():
         if not companion or largest(frame, name) >= max(LEAST, WORTH * largest(frame, companion)):
             draw(frame, ax, name, 1.0, color=colour, linestyle=line, label=text)
-            usual = 1.5 * largest(frame[is_early], name)  # a last jump must not flatten what was before
+            usual = 1.5 * largest(frame[is_early], name)  # a final jump must not flatten the rest
             limits += list(np.clip(np.nan_to_num(column(frame, name)), -usual, usual))
     low, high = min(limits), max(limits)
     ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
@@ -238,7 +238,7 @@ def draw(frame: Any, ax: Axes, name: str, unit: float, **look: Any) -> None:
 
 
 def is_cut(ax: Axes) -> bool:
-    """Say whether an order parameter leaves the panel."""
+    """Tell whether an order parameter leaves the panel."""
     names = {text for text, *_ in ORDER.values()}
     curves = [np.nan_to_num(np.asarray(line.get_ydata())) for line in ax.lines if line.get_label() in names]
     low, high = ax.get_ylim()
@@ -246,7 +246,7 @@ def is_cut(ax: Axes) -> bool:
 
 
 def progress_panel(stages: TrialStages, ax: Axes) -> Axes:
-    """Draw the progress of V and of attention: thin as measured, thick the monotone fits."""
+    """Draw the progress of V and of attention: thin as measured, thick as monotone fits."""
     curves = stages.progress
     for raw, fit, part, name in (("P", "F_V", "norm_v", "V"), ("Q", "F_A", "norm_k", "attention")):
         if np.isfinite(curves[fit]).any():
@@ -277,19 +277,19 @@ def mark(stages: TrialStages, ax: Axes) -> Axes:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells that a figure shows, of how many, and what tells them apart."""
+    """The cells that a figure shows, their total number, and the settings that distinguish them."""
 
     run: Run
     names: list[str]
-    shown: list[pd.DataFrame]  # their trials
-    classes: list[str]  # the most frequent of each
+    shown: list[pd.DataFrame]  # per cell: its trials
+    classes: list[str]  # per cell: its most frequent class
     count: int
 
     @classmethod
     def of(cls, run: Run, scores: pd.DataFrame, by: Sequence[str] | None) -> "Cells":
         """Choose up to MOST_CELLS cells, those of the clearest trials.
 
-        A cell has equal values of `by`, by default of every setting that varies but the seed.
+        Trials of a cell have equal values of `by`, by default of every setting that varies except the seed.
         """
         run = aligned(run)
         names = varying(run.trials, cell_settings(run.trials)) if by is None else list(by)
@@ -305,23 +305,23 @@ class Cells:
 
     @property
     def titles(self) -> list[list[str]]:
-        """The class and the settings of each cell, on lines."""
+        """The class and the settings of each cell, split into lines."""
         several = self.names or MAIN_SETTINGS
         texts = [title_lines(described(own.iloc[0], several), len(self.shown)) for own in self.shown]
         return [[kind, *lines] for kind, lines in zip(self.classes, texts, strict=True)]
 
     @property
     def marks(self) -> list[Patch]:
-        """What the legend says of bands, if there are any."""
+        """The legend entry of bands, if there are any."""
         return [QUARTILES] if max(map(len, self.shown)) > 1 else []
 
     def quartiles(self) -> list[pd.DataFrame]:
-        """Compute for each cell the medians and quartiles of what is drawn, by step."""
+        """Compute for each cell the medians and quartiles of all drawn columns, by step."""
         ids = (own["trial_id"].tolist() for own in self.shown)
         return [quartiles(drawable(self.run.select(own))) for own in ids]
 
     def caption(self, frames: Sequence[pd.DataFrame], words: str, more: dict[str, bool]) -> str:
-        """Say what is drawn, over what the quartiles are taken, and what is not drawn."""
+        """Say what is drawn, over which settings quartiles are taken, and what is left out."""
         several = varying(self.run.trials, SETTINGS)
         pooled = [label(name) for name in several if name not in self.names] or ["seed"]
         sizes, own = sorted({len(cell) for cell in self.shown}), pd.concat(self.shown)
@@ -329,11 +329,11 @@ class Cells:
         diverged = (own["status"] == "diverged").to_numpy().sum()
         parts = {
             f"Lines are medians and bands quartiles over {', '.join(pooled)}, {span} each.": sizes[-1] > 1,
-            "Each line is a trial.": sizes[-1] == 1,
-            f"Drawn are {len(self.shown)} of {self.count} settings: those of the clearest trials of each"
+            "Each line is one trial.": sizes[-1] == 1,
+            f"Shown: {len(self.shown)} of {self.count} settings, those of the clearest trials of each"
             " class, two-stage first.": self.count > len(self.shown),
             words: True,
-            f"Of these trials {diverged} diverged; values that are not finite are left out.": diverged,
+            f"Of these trials, {diverged} diverged; non-finite values are left out.": diverged,
             ENDS: any((frame["trials"] < HALF * frame["trials"].max()).any() for frame in frames),
             **more,
         }
@@ -360,7 +360,7 @@ def norm_bands(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) 
 
 
 def rotation(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) -> Picture:
-    """Draw how fast W^V turns in some cells, median and quartiles over their trials, above its norm."""
+    """Draw the rotation of W^V above the norms in some cells, median and quartiles over their trials."""
     if not (turns := turning(run)).any():
         raise UserError("no trial has a rotation of W^V; needed: a trained W^V and the column rotation_v")
     cells = Cells.of(run.select(run.trials.loc[turns, "trial_id"].tolist()), scores, by)
@@ -389,7 +389,7 @@ def rotation(run: Run, scores: pd.DataFrame, by: Sequence[str] | None = None) ->
 
 
 def turning(run: Run) -> np.ndarray:
-    """Mark the trials for which the rotation of a trained W^V was recorded."""
+    """Mask the trials for which the rotation of a trained W^V was recorded."""
     if TURNING not in run.trajectories:
         return np.zeros(len(run.trials), bool)
     known = run.trajectories.loc[run.trajectories[TURNING] > 0, "trial_id"].unique()
@@ -397,7 +397,7 @@ def turning(run: Run) -> np.ndarray:
 
 
 def rotation_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the rotation of W^V on a logarithmic axis, with lines at some angles."""
+    """Draw the rotation of W^V on a logarithmic axis, with guide lines at some angles."""
     draw(frame, ax, TURNING, 1.0, color=PART_COLOURS["norm_v"], label=label(TURNING))
     ax.set_yscale("log")
     ax.yaxis.set_minor_locator(NullLocator())
@@ -410,7 +410,7 @@ def rotation_panel(frame: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def share_limits(axes: Sequence[Axes]) -> None:
-    """Give the panels one range: that of all their curves."""
+    """Give all panels the same range, that of all their curves."""
     curves = [np.asarray(ax.lines[0].get_ydata(), float) for ax in axes if ax.lines]
     values = np.concatenate(curves)
     values = values[np.isfinite(values) & (values > 0)]
@@ -419,7 +419,7 @@ def share_limits(axes: Sequence[Axes]) -> None:
 
 
 def settling_step(frame: pd.DataFrame) -> float:
-    """Find the step from which on the median rotation stays below SETTLED of its largest; NaN if never."""
+    """Find the step after which the median rotation stays below SETTLED of its maximum; NaN if never."""
     values, steps = column(frame, TURNING), column(frame, "step")
     known = np.isfinite(values)
     values, steps = values[known], steps[known]
@@ -440,7 +440,7 @@ def telling_cells(run: Run, scores: pd.DataFrame, cell: np.ndarray) -> list[int]
 
 
 def quartiles(frame: pd.DataFrame) -> pd.DataFrame:
-    """Summarise each step: the median of each column, its quartiles as _low and _high, number of trials."""
+    """Summarise each step: median of each column, quartiles as _low and _high, and number of trials."""
     columns = {}
     for name in (*NORMS, *ORDER, TURNING):
         band = bands(frame, name, least=HALF)

@@ -1,4 +1,4 @@
-"""One trained model on one page: its matrices, its attention on documents, its trajectory, its numbers."""
+"""One-page picture of a trained model: matrices, attention on documents, trajectory, numbers."""
 
 import textwrap
 from collections.abc import Mapping
@@ -33,27 +33,27 @@ from .trained_models import (
 )
 from .trajectories import trajectory_panels, verdict
 
-PAGE_WIDTH = 7.0  # inches: a page to print
+PAGE_WIDTH = 7.0  # inches: fits a printed page
 DOCUMENTS = 3
-DRAWN = 100  # documents to choose from
-SHARE = 0.2  # a topic of a document to be drawn has at least this share of its words
-RANGE = 2.0  # colours of attention end at 4 times and a quarter of uniform: powers of two
+DRAWN = 100  # sampled documents to choose from
+SHARE = 0.2  # least share of words for a topic to count in a mixture
+RANGE = 2.0  # log2: the colour scale of attention ends at 4 times and 1/4 of uniform
 TITLE = ("optimizer", "objective", "key_visibility", "learning_rate", "init_scale", "seed")
 SCORES = r"attention scores $S = (W^K)^\top W^Q / \sqrt{d_a}$"
 NamedValue = tuple[str, str]
 
 
 def inspect(run: Run, trial_id: str, step: int) -> Picture:
-    """Return everything about one trial on one page, with its weights of this step."""
+    """Draw one trial on one page, with its weights at this step."""
     return trial_page(run, trial_id, run.restore(trial_id, step), step, topic_words(run, trial_id))
 
 
 def topic_words(run: Run, trial_id: str) -> Array | None:
-    """Return the words of each topic (T x Tv) where they are not uniform: documents are drawn from them."""
+    """Compute the word probabilities of each topic (T x Tv) for sampling documents; None if uniform."""
     row = run.trials.set_index("trial_id").loc[trial_id, list(DEFAULTS)]
     if row["word_distribution"] == "uniform" and row["overlap"] == 0:
         return None
-    lines = import_module("topicjax.experiments.one_layer.lines")  # jax draws them, as for the training
+    lines = import_module("topicjax.experiments.one_layer.lines")  # drawn with jax, as in training
     return lines.data_model(make_trial(row.to_dict())).topic_word
 
 
@@ -64,7 +64,7 @@ def trial_page(
     step: int,
     topic_word: Array | None = None,
 ) -> Picture:
-    """Return everything about one trial on one page, with these weights of it."""
+    """Draw one trial on one page, with these weights."""
     one = prepared(run.select([trial_id]))
     settings = {str(name): value for name, value in one.trials.iloc[0].items()}
     model = effective_model(weights, settings)
@@ -87,7 +87,7 @@ def trial_page(
 
 
 def heading(settings: Mapping[str, Any], score: pd.Series, step: int) -> str:
-    """Return which trial this is, and every setting that is not the default."""
+    """Write the id, step, class and every setting that is not the default."""
     others = [name for name in SETTINGS if name in settings and name not in TITLE]
     others = [name for name in others if settings[name] != DEFAULTS[name]]
     kind = ", ".join(filter(None, (str(score[name]) for name in ("class", "suffix"))))
@@ -114,7 +114,7 @@ def draw_matrices(model: EffectiveModel, settings: Mapping[str, Any], figure: Su
 def draw_documents(
     model: EffectiveModel, settings: Mapping[str, Any], topic_word: Array | None, figure: SubFigure
 ) -> str:
-    """Draw attention on three documents; return how they were drawn."""
+    """Draw attention on three documents; return a sentence on how they were sampled."""
     documents = sample_documents(settings, topic_word)
     axes = np.atleast_1d(figure.subplots(1, len(documents)))
     for place, (keys, ax) in enumerate(zip(documents, axes, strict=True), 1):
@@ -127,11 +127,11 @@ def draw_documents(
     bar.set_label("times uniform")
     is_uniform = settings["word_distribution"] == "uniform" and settings["overlap"] == 0
     words = "" if is_uniform or topic_word is not None else ", words uniform in their topic"
-    return f"Documents are the first {len(documents)} of {DRAWN} drawn ones with a mixture of topics{words}."
+    return f"Documents: the first {len(documents)} of {DRAWN} samples with a mixture of topics{words}."
 
 
 def sample_documents(settings: Mapping[str, Any], topic_word: Array | None) -> list[Array]:
-    """Return the visible tokens of three documents, sorted by topic: those that mix topics, if any do."""
+    """Sample three documents, preferably with mixed topics; return their visible tokens sorted by topic."""
     data = replace(DataModel.of(settings), infinite_documents=False, topic_word=topic_word)
     drawn = sample_queries(data, DRAWN, seed=0)
     mixed = (drawn.topics >= SHARE).sum(axis=1) > 1
@@ -141,8 +141,8 @@ def sample_documents(settings: Mapping[str, Any], topic_word: Array | None) -> l
 
 
 def attention_panel(S: Array, keys: Array, ax: Axes, words_per_topic: int) -> Axes:
-    """Draw who attends to whom among the visible positions, relative to uniform attention, as log2."""
-    queries = np.r_[0, keys[keys > 0]]  # one [MASK]: all attend alike
+    """Draw log2 of the attention between the visible positions, relative to uniform attention."""
+    queries = np.r_[0, keys[keys > 0]]  # a single [MASK]: all of them attend alike
     relative = np.log2(np.maximum(len(keys) * attention(S, keys, queries), 1e-9))
     ax.imshow(relative, cmap="PuOr_r", vmin=-RANGE, vmax=RANGE, interpolation="nearest", aspect="auto")
     for tokens, line, axis in ((keys, ax.axhline, ax.yaxis), (queries, ax.axvline, ax.xaxis)):
@@ -157,7 +157,7 @@ def attention_panel(S: Array, keys: Array, ax: Axes, words_per_topic: int) -> Ax
 
 
 def label_topics(topic: Array, edges: Array, axis: Any) -> None:
-    """Name the topics that have room for their number, and [MASK]."""
+    """Label the topics that have room for their number."""
     bounds = np.r_[0, edges, len(topic)]
     wide = [(a, b) for a, b in pairwise(bounds) if topic[a] and b - a > len(topic) / 15]
     axis.set_ticks([(a + b - 1) / 2 for a, b in wide], [str(topic[a]) for a, _ in wide])
@@ -165,11 +165,11 @@ def label_topics(topic: Array, edges: Array, axis: Any) -> None:
 
 
 def draw_trajectory(run: Run, scores: pd.DataFrame, step: int, figure: SubFigure) -> None:
-    """Draw norms, order parameters and progress of a run's only trial, the step of the weights marked."""
+    """Draw norms, order parameters and progress of a run's only trial, and mark the step of the weights."""
     axes = list(figure.subplots(3, 1, sharex=True))
     trajectory_panels(run, scores, scores["trial_id"].iloc[0], axes)
     is_earlier = step < run.trajectories["step"].to_numpy().max()
-    marks: set[str] = set()  # every panel has them: the first explains them
+    marks: set[str] = set()  # labels that earlier panels already explain
     for ax in axes:
         if is_earlier:
             ax.axvline(step, color="0.6", lw=4, alpha=0.4, zorder=0, label="these weights")
@@ -182,7 +182,7 @@ def draw_trajectory(run: Run, scores: pd.DataFrame, step: int, figure: SubFigure
 def listed_values(
     model: EffectiveModel, settings: Mapping[str, Any], score: pd.Series, run: Run, step: int
 ) -> list[NamedValue]:
-    """Return names and values: classes in three views, losses and lines, order parameters, distances."""
+    """List names and values: classes in three views, losses and lines, order parameters, distances."""
     end = run.trajectories.set_index("step").reindex([step], method="ffill").iloc[0]
     classes = [(f"class ({view})", verdict(score, view)) for view in VIEWS]
     losses = [("held-out loss", "eval_loss"), ("  attention forced uniform", "eval_loss_uniform")]
@@ -205,17 +205,17 @@ def write_values(values: list[NamedValue], figure: SubFigure) -> None:
 
 
 def caption(settings: Mapping[str, Any], documents: str) -> str:
-    """Return what is drawn."""
+    """Say what is drawn."""
     return (
-        "Top: trained matrices between token types sorted by topic, [MASK] first and wider; from attention "
-        "scores each query's mean over words is taken off, which the softmax does not see. Middle: attention "
+        "Top: trained matrices between token types sorted by topic, [MASK] first and wider; attention scores "
+        "are drawn minus each query's mean over words, which does not change the softmax. Middle: attention "
         f"between the visible positions of documents, sorted by topic, the first column [MASK]. {documents} "
-        "Bottom: the trial's trajectory with its stage marks, and its numbers; distances are relative "
+        "Bottom: the trial's trajectory with its stages marked, and its numbers; distances are relative "
         f"Frobenius distances of the value matrix. Keys: {settings['key_visibility']}."
     )
 
 
 def alt(score: pd.Series, model: EffectiveModel) -> str:
-    """Return the page in a sentence."""
+    """Write the alt text of the page."""
     parts = "value matrix and attention scores" + ("" if model.E is None else " and embeddings")
     return f"Heat maps of {parts}, attention on documents and the trajectory of a {score['class']} trial."

@@ -1,7 +1,7 @@
-"""What an experiment brings to its page: scores, classes, claims, figures, tables, words.
+"""The contract of a page: an experiment's scores, classes, claims, figures, tables and words.
 
-`Experiment.report` returns a Page.  Everything in it is optional: a page without any of it still shows loss
-curves with their reference losses, a map, the explorer, details, final values and how trials ended.
+`Experiment.report` returns a Page.  Everything in it is optional: an empty Page still shows loss curves with
+their reference losses, a map, the explorer, details, final values and how trials ended.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,13 +12,13 @@ import pandas as pd
 
 from topicjax.store.reader import Run, Status
 
-Scores = pd.DataFrame  # one row per trial: trial_id, its settings, what the experiment scores, its class
+Scores = pd.DataFrame  # one row per trial: trial_id, settings, the experiment's scores, class
 CLASS = "class"  # the column of a trial's class
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a class is drawn: a colour, and a hatch where colours alone do not tell classes apart."""
+    """How a class is drawn: a colour, and a hatch where colours alone do not distinguish classes."""
 
     colour: str
     hatch: str = ""
@@ -26,22 +26,22 @@ class Look:
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure (or several) or a table: the name of its files, what makes it, and when it fits a run.
+    """A figure (or several) or a table: the name of its files, the function that makes it, when it applies.
 
     `make(run, scores)` returns a Picture, a list of Pictures, or a DataFrame for a table.  A plain function
-    of (run, scores) stands for the Entry of its name.
+    of (run, scores) may be listed instead: it becomes the Entry of its name.
     """
 
     name: str
     make: Callable[..., Any]
     fits: Callable[[Run, Scores], bool] = lambda run, scores: True
     title: str = ""  # of a table
-    can_pool: bool = False  # a table that takes a third argument: settings to pool
-    axes: tuple[str, ...] = ()  # of x, y and panel: those that a reader may choose, as arguments of `make`
+    can_pool: bool = False  # whether the table takes a third argument: settings to pool
+    axes: tuple[str, ...] = ()  # those of x, y and panel that `make` accepts, for a reader to choose
 
 
 class Verdict:
-    """What a run says of a claim: Verdict("holds", "the ratio is 2.02 (predicted 2)", ratio=2.02)."""
+    """What a run says about a claim: Verdict("holds", "the ratio is 2.02 (predicted 2)", ratio=2.02)."""
 
     WORDS = ("holds", "fails", "partly", "undecided")
 
@@ -54,7 +54,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that someone has stated, and the function that says whether a run bears it out."""
+    """A statement (a theorem, a figure, an open question), and the function that checks it on a run."""
 
     name: str
     says: str
@@ -64,14 +64,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class View:
-    """One way to class trials: the suffix of its columns (class, theta, ...), and what it looks at."""
+    """One way to classify trials: the suffix of its columns (class, theta, ...), and what it measures."""
 
     name: str
     suffix: str = ""
     words: str = ""
     score: str = ""  # a column from 0 to 1: its median is written into cells of a map and shades their colour
-    hollow: Callable[[pd.DataFrame], Any] | None = None  # of the table of cells: which have a white middle
-    hollow_words: str = ""  # what a white middle means
+    hollow: Callable[[pd.DataFrame], Any] | None = None  # table of cells -> mask of those with a white centre
+    hollow_words: str = ""  # what a white centre means
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Chart:
     """Columns of the trajectories that the explorer draws in one panel over the steps."""
 
     title: str
-    columns: Mapping[str, str]  # a column: what the legend calls it
+    columns: Mapping[str, str]  # column: its name in the legend
     scale: Literal["linear", "log"] = "linear"
     references: bool = False  # whether reference losses are drawn in it
 
@@ -93,29 +93,29 @@ class Page:
     claims: Sequence[Claim] = ()
     findings: Callable[[Run, Scores, pd.DataFrame, Status], Iterable[str]] | None = None
     # (run, scores, cells, status) -> opening sentences
-    terms: Callable[[Sequence[str]], Mapping[str, str]] | None = None  # words of these sentences: meanings
-    lead: Sequence[Entry] = ()  # figures above the list of contents
+    terms: Callable[[Sequence[str]], Mapping[str, str]] | None = None  # sentences -> {word: meaning}
+    lead: Sequence[Entry] = ()  # figures above the table of contents
     figures: Any = ()  # Entries or functions of (run, scores), in a list, or in lists by section
     tables: Any = ()  # the same
-    headers: Mapping[str, str] = field(default_factory=dict)  # columns of tables as a reader says them
+    headers: Mapping[str, str] = field(default_factory=dict)  # columns of tables in words
     words: Any = ()  # sentences, or {word: meaning}
     views: Sequence[View] = (View("class"),)
-    charts: Sequence[Chart] = ()  # none: the loss columns with their references, then every other column
-    references: Sequence[str] = ()  # reference losses that are drawn; none: all, without standard errors
+    charts: Sequence[Chart] = ()  # default: the loss columns with their references, then every other column
+    references: Sequence[str] = ()  # reference losses that are drawn; default: all, without standard errors
     inspect: Callable[..., Any] | None = None  # (run, trial_id, step) -> Pictures of one trained model
-    prepare: Callable[[Run], Run] | None = None  # the run as `score` and all other functions take it
-    of_trials: Callable[[Scores], Scores] | None = None  # one row per trial, where `score` returns more
-    panels: Sequence[str] = ()  # settings that tell panels of a map apart first
+    prepare: Callable[[Run], Run] | None = None  # applied to the run before `score` and all other functions
+    of_trials: Callable[[Scores], Scores] | None = None  # reduces the scores to one row per trial
+    panels: Sequence[str] = ()  # settings that separate panels of a map first
     cells: Callable[[Scores, Sequence[str]], pd.DataFrame] | None = None  # columns of cells: see maps.cells
-    refine_by: Callable[[pd.DataFrame], Iterable[tuple[str, float]]] | None = None  # of cells: class, score
-    replaces: Sequence[str] = ()  # figures and tables of every page, or "findings", that this one has better
-    live: Sequence[str] = ()  # sections of figures that a page has while its sweep runs
-    file: str = "scores.parquet"  # of the run folder: what `score` returned
+    refine_by: Callable[[pd.DataFrame], Iterable[tuple[str, float]]] | None = None  # cells -> (class, score)
+    replaces: Sequence[str] = ()  # general figures and tables, or "findings", that this page replaces
+    live: Sequence[str] = ()  # sections of figures shown while the sweep runs
+    file: str = "scores.parquet"  # file in the run folder for what `score` returns
     file_holds: str = "one row per trial: scores and classes"
 
 
 def entries_of(listed: Any, head: str) -> dict[str, list[Entry]]:
-    """Return the figures or tables of a Page by section; a plain list is the section `head`."""
+    """Sort the figures or tables of a Page by section; a plain list becomes the section `head`."""
     by_section = listed if isinstance(listed, Mapping) else {head: listed} if listed else {}
     return {
         str(section): [each if isinstance(each, Entry) else entry_of(each) for each in entries]
@@ -124,7 +124,7 @@ def entries_of(listed: Any, head: str) -> dict[str, list[Entry]]:
 
 
 def entry_of(make: Callable[..., Any]) -> Entry:
-    """Return the Entry of a function: its name, titled by the first line of its docstring."""
+    """Make an Entry from a function: its name, and the first line of its docstring as title."""
     name = getattr(make, "__name__", type(make).__name__).strip("<>")
     title = (getattr(make, "__doc__", None) or name.replace("_", " ")).strip().splitlines()[0]
     return Entry(name, make, title=title.rstrip("."))

@@ -1,7 +1,7 @@
-"""The map to explore, inside the page: cells, rectangles and colours as `maps` has them, and trajectories.
+"""The interactive map of a page: cells, rectangles and colours computed by `maps`, and trajectories.
 
-Everything is computed here and written as JSON; the modules in web/ draw it and listen to the reader.  A
-column of settings is coded as places in the list of its values; numbers are bytes in base 64.
+Everything is computed here and written as JSON; the modules in web/ draw it and handle events.  A column of
+settings is stored as indices into the list of its values; numbers are stored as bytes in base 64.
 """
 
 import base64
@@ -42,19 +42,19 @@ from .contract import Chart, Look, Page, Scores, View
 Array = np.ndarray
 WEB = Path(__file__).parent / "web"
 MOST_MAPS, MOST_ROWS = 12, 12  # pairs of axes; rows of panels (twice as many if panels are chosen)
-ALL_RECTANGLES = 60_000  # of all maps together: about 1 MB
-ALL_VALUES = 120_000  # scores and final values of all trials and cells together: about 0.6 MB
-MOST_RECORDS, FEWEST_RECORDS = 48, 16  # of a trial on the page
-ALL_NUMBERS = 600_000  # of all trajectories together: about 1.6 MB
+ALL_RECTANGLES = 60_000  # limit over all maps: about 1 MB
+ALL_VALUES = 120_000  # limit for scores and final values over all trials and cells: about 0.6 MB
+MOST_RECORDS, FEWEST_RECORDS = 48, 16  # per trial on the page
+ALL_NUMBERS = 600_000  # limit over all trajectories: about 1.6 MB
 MOST_CURVES, MOST_MARKS = 24, 6
-SEVERAL = -1  # the place of a setting that takes several values in a cell
+SEVERAL = -1  # the index of a setting that takes several values in a cell
 LEVELS = 32766  # from code 1 to code 32767
-NEGATIVE = 0x8000  # added to the code of a negative number; alone it stands for what is not finite
-SHARE_OF_MARKS = 12  # one in this many records lies at each mark
+NEGATIVE = 0x8000  # added to the code of a negative number; alone it means non-finite
+SHARE_OF_MARKS = 12  # each mark gets one in this many records
 CELL = "cell of the page"
 LINE_COLOURS = ("#0072B2", "#D55E00", "#B87700", "#007D5B", "#8A4F7D", "#56606A")
 DASHES = ("", "5 3", "2 3", "8 3 2 3")
-HATCHES = {  # a character of a hatch as lines in a square of 8 by 8
+HATCHES = {  # matplotlib's hatch characters as SVG paths in a square of 8 by 8
     "/": "M-2 2L2 -2M0 8L8 0M6 10L10 6",
     "\\": "M-2 6L2 10M0 0L8 8M6 -2L10 2",
     ".": "M2 2h1v1h-1zM6 6h1v1h-1z",
@@ -65,16 +65,16 @@ HATCHES = {  # a character of a hatch as lines in a square of 8 by 8
 
 
 def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str | None = None) -> str:
-    """Return the map to explore as HTML: a place for it, its patterns, its data and what draws it.
+    """Write the interactive map as HTML: its section, style, data and script.
 
-    `x` and `y` are the axes that are shown first.
+    `x` and `y` are the axes shown first.
     """
     text = json.dumps(page_data(run, scores, page, x, y), separators=(",", ":"), allow_nan=False)
     safe = text.replace("<", "\\u003c").replace("&", "\\u0026")
-    note = "The map to explore needs JavaScript; the figures below show the same run without it."
+    note = "The interactive map needs JavaScript; the figures below show the same run without it."
     return (
         f"<style>{(WEB / 'explorer.css').read_text(encoding='utf-8')}</style>\n"
-        f'<section id="explorer" aria-label="Map to explore"><noscript><p>{html.escape(note)}</p></noscript>'
+        f'<section id="explorer" aria-label="Interactive map"><noscript><p>{html.escape(note)}</p></noscript>'
         '<svg width="0" height="0" aria-hidden="true"></svg></section>\n'
         f'<script type="application/json" id="explorer-data">{safe}</script>\n'
         f'<script type="module">\n{bundle("page.js")}</script>\n'
@@ -82,12 +82,12 @@ def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str 
 
 
 def bundle(entry: str) -> str:
-    """Return an ES module and all that it imports as one: a page opened as a file cannot load others."""
+    """Bundle an ES module with everything it imports: a page opened as a file cannot load other modules."""
     found: dict[str, str] = {}
 
     def add(name: str) -> None:
         text = (WEB / name).read_text(encoding="utf-8")
-        found[name] = ""  # known, before those that import each other are followed
+        found[name] = ""  # marks it as visited, so that modules may import each other
         for other in re.findall(r'^import [^;]*? from "\./(.*?)";\n', text, re.M):
             if other not in found:
                 add(other)
@@ -101,7 +101,7 @@ def bundle(entry: str) -> str:
 def page_data(
     run: Run, scores: Scores, page: Page, x: str | None = None, y: str | None = None
 ) -> dict[str, Any]:
-    """Return what the page knows of a run, as JSON takes it."""
+    """Collect everything the explorer shows of a run, ready for JSON."""
     trials, settings = scored_trials(run, scores, page)
     views, looks = class_views(trials, page)
     layouts = map_layouts(run, trials, settings, page, x, y)
@@ -141,13 +141,14 @@ def page_data(
 def map_layouts(
     run: Run, trials: pd.DataFrame, settings: Sequence[str], page: Page, x: str | None, y: str | None
 ) -> list[Layout]:
-    """Return the layout of the usual pair of axes, then of other pairs of settings that vary.
+    """Lay out the map of the default axes, then of other pairs of settings that vary.
 
-    Of many pairs those with most values come first; one that would leave panels out is no use.
+    If there are many pairs, those with the most values come first.  Pairs that would leave out panels are
+    skipped.
     """
     several = varying(trials, [name for name in settings if name != SEED])
     panels = [name for name in first_panels(trials, settings, page) if name not in (x, y)]
-    if len(several) > 1:  # the others tell no cells apart
+    if len(several) > 1:  # constant settings do not separate cells
         settings = [name for name in settings if name in {*several, *panels, x, y}]
 
     def layout(x: str | None, y: str | None) -> Layout:
@@ -170,7 +171,7 @@ def map_layouts(
 
 
 def all_cells(layouts: Sequence[Layout]) -> tuple[list[Array], list[Array]]:
-    """Return the trials of each cell of any map, and per map the number of each of its cells.
+    """Number the cells of all maps; return the trials of each cell, and per map the numbers of its cells.
 
     Maps whose axes are not pooled share their cells.
     """
@@ -190,7 +191,7 @@ def all_cells(layouts: Sequence[Layout]) -> tuple[list[Array], list[Array]]:
 
 
 def packed_map(layout: Layout, numbers: Array) -> dict[str, Any]:
-    """Return the panels of a map, with the rectangles of each cell counted in places from the lower left."""
+    """Pack the panels of a map; rectangles of cells are measured in places from the lower left."""
     panels = []
     for row, text in enumerate(layout.labels):
         for place, title in enumerate(layout.titles):
@@ -229,7 +230,7 @@ def coded_settings(
     members: Sequence[Array],
     numbers: Sequence[Array],
 ) -> list[dict[str, Any]]:
-    """Return the settings that vary or are an axis: values, and their places for trials and for cells."""
+    """Pack the settings that vary or are an axis: values, and an index into them per trial and per cell."""
     axes = {name for layout in layouts for name in (layout.x, layout.y)}
     names = [name for name in settings if name in axes or name in varying(trials, [name])]
     starts = np.cumsum([0, *(len(own) for own in members[:-1])])
@@ -240,7 +241,7 @@ def coded_settings(
         low, high = (by.reduceat(code[every], starts) for by in (np.minimum, np.maximum))
         of_cells = np.where(low == high, low, SEVERAL)
         for layout, number in zip(layouts, numbers, strict=True):
-            if layout.pooled and name in (layout.x, layout.y):  # neighbours are named by their middle one
+            if layout.pooled and name in (layout.x, layout.y):  # pooled values are labelled by the middle one
                 of_cells[number] = pd.Index(values).get_indexer(pd.Index(layout.cells[name]))
         found.append(packed | dict(name=name, label=label(name), cells=in_text(of_cells, "<i4")))
     return found
@@ -249,7 +250,7 @@ def coded_settings(
 def kept_columns(
     trials: pd.DataFrame, settings: Sequence[str], views: Sequence[View], rows: int
 ) -> list[str]:
-    """Return the scores and final values that fit on a page, those that the views use first."""
+    """List the scores and final values that fit on a page, beginning with those that the views use."""
     names = [n for n in score_columns(trials, settings) if np.isfinite(column(trials, n)).any()]
     used = [view.score + view.suffix for view in views if view.score]
     used += [name for name in names if name.startswith("onset_")]
@@ -261,7 +262,7 @@ def kept_columns(
 def packed_column(
     name: str, trials: pd.DataFrame, cells: pd.DataFrame, views: Sequence[View]
 ) -> dict[str, Any]:
-    """Return a column of trials and of cells, what it is called, and its colours."""
+    """Pack a column of trials and of cells with its label and colour scale."""
     suffix = suffix_of(name, views)
     base = plain_label(name.removeprefix(FINAL).removesuffix(suffix))
     beside = [f" ({view.name})" for view in views if suffix and view.suffix == suffix]
@@ -282,12 +283,12 @@ def packed_column(
 
 
 def suffix_of(name: str, views: Sequence[View]) -> str:
-    """Return how a column of a view ends; empty if it is of the first view, or of none."""
+    """Find the view suffix of a column; empty for columns of the first view or of no view."""
     return max((view.suffix for view in views if name.endswith(view.suffix)), key=len, default="")
 
 
 def plain_label(name: str) -> str:
-    """Return a column as a reader says it, without mathematics."""
+    """Write a column in words, without mathematics."""
     return name.replace("_", " ") if "$" in label(name) else label(name)
 
 
@@ -299,15 +300,15 @@ def packed_view(
     looks: Mapping[str, Look],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the classes of a view, of trials and of cells, with the cells' colours and marks."""
+    """Pack the classes of a view for trials and cells, with the cells' colours and marks."""
     kinds, own = pd.Index(list(looks)), class_column(view)
     onsets = [n for n in names if n.startswith("onset_") and suffix_of(n, views) == view.suffix]
     marks: Any = cell_marks(cells, view) @ (1, 2, 4)
     words = {
-        f"In a cell: its {label(view.score)}, also as shade.": view.score,
-        f"White inside: {view.hollow_words}.": (marks & 4).any(),
-        "Corner above: its trials disagree.": (marks & 1).any(),
-        "Corner below: some diverged.": (marks & 2).any(),
+        f"Number and shade of a cell: {label(view.score)}.": view.score,
+        f"White centre: {view.hollow_words}.": (marks & 4).any(),
+        "Upper corner: trials disagree.": (marks & 1).any(),
+        "Lower corner: some trials diverged.": (marks & 2).any(),
     }
     return {
         "name": view.name,
@@ -325,7 +326,7 @@ def packed_view(
 
 
 def class_look(name: str, look: Look) -> dict[str, Any]:
-    """Return how a class is drawn; lines are darkened, for a thin one needs three to one on white."""
+    """Describe how a class is drawn; lines are darkened to a contrast of 3:1 on white."""
     colour: Any = np.array(to_rgb(look.colour))
     line = to_hex(colour * min(1, 0.55 / max(brightness(colour), 0.01)))
     path = HATCHES.get(look.hatch[:1], HATCHES["/"]) if look.hatch else ""
@@ -334,21 +335,21 @@ def class_look(name: str, look: Look) -> dict[str, Any]:
 
 
 def telling_cell(cells: pd.DataFrame, view: View, looks: Mapping[str, Look]) -> Any:
-    """Return the cell that is open at first: of the first class that occurs, the highest score."""
+    """Choose the cell that is open at first: the highest score in the first class that occurs."""
     kinds = pd.Index(list(looks)).get_indexer(pd.Index(cells[class_column(view)]))
     scores = column(cells, view.score + view.suffix) if view.score else column(cells, "trials")
     return cells.index[np.lexsort((-np.nan_to_num(scores, nan=-1), kinds))[0]]
 
 
 def note_columns(trials: pd.DataFrame, settings: Sequence[str], page: Page) -> list[str]:
-    """Return columns of how trials ended, and of words that scores have beside the classes."""
+    """List the columns that say how trials ended, and text columns of the scores other than classes."""
     known = {*settings, *(class_column(view) for view in page.views), *NOTES, "trial_id"}
     words = [str(name) for name in trials if name not in known and isinstance(trials[name].iloc[0], str)]
     return [*(name for name in NOTES if name in trials and len(trials[name].dropna())), *words]
 
 
 def value_codes(values: Any) -> tuple[Array, list[Any]]:
-    """Return the place of each value among the distinct ones, and these in order; None is what is missing."""
+    """Return each value's index among the distinct values, and these in order; missing values are None."""
     code, found = pd.factorize(values, use_na_sentinel=False)
     plain = [None if pd.isna(value) or value in (np.inf, -np.inf) else value for value in found.tolist()]
     order = sorted(range(len(plain)), key=lambda place: (plain[place] is None, rank(plain[place])))
@@ -358,16 +359,16 @@ def value_codes(values: Any) -> tuple[Array, list[Any]]:
 
 
 def coded_values(values: Any) -> dict[str, Any]:
-    """Return a column as its values in order, how a reader writes them, and their places, packed."""
+    """Pack a column as its distinct values in order, their texts, and an index per row."""
     code, found = value_codes(values)
     texts = ["" if v is None else written(v, 4) for v in found] if None in found else distinct_texts(found)
     return dict(codes=in_text(code, "<i4"), values=found, texts=texts)
 
 
 def drawn_charts(run: Run, page: Page) -> list[dict[str, Any]]:
-    """Return the charts of a trial's records, with the look of their curves.
+    """Describe the charts of a trial's records and the style of their curves.
 
-    A page that names none has its losses in one, and every other column in a small one.
+    By default all losses share one chart, and every other column has a small one.
     """
     frame = run.trajectories
     known = {*run.setting_names, *NOTES, "trial_id", "step"}
@@ -399,7 +400,7 @@ def drawn_charts(run: Run, page: Page) -> list[dict[str, Any]]:
 
 
 def scale_of(values: Any) -> Any:
-    """Return the scale of a column: logarithmic if it is positive and spans two orders of magnitude."""
+    """Choose the scale of a column: logarithmic if it is positive and spans two orders of magnitude."""
     finite = values[np.isfinite(values)]
     return "log" if finite.min() > 0 and finite.max() > 100 * finite.min() else "linear"
 
@@ -407,7 +408,7 @@ def scale_of(values: Any) -> Any:
 def packed_records(
     run: Run, trials: pd.DataFrame, settings: Sequence[str], charts: Sequence[Mapping[str, Any]], page: Page
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return the kept records of the trials whose trajectories fit on a page, and what was left out."""
+    """Pack the records of the trials whose trajectories fit on a page; say what was left out."""
     names = list(dict.fromkeys(curve["name"] for chart in charts for curve in chart["curves"]))
     cell = distinct(trials, [name for name in settings if name != SEED])[0]
     rows, most, sentence = trials_that_fit(cell, len(names))
@@ -427,7 +428,7 @@ def packed_records(
     ]
     if not sentence and (ends - starts).max() > most:
         sentence = (
-            f"Lines have at most {most} records of a trial: the first, the last, and those near onsets."
+            f"Curves show at most {most} records per trial, with the first, the last and those near onsets."
         )
     counts = np.array([len(places) for places in kept])
     is_there = counts > 0
@@ -449,9 +450,9 @@ def packed_records(
 
 
 def trials_that_fit(cell: Array, curves: int) -> tuple[Array, int, str]:
-    """Return the trials whose trajectories are on the page, records of each, and a sentence on the others.
+    """Choose the trials whose trajectories are on the page, records per trial, and a sentence on the rest.
 
-    All have them if each can have FEWEST_RECORDS; else the first trial of each cell; else none.
+    All trials are chosen if each can have FEWEST_RECORDS; else the first trial of each cell; else none.
     """
     rows, all_records = np.arange(len(cell)), ALL_NUMBERS // max(1, curves)
     if len(rows) * FEWEST_RECORDS > all_records:
@@ -459,14 +460,14 @@ def trials_that_fit(cell: Array, curves: int) -> tuple[Array, int, str]:
     most = min(MOST_RECORDS, all_records // max(1, len(rows)))
     trials = counted(len(cell), "trial")
     if most < FEWEST_RECORDS:
-        return rows[:0], 0, f"No trajectories are on this page: {trials} are too many for one file."
+        return rows[:0], 0, f"This page has no trajectories: {trials} are too many for one file."
     if len(rows) < len(cell):
-        return rows, most, f"Of {trials} the first of each cell has its trajectory on this page."
+        return rows, most, f"Trajectories of {trials} do not fit: this page has the first of each cell."
     return rows, most, ""
 
 
 def packed_references(found: pd.DataFrame, run: Run, trial_ids: pd.Series) -> list[dict[str, str]]:
-    """Return the reference losses of these trials, each with its name, packed."""
+    """Pack the reference losses of these trials by name."""
     rows = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(trial_ids))
     values = {str(name): column(found, str(name))[rows] for name in found}
     return [
@@ -477,10 +478,10 @@ def packed_references(found: pd.DataFrame, run: Run, trial_ids: pd.Series) -> li
 
 
 def kept_records(step: Array, marks: Array, most: int, rare: int = 0) -> Array:
-    """Return the places of at most `most` of a trial's records.
+    """Choose at most `most` of a trial's records; return their indices.
 
-    These are the first and the last, others spread evenly and evenly in the logarithm, and those around
-    each mark, a step at which something happens; NaN is none.
+    These are the first and the last, others spaced evenly and evenly in the logarithm, and those around each
+    mark.  A mark is a step at which something happens, or NaN.
     """
     last = len(step) - 1
     if last < most:
@@ -500,12 +501,12 @@ def kept_records(step: Array, marks: Array, most: int, rare: int = 0) -> Array:
 
 
 def code_series(values: Array, start: Array) -> tuple[Array, Array, Array]:
-    """Return the codes of series that lie end to end, and the logarithms of each one's extreme sizes.
+    """Code series that lie end to end; return the codes and the log of the extreme sizes of each series.
 
     A number is coded in two bytes by its sign and the logarithm of its size, on a scale from the smallest to
-    the largest size of its series (one column of one trial), so 1e-8 and 1 keep the same relative precision:
+    the largest size of its series (one column of one trial).  So 1e-8 and 1 have the same relative precision:
     half a step of ln(largest / smallest) / LEVELS, 3e-4 for eight decades, at most 3e-3 for all of float32.
-    0 is zero, 1 to 32767 a size, NEGATIVE alone is not finite.
+    Code 0 is zero, 1 to 32767 a size, NEGATIVE alone a non-finite number.
     """
     size = np.abs(values.astype(float))
     is_sized = np.isfinite(size) & (size > 0)
@@ -522,5 +523,5 @@ def code_series(values: Array, start: Array) -> tuple[Array, Array, Array]:
 
 
 def in_text(values: Array, kind: str) -> str:
-    """Return numbers as text: their bytes, in the given little-endian type, in base 64."""
+    """Encode numbers in base 64: their bytes in the given little-endian type."""
     return base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()

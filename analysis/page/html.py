@@ -1,6 +1,6 @@
-"""Pages of HTML that need no other file: the templates with pictures, style and tables inside.
+"""Self-contained HTML pages: templates filled with pictures, style and tables.
 
-What is given as text is escaped; functions return Markup, which is not escaped again.
+Text arguments are escaped; functions return Markup, which is not escaped again.
 """
 
 import base64
@@ -16,8 +16,8 @@ from markupsafe import Markup
 from ..pictures import Picture
 from .contract import Claim
 
-LARGEST_SVG = 300_000  # bytes; beyond, the page shows the PNG if it is smaller
-MOST_OPEN_ROWS = 12  # of a table; a longer one is folded
+LARGEST_SVG = 300_000  # bytes; instead of a larger SVG the page shows the PNG, if that is smaller
+MOST_OPEN_ROWS = 12  # a longer table is folded
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -31,9 +31,9 @@ PARTS: Any = TEMPLATES.get_template("parts.html").module
 def page(
     title: str, subtitle: str, lead: str, sections: Sequence[tuple[str, str]], reload_seconds: int = 0
 ) -> str:
-    """Return the whole document: the lead, a list of contents, headed sections; lead and contents are HTML.
+    """Render the document: lead, table of contents, sections with headings; lead and contents are HTML.
 
-    With `reload_seconds` a browser loads the page again that often, at the place where the reader is.
+    With `reload_seconds` a browser reloads the page at that interval and keeps the scroll position.
     """
     parts = [{"head": head, "anchor": anchor(head), "content": Markup(content)} for head, content in sections]
     template = TEMPLATES.get_template("page.html")
@@ -43,37 +43,37 @@ def page(
 
 
 def anchor(head: str) -> str:
-    """Return a heading as the name of its place on the page."""
+    """Turn a heading into the anchor of its section."""
     return "".join(letter if letter.isalnum() else "-" for letter in head.lower())
 
 
 def paragraph(text: str, kind: str = "") -> Markup:
-    """Return a paragraph, of this class of the style."""
+    """Write a paragraph; `kind` is its CSS class."""
     return PARTS.paragraph(text, kind)
 
 
 def preformatted(text: str) -> Markup:
-    """Return a text with its own line breaks."""
+    """Write a text with its own line breaks."""
     return PARTS.preformatted(text)
 
 
 def items(sentences: Sequence[str], kind: str = "") -> Markup:
-    """Return sentences as a list, of this class of the style."""
+    """Write sentences as a list; `kind` is its CSS class."""
     return PARTS.items(sentences, kind)
 
 
 def terms(meanings: Mapping[str, str]) -> Markup:
-    """Return words with their meanings."""
+    """Write a list of words with their meanings."""
     return PARTS.terms(meanings)
 
 
 def claims(judged: Sequence[tuple[Claim, str, str]]) -> Markup:
-    """Return claims, each with its verdict and the sentence of its numbers."""
+    """Write claims, each with its verdict and a sentence with the numbers."""
     return PARTS.claims(judged)
 
 
 def figure(picture: Picture, files: Sequence[Path], folder: Path) -> Markup:
-    """Return a picture inside the page, with its caption and links to its files."""
+    """Embed a picture in the page, with its caption and links to its files."""
     by_kind = {file.suffix: file for file in files}
     shown = by_kind[".svg"]
     if shown.stat().st_size > max(LARGEST_SVG, by_kind[".png"].stat().st_size):
@@ -85,22 +85,22 @@ def figure(picture: Picture, files: Sequence[Path], folder: Path) -> Markup:
 
 
 def links(files: Sequence[Path], folder: Path) -> Markup:
-    """Return links to files of the run folder, called by their kinds."""
+    """Write links to files of the run folder, named by file type."""
     return PARTS.links([(address(file, folder), file.suffix[1:]) for file in files])
 
 
 def file_list(files: Mapping[Path, str], folder: Path) -> Markup:
-    """Return links to files of the run folder, each with what it holds."""
+    """Write links to files of the run folder, each with its contents."""
     return PARTS.file_list([(address(file, folder), file.name, holds) for file, holds in files.items()])
 
 
 def address(file: Path, folder: Path) -> str:
-    """Return where a file is, seen from the page."""
+    """Return the URL of a file relative to the page."""
     return quote(file.relative_to(folder).as_posix())
 
 
 def table(frame: pd.DataFrame, caption: str, after: str = "") -> Markup:
-    """Return a frame as a table that scrolls by itself where the page is narrow; `after` is HTML.
+    """Write a frame as a table that scrolls sideways on narrow pages; `after` is HTML.
 
     A table of more than MOST_OPEN_ROWS rows is folded.
     """
@@ -113,7 +113,7 @@ def table(frame: pd.DataFrame, caption: str, after: str = "") -> Markup:
 
 
 def shown(value: object) -> str:
-    """Return a value as a reader wants it: four digits, a dash for what is not there."""
+    """Format a value for readers: four digits, and a dash for NaN."""
     if isinstance(value, float):
         return "-" if value != value else f"{value:.4g}"
     return str(value)

@@ -1,6 +1,6 @@
-"""A report while it is made: what is being done now, and pages of a sweep that still runs.
+"""Progress messages of a report, and live pages of a sweep that is still running.
 
-A live page is made again whenever there are new trials; the browser that shows it loads it again.
+A live page is rewritten whenever there are new trials; a browser that shows it reloads it.
 """
 
 import threading
@@ -16,12 +16,12 @@ from topicjax.store.reader import Run, Status, status
 
 from ..pictures import counted
 
-AGAIN = 4.0  # seconds of silence after which the last line is said again
+AGAIN = 4.0  # seconds of silence after which the last line is repeated
 PIECES = ("figure ", "table ")
 
 
 class Announcer:
-    """Passes on lines, numbers those of figures and tables, and repeats the last one while it takes long."""
+    """Pass on messages, number those of figures and tables, and repeat the last one during long work."""
 
     def __init__(self, say: Callable[[str], object], total: int = 0, again: float = AGAIN) -> None:
         self.say, self.total, self.again = say, total, again
@@ -42,7 +42,7 @@ class Announcer:
         self.thread.join()
 
     def __call__(self, message: str) -> None:
-        """Say what is done next."""
+        """Say what is being done next."""
         with self.lock:
             if self.total and message.startswith(PIECES):
                 self.done += 1
@@ -55,7 +55,7 @@ class Announcer:
         self.say(line)
 
     def _repeat(self) -> None:
-        """Say the last line again, with the time that it has taken, after each silence."""
+        """Repeat the last line with the elapsed time after each silence."""
         while not self.ended.wait(self.again / 8):
             with self.lock:
                 now = time.monotonic()
@@ -65,7 +65,7 @@ class Announcer:
 
 @dataclass(frozen=True)
 class Live:
-    """How often a page is made, how many trials are planned, and the time of day that it is of."""
+    """How often a live page is made, how many trials are planned, and the time of day of this page."""
 
     seconds: float
     planned: int | None
@@ -73,22 +73,22 @@ class Live:
 
     @property
     def reload_seconds(self) -> int:
-        """After how long a browser loads the page again."""
+        """Interval at which a browser reloads the page."""
         return max(1, round(self.seconds))
 
     def sentence(self, run: Run) -> str:
-        """Return how far the run was when the page was made."""
+        """Say how far the run was when the page was made."""
         of = "" if self.planned is None else f" of {self.planned:,}"
-        return f"Running: {len(run.trials):,}{of} trials, updated {self.clock}. This page loads itself again."
+        return f"Running: {len(run.trials):,}{of} trials, updated {self.clock}. This page reloads itself."
 
 
 def is_finished(state: Status) -> bool:
-    """Return whether nobody writes to the folder and all planned trials are there."""
+    """Tell whether no process writes to the folder and all planned trials are finished."""
     return state.running is None and state.planned is not None and state.finished >= max(1, state.planned)
 
 
 def is_between_rounds(folder: str | Path, seconds: float, sleep: Callable[[float], object]) -> bool:
-    """Return whether a finished run is a refined one that goes on after a pause, in its next round."""
+    """Tell whether a run that looks finished is a refined one that continues with its next round."""
     if "refine" not in last_run(read_manifest(folder)):
         return False
     sleep(seconds)
@@ -102,9 +102,9 @@ def watch(
     say: Callable[[str], object],
     sleep: Callable[[float], object] = time.sleep,
 ) -> Path:
-    """Make a live page whenever there are new trials, and the whole page once the run is finished.
+    """Make a live page whenever there are new trials, and the full page once the run is finished.
 
-    `write` makes a page.  The folder is only looked at, every so many seconds, never locked.
+    `write` makes a page.  The folder is read every `seconds` and never locked.
     """
     shown, told = -1, ""
     while not is_finished(state := status(folder)) or is_between_rounds(folder, seconds, sleep):
@@ -116,10 +116,10 @@ def watch(
             say(f"{path}: {shown:,}{of} trials, updated {clock}")
         else:
             line = f"waiting: {state.finished:,}{of} trials are finished"
-            line += "" if state.running else "; nobody is training, the same `topicjax run` continues"
+            line += "" if state.running else "; no run is training; repeat `topicjax run` to continue"
             if line != told:
                 say(line)
             told = line
         sleep(seconds)
-    say(f"finished: {counted(state.finished, 'trial')}; making the whole page")
+    say(f"finished: {counted(state.finished, 'trial')}; making the full page")
     return write(None)

@@ -1,4 +1,4 @@
-"""Find the page of a run: that of a shipped experiment's slice, or that of the user's own file."""
+"""Find the page of a run: from the slice of a shipped experiment, or from the user's file."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,27 +15,27 @@ from topicjax.trial import TrialSettings
 
 from .contract import Page, entries_of
 
-PLAIN = "the page shows what any run can"
+PLAIN = "the page shows only what any run has"
 
 
 @dataclass(frozen=True)
 class Found:
-    """The page of a run's experiment, its settings if they are known, and what a reader must know of it."""
+    """The page of a run's experiment, its settings if known, and a remark for readers."""
 
     page: Page
     settings: TrialSettings | None = None
-    file: str = ""  # of the user, if the page is from there: what it raises is no defect of topicjax
+    file: str = ""  # the user's file, if the page is from there: its exceptions are not defects of topicjax
     remark: str = ""
 
 
 def find_page(run: Run) -> Found:
-    """Return the page of the experiment that a run is of; an empty Page where it brings none."""
+    """Find the page of a run's experiment; an empty Page if it has none."""
     if run.experiment in SHIPPED:
         return Found(page_of(run.experiment), trial_settings(run.experiment))
     file = last_run(run.manifest).get("file", "")
     if not file:
         return Found(Page())
-    # The path is the manifest's.  A folder may come from someone else: no file inside it is run.
+    # The path is from the manifest.  A folder may come from someone else, so no file inside it is executed.
     path = Path(file)
     if not path.is_absolute() or not path.is_file() or path.resolve().is_relative_to(run.folder.resolve()):
         remark = f"The file {file} that defines the experiment {run.experiment} is gone: {PLAIN}."
@@ -44,20 +44,20 @@ def find_page(run: Run) -> Found:
 
 
 def page_of(experiment: str | Experiment) -> Page:
-    """Return the page that an experiment brings, given itself or the name of a shipped one."""
+    """Return the page of an experiment, given the experiment or the name of a shipped one."""
     if isinstance(experiment, Experiment):
         page = Page() if experiment.report is None else experiment.report()
         if not isinstance(page, Page):
             raise UserError(f"report of {experiment.name} returns {type(page).__name__}; allowed: a Page")
         for listed in (page.figures, page.tables):
-            entries_of(listed, "")  # what is no list of functions is noticed here
+            entries_of(listed, "")  # fails here unless these are lists of functions
         return page
     module = f"topicjax.analysis.{experiment}"
     return import_module(f"{module}.page").PAGE if find_spec(module) else Page()
 
 
 def own_page(run: Run, path: Path) -> Found:
-    """Return the page that a user's file gives its experiment; whatever it raises becomes a remark."""
+    """Load the page from a user's file; any exception becomes a remark."""
     settings = None
     try:
         experiment: Any = load_sweep(str(path)).experiment

@@ -1,4 +1,4 @@
-"""Where the numbers of a report come from: plans, settings, runs, versions, files."""
+"""Provenance of a report: plans, settings, runs, versions and files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ from ..pictures import MOST_VALUES, counted, first_of
 from . import html as page
 
 REPORT, FIGURES_FOLDER, TABLES_FOLDER, CELLS = "report.html", "figures", "tables", "cells.parquet"
-MOST_RUNS = 40  # of the table of runs; the manifest has all
-CONTENTS = {  # of a run folder that has its report
+MOST_RUNS = 40  # rows of the table of runs; the manifest has all
+CONTENTS = {  # of a run folder with a report
     "trials": "one row per trial: settings, status, final values (parquet parts)",
     "trajectories": "one row per record (parquet parts)",
-    "details": "one row per record and place of an index, as the layer (parquet parts)",
+    "details": "one row per record and value of an index such as the layer (parquet parts)",
     CELLS: "one row per cell: medians and quartiles over seeds, majority class, agreement",
     FIGURES_FOLDER: "every figure as PNG and SVG",
     TABLES_FOLDER: "every table as CSV and Markdown",
@@ -29,7 +29,7 @@ CONTENTS = {  # of a run folder that has its report
 
 
 def plans_sentence(status: Status) -> str:
-    """Return which plans the folder holds trials of; empty if it is one."""
+    """Say which plans the trials of the folder belong to; empty for a single plan."""
     if len(status.plans) < 2:
         return ""
     listed = first_of([f"{plan.words} ({plan.finished:,})" for plan in status.plans])
@@ -42,7 +42,7 @@ def plans_sentence(status: Status) -> str:
 
 
 def settings_tables(run: Run, defaults: Mapping[str, Any]) -> Markup:
-    """Return the settings that vary with their values, and the others with whether they are the default."""
+    """Tabulate the settings that vary with their values, and constant settings, marked if not the default."""
     values = {
         name: pd.factorize(run.trials[name], sort=True, use_na_sentinel=False)[1]
         for name in run.setting_names
@@ -62,24 +62,24 @@ def settings_tables(run: Run, defaults: Mapping[str, Any]) -> Markup:
 
 
 def provenance(run: Run) -> Markup:
-    """Return every run that added to the folder: what it was asked for, when and with what it ran."""
+    """Tabulate every run that added to the folder: its plan, when it ran, versions and devices."""
     entries = run.manifest.get("runs", [])
     if not entries:
         return Markup()
     last = f" (the last {MOST_RUNS} of {len(entries):,})" if len(entries) > MOST_RUNS else ""
-    caption = f"The runs that made these trials{last}, as they wrote it down."
+    caption = f"The runs that trained these trials{last}, from manifest.json."
     table = page.table(runs_table(run, entries).tail(MOST_RUNS), caption)
-    table += page.table(circumstances(entries), "What they ran with.")
+    table += page.table(circumstances(entries), "Versions and devices of these runs.")
     return table + page.preformatted(str(last_run(run.manifest).get("description", "")))
 
 
 def runs_table(run: Run, entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return one row per run: what it was asked for, how many trials it trained, when, how fast."""
+    """Tabulate runs, one row each: its plan, how many trials it trained, when, how fast."""
     rows = []
     counts: Any = run.trials["run"].value_counts() if "run" in run.trials else None
     for number, entry in enumerate(entries, 1):
         trained = entry.get("trials", 0)
-        if counts is not None:  # counts those of an interrupted run, too
+        if counts is not None:  # also counts the trials of an interrupted run
             trained = int(counts.get(number, 0))
         seconds, rate = entry.get("wall_seconds"), entry.get("trial_steps_per_second")
         rows.append(
@@ -97,7 +97,7 @@ def runs_table(run: Run, entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def circumstances(entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return commit, Python, devices and packages; where runs differ, the values with their runs."""
+    """Tabulate commit, Python, devices and packages; where runs differ, each value with its runs."""
     rows = [
         ("commit", [entry.get("git_commit") for entry in entries]),
         ("devices", [", ".join(entry.get("devices", [])) for entry in entries]),
@@ -110,7 +110,7 @@ def circumstances(entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def by_run(values: Sequence[Any]) -> str:
-    """Return the value that all runs share, or each value with the numbers of its runs; None is unknown."""
+    """Write the value that all runs share, or each value with the numbers of its runs; None is unknown."""
     runs: dict[str, list[str]] = {}
     for number, value in enumerate(values, 1):
         if value:
@@ -124,7 +124,7 @@ def by_run(values: Sequence[Any]) -> str:
 
 
 def files(folder: Path, scores: Mapping[str, str]) -> Markup:
-    """Return links to what is in the folder; `scores` is the file of scores and what it holds."""
+    """Write links to the files in the folder; `scores` maps the file of scores to its contents."""
     names = list(CONTENTS)
     place = names.index("details") + 1
     known = {name: {**CONTENTS, **scores}[name] for name in (*names[:place], *scores, *names[place:])}

@@ -1,7 +1,8 @@
-"""report.html of a run: what was claimed and found, the map, figures, tables, settings, where it came from.
+"""Write report.html of a run: claims, findings, the map, figures, tables, settings, provenance.
 
-One pipeline for every experiment: its own Page (`lookup`) comes first, then what any run can show
-(`figures.any_run`), without what the Page replaces.  All files go into the run folder, report.html last.
+All experiments share one pipeline.  The experiment's own Page (`lookup`) comes first, then the figures and
+tables of any run (`figures.any_run`) that the Page does not replace.  All files go into the run folder,
+report.html last.
 """
 
 import functools
@@ -44,18 +45,18 @@ from .provenance import (
 from .selection import Selection
 
 MOST_ROWS = 40  # of a table on the page; its CSV file has all
-MOST_LINES = 1000  # of a Markdown file; a longer table is pooled for the page and for it, if it can be
+MOST_LINES = 1000  # of a Markdown file; a longer table is pooled there and on the page, if possible
 KEPT_WEIGHTS = 256  # trials whose weights stay in memory while a report is made
 INSPECT_FOLDER = "inspect"
 EVERYTHING = Selection()
-FIGURES, TABLES, WORDS = "Figures", "Tables", "Words"  # sections of what a Page lists without a section
-ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No map to explore"}
+FIGURES, TABLES, WORDS = "Figures", "Tables", "Words"  # sections for what a Page lists without a section
+ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No interactive map"}
 Say = Callable[[str], object]
 logger = logging.getLogger(__name__)
 
 
 def nothing(message: str) -> None:
-    """Take a message and do nothing."""
+    """Ignore a message."""
 
 
 def write(
@@ -63,8 +64,8 @@ def write(
 ) -> Path:
     """Write report.html with its figures and tables into a run folder; return its path.
 
-    `say` is called with a line of text before each piece of work, and again while it takes long.  A `live`
-    page has the answer, maps and tables only, and loads itself again.
+    `say` is called with a line of text before each piece of work, and repeatedly during long work.  A `live`
+    page has only the answer, maps and tables, and reloads itself.
     """
     with Announcer(say) as announcer:
         run = load(folder)
@@ -77,9 +78,10 @@ def write(
 
 
 def inspect(run: Run, trial_id: str, step: int | None = None, out: str | Path | None = None) -> list[Path]:
-    """Draw the trial that begins so, at its last snapshot or this one, into FOLDER/inspect; return the files.
+    """Draw one trial at a snapshot (by default its last) into FOLDER/inspect; return the files.
 
-    Its experiment's page draws it, or the arrays of its weights are drawn as they are.
+    `trial_id` may be the beginning of an id.  The experiment's page draws the trial; without one, its weights
+    are drawn as plain arrays.
     """
     trial_id = run.find(trial_id)
     step, found = run.snapshot_step(trial_id, step), find_page(run)
@@ -101,7 +103,7 @@ def inspect(run: Run, trial_id: str, step: int | None = None, out: str | Path | 
 
 @dataclass
 class Report:
-    """A report while it is made: the run, its own page, the page of any run, and the scores once known."""
+    """A report being made: the run, its experiment's page, the general page, and the scores once computed."""
 
     run: Run
     found: Found
@@ -113,10 +115,10 @@ class Report:
     cells: pd.DataFrame = field(default_factory=pd.DataFrame)
     filtered: str = ""  # a sentence on the trials that are shown
     failed: Markup = field(default_factory=Markup)  # why there are no scores
-    plain: Run = field(init=False)  # the run as it was read: settings are columns of its trials, no more
+    plain: Run = field(init=False)  # the run as loaded: `page.prepare` has added no columns
 
     def __post_init__(self) -> None:
-        """Begin with the run as it was read."""
+        """Start with the run as loaded."""
         self.plain = self.run
 
     @property
@@ -125,9 +127,9 @@ class Report:
         return self.found.page
 
     def score(self) -> None:
-        """Score all trials and keep the scores in the folder; then keep the trials that were chosen."""
+        """Score all trials and write the scores to the folder; then select the chosen trials."""
         page, run = self.page, self.run
-        _ = run.trials, run.trajectories  # what cannot be read ends the report
+        _ = run.trials, run.trajectories  # unreadable tables end the report here
         run = self.plain = run.replace(restore=functools.lru_cache(KEPT_WEIGHTS)(run.restore))
         try:
             prepared = page.prepare(run) if page.prepare else run
@@ -144,7 +146,7 @@ class Report:
         self._keep_chosen()
 
     def _keep_chosen(self) -> None:
-        """Write the files of scores and cells, of all trials; keep the trials that were chosen."""
+        """Write scores and cells of all trials to files, then select the chosen trials."""
         page, run = self.page, self.run
         by_trial = self.trial_scores
         classes = dict(zip(by_trial["trial_id"], by_trial[CLASS], strict=True)) if CLASS in by_trial else {}
@@ -162,7 +164,7 @@ class Report:
             self.cells = self._cells()
 
     def _write(self, name: str, frame: pd.DataFrame) -> None:
-        """Write a table into the folder; one that parquet cannot hold is a sentence on the page."""
+        """Write a table into the folder; if parquet cannot hold it, the page says so."""
         try:
             write_whole(self.run.folder / name, functools.partial(frame.to_parquet, index=False))
         except StoreError:
@@ -171,7 +173,7 @@ class Report:
             self.failed += self.absent("Not written", name, error, self.page)
 
     def _cells(self) -> pd.DataFrame:
-        """Return the table of cells: the page's own, or that of any run."""
+        """Make the table of cells: the page's own, or the general one."""
         names = [str(name) for name in self.scores if name in self.plain.setting_names and name != "seed"]
         return self.page.cells(self.scores, names) if self.page.cells else cell_table(self.plain)
 
@@ -182,12 +184,12 @@ class Report:
 
     @property
     def entries(self) -> list[tuple[Entry, Page]]:
-        """Every figure and table that may be on the page, each with the page that it is of."""
+        """Every figure and table that may be on the page, each with the Page that lists it."""
         sections = ((entry, page) for _, page, entries, _ in self._sections() for entry in entries)
         return [*((entry, self.page) for entry in self.page.lead), *sections]
 
     def _sections(self) -> Iterator[tuple[str, Page, list[Entry], Callable[[Entry, Page], Markup]]]:
-        """Yield sections of figures and of tables: heading, page, entries, and what makes each of them."""
+        """Yield sections of figures and tables: heading, Page, entries, and the method that renders them."""
         for page in (self.page, self.general):
             for head, entries in entries_of(page.figures, FIGURES).items():
                 if self.live is None or page is self.general or head in page.live:
@@ -198,7 +200,7 @@ class Report:
                 yield WORDS, page, [], self.tabulate
 
     def render(self) -> str:
-        """Return the page; figures and tables are written on the way."""
+        """Render the page; its figures and tables are written to files on the way."""
         run, live, page = self.plain, self.live, self.page
         self.say.total = sum(self._fits(entry, of) for entry, of in self.entries)
         lead = html.paragraph(live.sentence(run), "live") if live else Markup()
@@ -228,12 +230,12 @@ class Report:
         return html.page(f"topicjax: {run.name}", subtitle, lead, shown, live.reload_seconds if live else 0)
 
     def remarks(self) -> Markup:
-        """Return which plans the folder holds, why its experiment has no page here, and what was filtered."""
+        """Say which plans the folder holds, why its experiment has no page here, and what was filtered."""
         texts = (plans_sentence(status(self.run.folder)), self.found.remark, self.filtered)
         return Markup().join(html.paragraph(text) for text in texts if text)
 
     def judged_claims(self) -> Markup:
-        """Return the claims, each with what the run says of it."""
+        """List the claims, each with its verdict on this run."""
         judged = [(claim, *self._judged(claim)) for claim in self.page.claims]
         return html.claims(judged) if judged else Markup()
 
@@ -248,7 +250,7 @@ class Report:
             return "undecided", f"Not judged: {self.reason(name, error, self.page)}."
 
     def answer(self) -> Markup:
-        """Return the opening sentences, and what their words mean."""
+        """Write the opening sentences, and the meanings of their words."""
         state, sentences, failed = status(self.run.folder), [], Markup()
         for page in (self.page, self.general):
             try:
@@ -260,7 +262,7 @@ class Report:
         return html.items(sentences, "answer") + (html.terms(meanings) if meanings else Markup()) + failed
 
     def explore(self) -> Markup:
-        """Return the map to explore."""
+        """Make the interactive map."""
         entry = Entry("explorer", functools.partial(explorer, page=self.page), axes=("x", "y"))
 
         def show(entry: Entry, page: Page) -> Markup:
@@ -269,16 +271,16 @@ class Report:
         return self._attempt("page", entry, self.page, show)
 
     def words(self) -> Markup:
-        """Return how the page's words are to be read."""
+        """Explain the page's words."""
         words = self.page.words
         return html.terms(words) if isinstance(words, Mapping) else html.items(words)
 
     def draw(self, entry: Entry, page: Page) -> Markup:
-        """Return the figures of an entry, or why there are none; nothing if they do not fit the run."""
+        """Draw the figures of an entry, or say why they are missing; empty if they do not fit the run."""
         return self._attempt("figure", entry, page, self._figures)
 
     def tabulate(self, entry: Entry, page: Page) -> Markup:
-        """Return the table of an entry, or why there is none; nothing if it does not fit the run."""
+        """Make the table of an entry, or say why it is missing; empty if it does not fit the run."""
         return self._attempt("table", entry, page, self._table)
 
     def _attempt(self, kind: str, entry: Entry, page: Page, show: Callable[[Entry, Page], Markup]) -> Markup:
@@ -293,15 +295,15 @@ class Report:
     def _fits(self, entry: Entry, page: Page) -> bool:
         try:
             return entry.fits(self._run_for(page), self.scores)
-        except Exception:  # said where it is tried
+        except Exception:  # `_attempt` reports it
             return False
 
     def _run_for(self, page: Page) -> Run:
-        """Return the run as the functions of a page take it."""
+        """Return the run that a Page's functions take: prepared for the experiment's own, else as loaded."""
         return self.run if page is self.page else self.plain
 
     def _figures(self, entry: Entry, page: Page) -> Markup:
-        """Write the pictures of an entry, let go of them, and return them for the page."""
+        """Write the pictures of an entry to files, close them, and return their HTML."""
         made = entry.make(self._run_for(page), self.scores)
         pictures = list(made) if isinstance(made, list | tuple) else [made]
         folder, found = subfolder(self.run.folder, FIGURES_FOLDER), Markup()
@@ -314,7 +316,7 @@ class Report:
         return found
 
     def _table(self, entry: Entry, page: Page) -> Markup:
-        """Write the table of an entry and return it for the page, pooled or its first rows if it is long."""
+        """Write the table of an entry to files and return its HTML; a long one is pooled or cut."""
         run, headers = self._run_for(page), self.page.headers
         frame = entry.make(run, self.scores)
         if not isinstance(frame, pd.DataFrame):
@@ -338,18 +340,18 @@ class Report:
     def part(
         self, name: str, make: Callable[..., Markup], *arguments: object, of: Page | None = None
     ) -> Markup:
-        """Return a part of the page, or a paragraph with the reason why there is none."""
+        """Make a part of the page, or a paragraph that says why it is missing."""
         try:
             return make(*arguments)
         except (Exception, SystemExit) as error:
             return self.absent("Not shown", name, error, of)
 
     def absent(self, what: str, name: str, error: BaseException, page: Page | None = None) -> Markup:
-        """Return a paragraph that says what is not there, and why; `page` is the one that it is of."""
+        """Write a paragraph that says what is missing and why; `page` is the Page it belongs to."""
         return html.paragraph(f"{what} ({name}): {self.reason(name, error, page)}.")
 
     def reason(self, name: str, error: BaseException, page: Page | None) -> str:
-        """Return why something is not on the page; a defect of topicjax is logged with its traceback."""
+        """Say why something is missing; a defect of topicjax is logged with its traceback."""
         if isinstance(error, UserError | StoreError):
             return str(error).removesuffix(".")
         if self.found.file and page is self.found.page:
@@ -359,7 +361,7 @@ class Report:
 
 
 def checked_scores(run: Run, scores: Any, page: Page) -> Scores:
-    """Return the scores, or raise a UserError that says why they are not those of the run."""
+    """Check that the scores have one row per trial of the run; raise a UserError otherwise."""
     if not isinstance(scores, pd.DataFrame) or "trial_id" not in scores:
         raise UserError("score does not return a table with a column trial_id; allowed: one row per trial")
     by_trial = page.of_trials(scores) if page.of_trials else scores
@@ -370,7 +372,7 @@ def checked_scores(run: Run, scores: Any, page: Page) -> Scores:
 
 
 def settings_to_pool(run: Run, rows: int) -> list[str]:
-    """Return the settings to pool, those of most values first, so that at most so many rows remain."""
+    """Choose the settings to pool, those with the most values first, so that at most `rows` rows remain."""
     keys: list[str] = varying(run.trials, [name for name in run.setting_names if name != "seed"])
     pooled: list[str] = []
     for name in sorted(keys, key=lambda name: -run.trials[name].nunique()):

@@ -1,4 +1,4 @@
-"""What a reader wants to see of a run: the axes and panels of maps, and the trials that are shown."""
+"""A reader's selection: axes and panels of maps, and filters on trials."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 
 @dataclass(frozen=True)
 class Selection:
-    """Axes and panels of maps by the names of their settings, and filters as they were typed: name=v1,v2."""
+    """Settings on the axes and panels of maps, and filters as typed: name=v1,v2."""
 
     x: str | None = None
     y: str | None = None
@@ -30,12 +30,12 @@ class Selection:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """The arguments of figures that take axes."""
+        """The arguments for figures that accept axes."""
         given = dict(x=self.x, y=self.y, panel=self.panel)
         return {name: value for name, value in given.items() if value}
 
     def check(self, run: Run, found: Found, entries: Sequence[Entry]) -> None:
-        """Raise a UserError for a name that the run does not have, or that is given twice or to nothing."""
+        """Raise a UserError if a setting is unknown or given twice, or if no figure accepts an option."""
         named = [name for name in (self.x, self.y, *self.panel) if name]
         for name in named:
             if name not in run.setting_names:
@@ -53,7 +53,7 @@ class Selection:
         self.wanted(run, found)
 
     def wanted(self, run: Run, page: Found) -> dict[str, list[Any]]:
-        """Return the values of each filter, in the type of its setting."""
+        """Parse the values of each filter into the type of its setting."""
         found: dict[str, list[Any]] = {}
         classes, settings = page.page.classes, page.settings.settings if page.settings else {}
         names = [*run.setting_names, *([CLASS] if classes else [])]
@@ -73,9 +73,9 @@ class Selection:
         return found
 
     def kept(self, run: Run, page: Found, classes: dict[str, str]) -> np.ndarray:
-        """Return for each trial whether it is shown; a UserError says what there is if none is.
+        """Mask the trials to show; if none is left, a UserError lists the values there are.
 
-        `classes` are those of the trials, by id.
+        `classes` maps trial ids to classes.
         """
         kept = np.ones(len(run.trials), bool)
         for name, values in self.wanted(run, page).items():
@@ -90,13 +90,13 @@ class Selection:
         return kept
 
     def sentence(self, shown: int, trials: int) -> str:
-        """Return what was filtered; empty without a filter."""
+        """Say what was filtered; empty without a filter."""
         if not self.filters:
             return ""
         return f"Filtered by {'; '.join(self.filters)}: {shown:,} of {trials:,} trials are shown."
 
     def applied(self, entry: Entry, filtered: str) -> Entry:
-        """Return an entry that draws with these axes, and whose captions say what was filtered."""
+        """Make an entry that uses these axes and says in its captions what was filtered."""
         options = {name: value for name, value in self.axes.items() if name in entry.axes}
         if not options and not filtered:
             return entry
@@ -112,14 +112,14 @@ class Selection:
 
 
 def said(made: Any, filtered: str) -> Any:
-    """Return a Picture with a caption that says what was filtered; anything else as it is."""
+    """Add what was filtered to the caption of a Picture; return anything else unchanged."""
     if not isinstance(made, Picture):
         return made
     return replace(made, caption=f"{made.caption} {filtered}".strip())
 
 
 def class_names(text: str, classes: Iterable[str]) -> list[str]:
-    """Return the classes that a list names; the name of one may have a comma itself."""
+    """Split a list of classes at its commas; the name of a class may contain one itself."""
     classes = list(classes)
     parts, found = [part.strip() for part in text.split(",")], []
     while parts:
@@ -133,7 +133,7 @@ def class_names(text: str, classes: Iterable[str]) -> list[str]:
 
 
 def converted(kind: Setting | None, column: Any, name: str, text: str) -> Any:
-    """Return the value that a text means: by the setting's own conversion, or by the type of its column."""
+    """Convert a text to a value, by the setting's own rules or by the type of its column."""
     text = text.strip()
     if kind is not None:
         return kind.convert(kind.kind.read(text))
@@ -147,7 +147,7 @@ def converted(kind: Setting | None, column: Any, name: str, text: str) -> Any:
 
 
 def is_one_of(column: Any, values: Sequence[Any]) -> np.ndarray:
-    """Return where a column has one of the values; numbers are compared by value, to nine digits."""
+    """Mask where a column has one of the values; numbers are compared to nine digits."""
     if is_numeric_dtype(column) and not is_bool_dtype(column):
         numbers = column.to_numpy(float)
         return np.any([np.isclose(numbers, value, rtol=1e-9, atol=0) for value in values], axis=0)

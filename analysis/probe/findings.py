@@ -1,4 +1,4 @@
-"""What the tables of probed models say, in sentences."""
+"""Findings of the tables of probed models, in sentences."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ from ..frames import Frame
 from ..pictures import counted
 
 UNOBTAINABLE = (
-    "The checkpoints of the paper (BERT, ALBERT, BART, ELECTRA, RoBERTa) cannot be had from the package "
+    "The checkpoints of the paper (BERT, ALBERT, BART, ELECTRA, RoBERTa) are not available from the package "
     "registry and are not in these tables; with one on disk, `topicjax probe --weights FOLDER` adds its row "
     "(BERT only)."
 )
 
 
 def findings(embeddings: Frame, attention: Frame, threshold: float) -> list[str]:
-    """Return the answer for all models, then the numbers of each at one threshold."""
+    """Write the answer for all models, then the numbers of each model at one threshold."""
     over_layers = attention[(attention["contrast"] == "topic") & (attention["layer"] == 0)]
     sentences = [whole_answer(embeddings, over_layers), control_answer(embeddings, over_layers)]
     for name in dict.fromkeys(embeddings["model"]):
@@ -27,22 +27,22 @@ def findings(embeddings: Frame, attention: Frame, threshold: float) -> list[str]
 
 
 def at(frame: Frame, model: str, threshold: float) -> Frame:
-    """Return the row of a model and threshold."""
+    """Select the row of a model and threshold."""
     return frame[(frame["model"] == model) & (frame["threshold"] == threshold)].iloc[0]
 
 
 def is_above(rows: Frame, column: str) -> Frame:
-    """Return whether an excess is above zero by two of its standard errors."""
+    """Mask the rows whose excess is above zero by more than two standard errors."""
     return rows[column] > 2 * rows[f"{column}_se"]
 
 
 def everywhere(names: Sequence[str], rows: Frame, holds: Frame) -> int:
-    """Return in how many models something holds at every threshold."""
+    """Count the models in which something holds at every threshold."""
     return sum(bool(holds[rows["model"] == name].all()) for name in names)
 
 
 def whole_answer(embeddings: Frame, attention: Frame) -> str:
-    """Return in how many trained models topics show, at every threshold."""
+    """Say in how many trained models topics show at every threshold."""
     names = list(dict.fromkeys(embeddings.loc[embeddings["is_trained"], "model"]))
     similar = everywhere(names, embeddings, is_above(embeddings, "cosine_excess"))
     plain, matched = (
@@ -56,7 +56,7 @@ def whole_answer(embeddings: Frame, attention: Frame) -> str:
 
 
 def control_answer(embeddings: Frame, attention: Frame) -> str:
-    """Return how large the differences are in models that were not trained."""
+    """Say how large the differences are in untrained models."""
     controls = embeddings[~embeddings["is_trained"]]
     if controls.empty:
         return ""
@@ -69,9 +69,9 @@ def control_answer(embeddings: Frame, attention: Frame) -> str:
 
 
 def model_answer(name: str, similar: Frame, attending: Frame, layers: Frame, threshold: float) -> str:
-    """Return the numbers of one model."""
+    """Write the numbers of one model."""
     known = attending["excess"] > 2 * attending["excess_se"]
-    share = f"; distance is {100 * attending['distance_share']:.0f} % of the excess" if known else ""
+    share = f"; distance explains {100 * attending['distance_share']:.0f} % of the excess" if known else ""
     above = int(is_above(layers, "matched_excess").sum())
     return (
         f"{name} (threshold {threshold:g}): cosine {similar['cosine_same']:.3f} within topics, "

@@ -1,4 +1,4 @@
-"""The page of probed models: Figure 3, Tables 1 and 2, with all files beside it."""
+"""Write the page of probed models (Figure 3, Tables 1 and 2) and the files it links to."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ TOP_WORDS = 10
 def write(
     measured: Any, topics: Any, about: Mapping[str, Any], folder: Path, say: Callable[[str], object]
 ) -> Path:
-    """Write tables, figures and the page that shows them; return the path of the page."""
+    """Write tables, figures and the page with both; return the path of the page."""
     say("drawing")
     shown = middle(measured.embeddings["threshold"])
     pictures = {
@@ -52,13 +52,13 @@ def write(
 
 
 def middle(thresholds: Frame) -> float:
-    """Return the threshold in the middle: that of figures."""
+    """Return the middle threshold, which figures use."""
     values = sorted(set(thresholds))
     return values[len(values) // 2]
 
 
 def all_tables(measured: Any, topics: Any) -> dict[str, tuple[Frame, str]]:
-    """Return each table with its caption."""
+    """Make each table with its caption."""
     order = np.argsort(-topics.probability_TxV, axis=1, kind="stable")[:, :TOP_WORDS]
     words = [[topics.words[word] for word in row] for row in order]
     return {
@@ -77,8 +77,8 @@ def all_tables(measured: Any, topics: Any) -> dict[str, tuple[Frame, str]]:
         ),
         "table2": (
             probe_tables.cooccurrence_table(measured.embeddings, measured.attention, measured.pairs),
-            "Table 2: same-topic words beside the pairs that share most windows of the corpus (as many as a "
-            "topic has pairs), other pairs of content words, and random pairs",
+            "Table 2: same-topic words compared with the pairs that share the most windows of the corpus (as "
+            "many as a topic has pairs), other pairs of content words, and random pairs",
         ),
         "paper_table1": (
             probe_tables.paper_table(),
@@ -87,18 +87,18 @@ def all_tables(measured: Any, topics: Any) -> dict[str, tuple[Frame, str]]:
         ),
         "topics": (
             probe_tables.topic_table(words, topics.npmi_T),
-            f"Topics: their {TOP_WORDS} likeliest words and NPMI over documents",
+            f"Topics: their {TOP_WORDS} most likely words and NPMI over documents",
         ),
     }
 
 
 def draw(picture: Picture, folder: Path, name: str) -> str:
-    """Write a picture; return its part of the page."""
+    """Write a picture to files; return its HTML."""
     return page.figure(picture, picture.save(folder / "figures" / name), folder)
 
 
 def keep(table: Frame, caption: str, folder: Path, name: str) -> str:
-    """Write a table as CSV and Markdown; return its part of the page."""
+    """Write a table as CSV and Markdown; return its HTML."""
     read = probe_tables.readable(table)
     lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
     markdown = "\n".join(f"| {' | '.join(str(entry).strip() for entry in line)} |" for line in lines)
@@ -110,23 +110,23 @@ def keep(table: Frame, caption: str, folder: Path, name: str) -> str:
 
 
 def choices(about: Mapping[str, Any]) -> list[str]:
-    """Return what was chosen where the paper leaves it open."""
+    """List the choices made where the paper leaves them open."""
     fit, chosen, corpus = about["topics"], about["choices"], about["corpus"]
     return [
         f"Topics: LDA with {fit['topics']} topics (tomotopy {fit['tomotopy']}, {fit['iterations']} Gibbs "
         f"iterations, alpha {fit['alpha']:g}, eta {fit['eta']:g}, seed {fit['seed']}) on {fit['tokens']:,} "
-        f"content words of {fit['documents']:,} documents; one model for all rows, of words rather than each "
-        f"tokenizer's pieces. Mean NPMI {fit['npmi']:.3f}.",
-        "Each word belongs to the topic that gives it the highest probability, and each topic keeps its "
-        "likeliest words: threshold x vocabulary of them, so that all topics have as many, as in the paper's "
+        f"content words of {fit['documents']:,} documents; one model of words for all "
+        f"rows, not of each tokenizer's pieces. Mean NPMI {fit['npmi']:.3f}.",
+        "Each word belongs to the topic that gives it the highest probability, and each topic keeps its most "
+        "likely words: threshold x vocabulary of them, the same number for every topic, as in the paper's "
         "Table 2.",
         f"Attention: {chosen['windows']:,} windows of {chosen['words']} words, one per document, without "
         "punctuation and numbers, in lower case; words outside the vocabulary are [UNK]. Weights are "
         "averaged over heads and over the pieces of both words, and multiplied by the number of keys: this "
-        "stands in for the paper's normalisation, which its appendix E.3 describes and which we do not have.",
+        "replaces the paper's normalisation, described in its appendix E.3, which we do not have.",
         "At equal distance: the average over different-topic pairs at each distance in words, weighted by "
-        "the distances of the same-topic pairs. Identical words are never a pair.",
-        "Co-occurrence: in how many windows of the content words of the corpus both words are; as many pairs "
-        "as one topic has.",
+        "the distances of the same-topic pairs. Identical words never form a pair.",
+        "Co-occurrence: the number of windows of the corpus' content words that contain both words; the "
+        "table takes as many pairs as one topic has.",
         f"Corpus {corpus.get('hash', '')}: {corpus.get('source', '')}; licence {corpus.get('licence', '')}.",
     ]

@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of the paper for the models that were probed, and the paper's own numbers."""
+"""Tables 1 and 2 of the paper for the probed models, and the paper's own numbers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from ..frames import Frame
 from ..tables import ERROR
 
 LEAST, MOST = 2, 6  # decimals
-NEAR_ZERO = 4.0  # standard errors: a ratio to less than this has no error worth the name
+NEAR_ZERO = 4.0  # standard errors; the error of a ratio to a smaller mean is meaningless
 THRESHOLDS = (0.0005, 0.001, 0.002)
 PAPER = {  # Table 1: ratio same topic / different topics of cosine, dot product, attention, by threshold
     "BERT": ((1.21, 1.13, 1.11), (1.19, 1.15, 1.13), (1.32, 1.28, 1.22)),
@@ -27,19 +27,19 @@ PAPER = {  # Table 1: ratio same topic / different topics of cosine, dot product
 HEADERS = {
     "what": "what it is",
     "per_topic": "words per topic",
-    "words": "words in all",
-    "split": "of several pieces",
+    "words": "words in total",
+    "split": "split into pieces",
     "cosine_same": "cosine: same topic",
     "cosine_different": "different topics",
     "cosine_ratio": "ratio",
     "dot_same": "dot product: same topic",
-    "dot_different": "different topics ",  # names of columns are distinct
+    "dot_different": "different topics ",  # with a space: names of columns must differ
     "dot_ratio": "ratio ",
     "same": "attention: same topic",
     "different": "different topics",
     "matched_different": "different, at equal distance",
     "matched_ratio": "ratio at equal distance",
-    "share": "part of the excess that is distance",
+    "share": "share of the excess due to distance",
     "pairs": "same-topic pairs",
     "count": "word pairs",
     "topic_attention": "attention: same topic",
@@ -53,19 +53,19 @@ HEADERS = {
 
 
 def with_errors(frame: Frame, names: list[str]) -> list[str]:
-    """Return the columns, each followed by its standard error if there is one."""
+    """List the columns, each followed by its standard error if there is one."""
     return [column for name in names for column in (name, f"{name}_se") if column in frame]
 
 
 def embedding_table(embeddings: Frame) -> Frame:
-    """Return the similarities of Table 1: both means and their ratio."""
+    """Select the similarities of Table 1: both means and their ratio."""
     measures = [f"{kind}_{column}" for kind in ("cosine", "dot") for column in ("same", "different", "ratio")]
     first = ["model", "what", "threshold", "per_topic", "words", "split"]
     return embeddings[[*first, *with_errors(embeddings, measures)]]
 
 
 def attention_table(attention: Frame, is_by_layer: bool) -> Frame:
-    """Return the attention of Table 1, plain and at equal distance: over all layers, or of each."""
+    """Select the attention of Table 1, plain and at equal distance, over all layers or by layer."""
     is_topic, is_all = attention["contrast"] == "topic", attention["layer"] == 0
     rows = attention[is_topic & (is_all != is_by_layer)].copy()
     rows["share"] = shares(rows)
@@ -75,7 +75,7 @@ def attention_table(attention: Frame, is_by_layer: bool) -> Frame:
 
 
 def shares(rows: Frame) -> list[str]:
-    """Return how much of each excess is distance, in words; nothing where there is none."""
+    """Write the share of each excess that is due to distance; a dash where there is no excess."""
     known = rows["excess"] > 2 * rows["excess_se"]
     return [
         f"{100 * share:.0f} %" if is_known and np.isfinite(share) else "-"
@@ -84,7 +84,7 @@ def shares(rows: Frame) -> list[str]:
 
 
 def cooccurrence_table(embeddings: Frame, attention: Frame, pairs: Frame) -> Frame:
-    """Return Table 2: same-topic pairs beside those that share most windows, and beside all others."""
+    """Make Table 2: same-topic pairs, the pairs that share the most windows, and other pairs."""
     keys = ["model", "threshold"]
     over_layers = attention[attention["layer"] == 0]
     names = {"same": "together", "different": "others", "matched_different": "matched_others"}
@@ -105,7 +105,7 @@ def cooccurrence_table(embeddings: Frame, attention: Frame, pairs: Frame) -> Fra
 
 
 def paper_table() -> Frame:
-    """Return the ratios of the paper's Table 1."""
+    """Tabulate the ratios of the paper's Table 1."""
     return pd.DataFrame(
         [
             {
@@ -122,7 +122,7 @@ def paper_table() -> Frame:
 
 
 def topic_table(words: list[list[str]], npmi: np.ndarray) -> Frame:
-    """Return the likeliest words of each topic, the most coherent topic first."""
+    """Tabulate the most likely words of each topic, the most coherent topic first."""
     order = np.argsort(-npmi, kind="stable")
     return pd.DataFrame(
         {
@@ -134,14 +134,14 @@ def topic_table(words: list[list[str]], npmi: np.ndarray) -> Frame:
 
 
 def readable(table: Frame) -> Frame:
-    """Return a table as it is read: means with errors, columns in words."""
+    """Format a table for readers: means with errors, columns in words."""
     names = [str(name) for name in table if not str(name).endswith(ERROR)]
     rows = [[entry(row, name) for name in names] for row in table.to_dict("records")]
     return pd.DataFrame(rows, columns=[HEADERS.get(name, name) for name in names], dtype=object)
 
 
 def entry(row: Mapping[str, Any], name: str) -> str:
-    """Return one entry of a table: a mean with its error, a number, or a text as it is."""
+    """Format one entry of a table: a mean with its error, a number, or a text unchanged."""
     value, error = row[name], row.get(name + ERROR)
     if name == "split":
         return f"{100 * value:.0f} %"
@@ -156,6 +156,6 @@ def entry(row: Mapping[str, Any], name: str) -> str:
 
 
 def is_by_nothing(row: Mapping[str, Any], name: str) -> bool:
-    """Return whether this is a ratio to a mean that is near zero, by its standard error."""
+    """Tell whether this is a ratio to a mean that is near zero, compared with its standard error."""
     below = f"{name.removesuffix('ratio')}different"
     return name.endswith("ratio") and below in row and abs(row[below]) < NEAR_ZERO * row[below + ERROR]

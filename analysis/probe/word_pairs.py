@@ -1,4 +1,4 @@
-"""Figure 3 and the numbers of Tables 1 and 2 as pictures: similarity of words, attention between words."""
+"""Draw Figure 3 and the numbers of Tables 1 and 2: similarity of words, attention between words."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,12 @@ COLUMNS = 2  # of panels
 
 
 def models_of(frame: Frame) -> list[str]:
-    """Return the models of a frame, in its order."""
+    """List the models of a frame, in its order."""
     return list(dict.fromkeys(frame["model"]))
 
 
 def panels(count: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels in rows of two."""
+    """Make a figure with `count` panels in rows of two."""
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH * (1 if columns > 1 else 0.75), rows * height), layout="constrained")
@@ -31,13 +31,13 @@ def panels(count: int, height: float, sharey: bool = False) -> tuple[Figure, lis
 
 
 def legend_below(figure: Figure, ax: Axes) -> None:
-    """Put the legend that all panels share below them."""
+    """Put one legend for all panels below them."""
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", fontsize=SMALL)
 
 
 def nine_words(nine: Frame) -> Picture:
-    """Return the cosine of each two of Figure 3's words, a panel per model."""
+    """Draw the cosine of each pair of Figure 3's words, a panel per model."""
     names = models_of(nine)
     with style():
         figure, axes = panels(len(names), 2.75)
@@ -62,7 +62,7 @@ def nine_words(nine: Frame) -> Picture:
             )
     caption = (
         "Animals, composers, mathematics: cosine of the word embeddings (the first matrix of the model, no "
-        "context). A word of several pieces has the mean of their embeddings. Numbers are hundredths; the "
+        "context). A word of several pieces has the mean of their embeddings. Numbers are in hundredths; the "
         "diagonal is left out."
     )
     alt = f"Nine by nine heat maps of cosines for {', '.join(names)}."
@@ -79,7 +79,7 @@ def write_cells(ax: Axes, cosine: np.ndarray) -> None:
 
 
 def embedding_averages(embeddings: Frame) -> Picture:
-    """Return the average cosine within and between topics over thresholds, a panel per model."""
+    """Draw the average cosine within and between topics against the threshold, a panel per model."""
     names = models_of(embeddings)
     with style():
         figure, axes = panels(len(names), 2.1, sharey=True)
@@ -110,7 +110,7 @@ def embedding_averages(embeddings: Frame) -> Picture:
 
 
 def attention_layers(attention: Frame, threshold: float) -> Picture:
-    """Return the average attention within and between topics in each layer, a panel per model."""
+    """Draw the average attention within and between topics in each layer, a panel per model."""
     chosen = (
         (attention["contrast"] == "topic") & (attention["threshold"] == threshold) & (attention["layer"] > 0)
     )
@@ -142,7 +142,7 @@ def attention_layers(attention: Frame, threshold: float) -> Picture:
     caption = (
         "Average attention between two different words of a window, over heads, times the number of keys: 1 "
         f"is uniform attention. Threshold {threshold:g}; bands are two standard errors over windows. The gap "
-        "between blue and dotted is what same-topic words get beyond being nearer to each other."
+        "between blue and dotted is the part of same-topic attention that distance does not explain."
     )
     alt = f"Attention of same-topic and different-topic pairs by layer for {', '.join(names)}."
     return Picture(figure, "Attention between same-topic and different-topic words, by layer", caption, alt)

@@ -1,3 +1,3 @@
-"""Encoders of text: shapes of norms, figures, tables and their page."""
+"""Analysis of encoders trained on text: shapes of norms, figures, tables and their page."""
 
-from .. import topic_model as topic_model  # its words and colours are those of every figure here
+from .. import topic_model as topic_model  # registers the words and colours of all figures here

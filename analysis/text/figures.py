@@ -1,4 +1,4 @@
-"""Draw the paper's Figure 5 on text: norms, rotation and entropy of each layer, and the losses beneath."""
+"""Draw the paper's Figure 5 on text: norms, rotation and entropy of each layer, with the losses below."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from ..pictures import Picture, counted, described, sentences, style
 from .scores import SHAPES, text_cells
 
 MOST_CELLS = 12
-ABOVE = 1.0  # nats drawn above the unigram line: the first losses would flatten all others
+ABOVE = 1.0  # nats drawn above the unigram line; the initial losses would squash the rest
 ROWS = {  # panels from top to bottom: columns, label
     ("norm_v",): r"$\|W^V\|_F$",
     ("norm_k", "norm_q"): r"$\|W^K\|_F$, $\|W^Q\|_F$",
@@ -34,7 +34,7 @@ ROWS = {  # panels from top to bottom: columns, label
     ("on", "uniform", "silent"): "held-out loss\n(nats)",
 }
 HEIGHTS = (0.95, 0.95, 0.95, 0.95, 1.3)
-LOSSES = {  # column: colour, label
+LOSSES = {  # column: (colour, label)
     "on": ("black", "loss as trained"),
     "uniform": ("#E69F00", "attention uniform in all layers"),
     "silent": ("#CC79A7", "attention silenced in all layers"),
@@ -42,21 +42,21 @@ LOSSES = {  # column: colour, label
 UNIGRAM = Line2D([], [], color="#009E73", lw=1.1, ls="--", label="unigram line")
 PASSED = Line2D([], [], color="0.35", lw=0.9, ls=":", label="loss passes the unigram line")
 WORDS = (
-    "Rotation: (1 - cos)/2 between W^V and itself ten steps before. Entropy deficit: log(number of keys) - "
-    "entropy of attention. Losses are of held-out words that show [MASK]. The unigram line is the loss of "
-    "predicting every word by how often it occurs: only a loss below it uses context. Losses of the first "
-    f"steps are higher than the panel, which ends {ABOVE:g} nat above that line."
+    "Rotation: (1 - cos)/2 between W^V now and ten steps earlier. Entropy deficit: log(number of keys) - "
+    "entropy of attention. Losses are measured on held-out words that show [MASK]. The unigram line is the "
+    "loss of predicting each word by its frequency: only a loss below it uses context. The loss panel ends "
+    f"{ABOVE:g} nat above that line; the initial losses are higher."
 )
 
 
 def text_layers(run: Run, scores: Frame) -> list[Picture]:
-    """Draw the layers of every cell over the steps with the loss beneath, two cells to a picture."""
+    """Draw the layers of every cell over the steps with the loss below, two cells per picture."""
     names, cells = telling_settings(run), text_cells(run, scores)
-    known = cells.loc[cells["shape"] != "diverged"]  # cells nearest to Figure 5's shape come first
+    known = cells.loc[cells["shape"] != "diverged"]  # those closest to Figure 5's shape come first
     rank: Any = known["shape"].map(SHAPES.index).groupby(known["cell"]).mean()
     chosen = rank.sort_values(kind="stable").index.tolist()[:MOST_CELLS]
     if not chosen:
-        raise UserError("no model is left that did not diverge")
+        raise UserError("all models diverged")
     is_ok = (scores["status"] == "ok").to_numpy()
     ok = scores.loc[is_ok, "trial_id"].groupby(cell_of_rows(scores, names)[is_ok]).unique()
     drawn = [name for group in ROWS for name in group]
@@ -73,7 +73,7 @@ def text_layers(run: Run, scores: Frame) -> list[Picture]:
 
 
 def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
-    """Write the settings of a cell, and the shape of its layers, on lines."""
+    """Write the settings of a cell and the shapes of its layers, split into lines."""
     own = cells.loc[cells["cell"] == cell]
     texts = [f"layer {layer}: {shape}" for layer, shape in zip(own["layer"], own["shape"], strict=True)]
     if own["shape"].nunique() == 1:
@@ -85,7 +85,7 @@ def cell_title(cells: Frame, names: Sequence[str], cell: int) -> list[str]:
 def text_figure(
     titles: list[list[str]], frames: list[Frame], lines: list[list[float]], remarks: dict[str, Any]
 ) -> Picture:
-    """Draw a column of panels per cell, with a line per layer, and the losses of the model beneath."""
+    """Draw a column of panels per cell, with a line per layer, and the losses of the model below."""
     depth = max(int(frame["layer"].max()) for frame in frames)
     seeds = sorted({int((frame["layer"] == 1).sum() // frame["step"].nunique()) for frame in frames})
     with style():
@@ -99,11 +99,11 @@ def text_figure(
         shared_legend(figure, columns, more=[*handles, *([QUARTILES] if seeds[-1] > 1 else [])])
     parts = {
         f"Lines are medians and bands quartiles over {seeds[-1]} seeds.": seeds[-1] > 1,
-        "Each line is of one trial.": seeds[-1] == 1,
+        "Each line is one trial.": seeds[-1] == 1,
         **remarks,
     }
     alt = (
-        f"Norms, rotation and entropy deficit against the step with a line per layer, and beneath the "
+        f"Norms, rotation and entropy deficit against the step with a line per layer, and below them the "
         f"held-out losses with the unigram line, for {counted(len(frames), 'cell')}."
     )
     return Picture(figure, "Figure 5 on text", sentences(parts), alt)
@@ -133,7 +133,7 @@ def draw_losses(ax: Axes, frame: Frame, unigram: float) -> None:
 
 
 def share_limits(row: Sequence[Axes], highest: float) -> None:
-    """Give the panels of a row the same vertical axis, which ends at the highest value of interest."""
+    """Give the panels of a row the same vertical axis, cut off at `highest`."""
     low, high = (pick(ax.get_ylim()[place] for ax in row) for place, pick in ((0, min), (1, max)))
     for ax in row:
         ax.set_ylim(low, min(high, highest))

@@ -1,4 +1,4 @@
-"""What a run on text says, as sentences: is it the paper's Figure 5, and is context used by then?"""
+"""Findings of a run on text, in sentences: the shape of the paper's Figure 5, and the use of context."""
 
 from collections.abc import Iterator
 
@@ -12,23 +12,23 @@ from ..pictures import counted, described, first_of, setting_text
 from .scores import FIGURE5, GROWTH, LEADS, LITTLE, SHAPES, STILL, text_cells
 
 WORDS = (
-    f"{FIGURE5}: the shape of the paper's Figure 5 by norms: when |W^V| has made {HALF:.0%} of its rise, "
+    f"{FIGURE5}: the shape of the paper's Figure 5, by norms: when |W^V| has made {HALF:.0%} of its rise, "
     f"(|W^K| + |W^Q|)/2 has made less than {LITTLE:.0%} of its own",
     f"{LEADS}: V is half way earlier than K and Q, but these have begun; not V first: K and Q are half way "
-    f"as early; {STILL}: a norm grows by less than a factor of {GROWTH:g}, as from the usual start: there is "
-    "no rise to be first in",
-    "unigram line: the loss of predicting every word by how often it occurs in the documents to train on, on "
-    "the same held-out words as the losses. A model above it has not used context yet, whatever its norms do",
-    "held-out losses are of words of documents never trained on, at positions that show [MASK]; uniform: "
-    "attention forced uniform in all layers; silenced: its output zero",
-    "a cell is a combination of settings over its seeds; its shape is that of most of them",
+    f"no later than V; {STILL}: a norm grows by less than a factor of {GROWTH:g}, as it does from the usual "
+    "initial weights, so the order of the rises means nothing",
+    "unigram line: the loss of predicting each word by its frequency in the training documents, on the same "
+    "held-out words as the losses. A model above it does not use context yet, whatever its norms do",
+    "held-out losses are measured on documents never trained on, at positions that show [MASK]; uniform: "
+    "attention forced uniform in all layers; silenced: its output set to zero",
+    "a cell is a combination of settings; its shape is the most frequent one among its seeds",
 )
 
-ERRORS = 2.0  # so many standard errors are no chance
+ERRORS = 2.0  # significance threshold, in standard errors
 
 
 def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:
-    """Give the sentences of the answer, the answer itself first."""
+    """Yield the sentences of the answer, the main one first."""
     layers = text_cells(run, scores)
     layers = layers.loc[layers["shape"] != "diverged"]
     yield from answer(layers)
@@ -40,9 +40,9 @@ def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[s
 
 
 def answer(cells: Frame) -> Iterator[str]:
-    """Give in how many cells all layers, some or none have Figure 5's shape."""
+    """Count the cells in which all, some or no layers have Figure 5's shape."""
     if cells.empty:
-        yield "No model is left that did not diverge."
+        yield "All models diverged."
         return
     hits = (cells["shape"] == FIGURE5).groupby(cells["cell"]).mean()
     every, some = count_of(hits == 1), count_of((hits > 0) & (hits < 1))
@@ -61,12 +61,12 @@ def answer(cells: Frame) -> Iterator[str]:
         yield (
             f"Before or after context is used? In {before} of these {counted(len(early), 'layer')} K and Q "
             f"are half way before the loss passes the unigram line ({never} of them in cells that never pass "
-            "it): what the norms show there is not about context."
+            "it): there the norms say nothing about context."
         )
 
 
 def by_setting(run: Run, cells: Frame) -> Iterator[str]:
-    """Give how many layers have the shape, for each value of each setting that varies."""
+    """Count the layers with the shape for each value of each setting that varies."""
     parts = []
     for name in telling_settings(run):
         groups = list(cells.groupby(name, dropna=False))
@@ -80,7 +80,7 @@ def by_setting(run: Run, cells: Frame) -> Iterator[str]:
 
 
 def by_layer(cells: Frame) -> Iterator[str]:
-    """Give how often each layer has each shape."""
+    """Count how often each layer has each shape."""
     texts = []
     for layer, own in cells.groupby("layer"):
         counts = own["shape"].value_counts()
@@ -91,7 +91,7 @@ def by_layer(cells: Frame) -> Iterator[str]:
 
 
 def context(cells: Frame) -> Iterator[str]:
-    """Give where and when the loss passes the unigram line."""
+    """Say where and when the loss passes the unigram line."""
     models = cells.groupby("cell").first()
     passing = models.loc[models["seeds_passed"] > 0]
     sentence = f"The loss passes the unigram line in {len(passing)} of {counted(len(models), 'cell')}"
@@ -106,7 +106,7 @@ def context(cells: Frame) -> Iterator[str]:
 
 
 def gains(run: Run, scores: Frame) -> Iterator[str]:
-    """Give what the best cell has learned from context in the end, and through which attention."""
+    """Say what the best cell learned from context, and how much of it through uniform attention."""
     ok = run.trials.loc[run.trials["status"] == "ok"]
     names = telling_settings(run)
     if ok.empty:
@@ -119,22 +119,22 @@ def gains(run: Run, scores: Frame) -> Iterator[str]:
     row = table.iloc[[best]].reset_index().iloc[0].to_dict()
     where = ", ".join(described(row, names)) if names else "all trials"
     yield (
-        f"The lowest loss in the end is {loss:.3f} ({where}; mean over seeds), {abs(line - loss):.3f} nats "
+        f"The lowest final loss is {loss:.3f} ({where}; mean over seeds), {abs(line - loss):.3f} nats "
         f"{'below' if loss < line else 'above'} the unigram line of {line:.3f}; with attention forced "
-        f"uniform it is {uniform:.3f}, with attention silenced {silent:.3f}: of what attention adds, "
-        f"{share(silent - uniform, silent - loss)} comes through uniform attention."
+        f"uniform it is {uniform:.3f}, with attention silenced {silent:.3f}: of the gain from attention, "
+        f"{share(silent - uniform, silent - loss)} comes from uniform attention."
     )
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share in per cent; a dash if there is nothing to share."""
+    """Write a share in per cent; a dash if the whole is not positive."""
     return f"{part / whole:.0%}" if whole > 0 else "-"
 
 
 def doubts(cells: Frame) -> Iterator[str]:
-    """Give whether seeds agree."""
+    """Say whether seeds agree."""
     if (cells["trials"] == 1).all():
-        yield "Every cell has one seed: nothing here tells how much the seed matters."
+        yield "Every cell has one seed, so this run cannot say how much the seed matters."
         return
     split = count_of(cells["agreement"] < 1)
     yield f"The seeds disagree on the shape of {split} of {counted(len(cells), 'layer')}."

@@ -1,4 +1,4 @@
-"""The page of runs on text: the paper's Figure 5, with what the loss says beneath."""
+"""The page of runs on text: the paper's Figure 5 with the losses below it."""
 
 from ..page.contract import Chart, Entry, Page
 from .figures import text_layers
@@ -19,14 +19,14 @@ PAGE = Page(
             Entry(
                 "text_losses",
                 text_losses,
-                title="Held-out losses at the end with attention as trained, forced uniform and silenced in "
-                "all layers, mean and standard error over seeds; the unigram line, and how far below it the "
+                title="Final held-out losses with attention as trained, forced uniform and silenced in all "
+                "layers, mean and standard error over seeds; the unigram line, and how far below it the "
                 "loss is, with the standard error over held-out windows, which are the same for all seeds",
             ),
             Entry(
                 "layer_shapes",
                 layer_shapes,
-                title="Layers: shape of the norms of most seeds, and medians over seeds of the steps at "
+                title="Layers: most frequent shape of the norms, and medians over seeds of the steps at "
                 "which V, and K and Q, have made half of their rise",
             ),
         )
@@ -34,5 +34,5 @@ PAGE = Page(
     words=WORDS,
     replaces=("details",),
     file=SCORES_FILE,
-    file_holds="one row per trial and layer: shape and onsets of norms, when the loss passes its line",
+    file_holds="one row per trial and layer: shape and onsets of norms, step at the unigram line",
 )

@@ -1,8 +1,8 @@
-"""Score the norms of each layer of encoders on text: which rise first, and before which loss (Figure 5).
+"""Score the norms of each layer of encoders on text: which rises first, and at what loss (Figure 5).
 
-F_V and F_A are the monotone rises of |W^V| and of (|W^K| + |W^Q|) / 2 from 0 to 1, as one reads the paper's
-figure.  A loss below the unigram line, which knows how often words occur and nothing of their context, is
-the first sign that context is used.
+F_V and F_A are the monotone rises of |W^V| and of (|W^K| + |W^Q|) / 2 from 0 to 1, read off as in the paper's
+figure.  The unigram line knows word frequencies but no context, so a loss below it is the first sign that
+context is used.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ from ..layers import ALL, OF_TEXT, layer_curves, leaves_uniform, norm_progress, 
 from ..maps.cells import majority
 
 SCORES_FILE = "text_layers.parquet"
-LITTLE = 0.1  # of the rise of K and Q: more of it while V is at half is not V first
-GROWTH = 2.0  # of a norm, relative to its start: less hardly moves
+LITTLE = 0.1  # "V first": K and Q have made less than this share of their rise when V is at half
+GROWTH = 2.0  # a norm that grows by a smaller factor "hardly moves"
 FIGURE5, LEADS, TOGETHER, STILL = "V first", "V leads", "not V first", "hardly moves"
 SHAPES = (FIGURE5, LEADS, TOGETHER, STILL, "diverged")
 MEDIANS = ("onset_v", "onset_a", "onset_entropy", "attention_then", "growth_v", "growth_a", "passed")
@@ -27,9 +27,9 @@ MEANS = ("below", "below_se")
 def score_text(run: Run) -> Frame:
     """Score every trial and layer: settings, onsets and growth of norms, their shape, the unigram line.
 
-    onset_v and onset_a are the steps at half of a rise, attention_then is F_A when V is at half; `passed` is
-    the step at which the held-out loss of the model falls below the unigram line, NaN if it never does;
-    `below` is by how much it is below the line at the end, with its standard error over windows.
+    onset_v and onset_a are the steps at half of a rise, and attention_then is F_A when V is at half.
+    `passed` is the step at which the model's held-out loss falls below the unigram line, NaN if never.
+    `below` is how far it is below the line at the end, with its standard error over windows.
     """
     check_columns(run.trajectories, OF_TEXT, f"{run.folder}/trajectories")
     curves = layer_curves(run)
@@ -59,7 +59,7 @@ def score_text(run: Run) -> Frame:
 
 
 def shapes(scores: Frame) -> Array:
-    """Class the norms of each layer: the first shape whose rule they meet."""
+    """Classify the norms of each layer: the first shape whose rule they satisfy."""
     moves = (scores["growth_v"] >= GROWTH) & (scores["growth_a"] >= GROWTH)
     rules = {
         "diverged": scores["status"] != "ok",
@@ -71,9 +71,9 @@ def shapes(scores: Frame) -> Array:
 
 
 def text_cells(run: Run, scores: Frame) -> Frame:
-    """Summarise each cell and layer: its settings, the shape of most seeds, medians over seeds."""
+    """Summarise each cell and layer: its settings, the most frequent shape, medians over seeds."""
     names = telling_settings(run)
-    place = 1000 * cell_of_rows(scores, names) + scores["layer"].to_numpy()  # more than there are layers
+    place = 1000 * cell_of_rows(scores, names) + scores["layer"].to_numpy()  # no model has 1000 layers
     keys, first, number = np.unique(place, return_index=True, return_inverse=True)
     table = scores[[*names, "layer"]].iloc[first].reset_index(drop=True)
     shape, agreement = majority(number, scores["shape"].to_numpy(), SHAPES)
@@ -82,7 +82,7 @@ def text_cells(run: Run, scores: Frame) -> Frame:
     means: Frame = scores[[*MEANS]].where(ok).groupby(number).mean()
     passed = np.bincount(number, scores["passed"].notna() & ok).astype(int)
     found = dict(cell=keys // 1000, trials=np.bincount(number), shape=shape, agreement=agreement)
-    # K and Q are half way before the loss passes the unigram line, or it never does
+    # K and Q are half way before the loss passes the unigram line, or it never passes it
     is_early = (ok & (scores["onset_a"] < scores["passed"].fillna(np.inf))).to_numpy()
     early = np.bincount(number, is_early).astype(int)
     return pd.concat([table.assign(**found, seeds_passed=passed, seeds_before=early), medians, means], axis=1)

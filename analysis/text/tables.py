@@ -1,4 +1,4 @@
-"""The tables of runs on text: losses beside the unigram line, and the shapes of the layers' norms."""
+"""Tables of runs on text: losses compared with the unigram line, and the shapes of the layers' norms."""
 
 import pandas as pd
 
@@ -10,7 +10,7 @@ from ..layers import telling_settings
 from ..tables import ERROR
 from .scores import text_cells
 
-LAYER_COLUMNS = {  # a column of the cells, and what the table calls it
+LAYER_COLUMNS = {  # column of the cells: title in the table
     **{"layer": "layer", "trials": "trials", "shape": "shape of norms", "agreement": "share of seeds"},
     **{"onset_v": "V half way", "onset_a": "K, Q half way", "attention_then": "K, Q when V is half way"},
     **{"growth_v": "V grows by", "growth_a": "K, Q grow by"},
@@ -19,13 +19,13 @@ LAYER_COLUMNS = {  # a column of the cells, and what the table calls it
 
 
 def layer_shapes(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell and layer: the shape of its norms, and the steps that it follows from."""
+    """Tabulate each cell and layer: the shape of its norms, and the steps from which it follows."""
     cells = text_cells(run, scores)
     return cells[[*telling_settings(run), *LAYER_COLUMNS]].rename(columns=LAYER_COLUMNS)
 
 
 def text_losses(run: Run, scores: Frame) -> Frame:
-    """Return one row per cell: losses at the end with their errors, beside the unigram line."""
+    """Tabulate each cell: final losses with their errors, and the unigram line."""
     names = telling_settings(run)
     trials: Frame = run.trials.reset_index(drop=True)
     cell, ok = cell_of_rows(trials, names), (trials["status"] == "ok").to_numpy()

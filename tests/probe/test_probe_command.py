@@ -64,7 +64,7 @@ def test_a_checkpoint_on_disk_has_its_rows_beside_random_weights(place, capsys):
     for name in ("nine_words", "embeddings", "attention"):
         assert (out / "figures" / f"{name}.png").is_file() and (out / "figures" / f"{name}.svg").is_file()
     page = (out / "tables.html").read_text()
-    assert "cannot be had from the package registry" in page and "checkpoint in the folder my_bert" in page
+    assert "not available from the package registry" in page and "checkpoint in the folder my_bert" in page
     about = json.loads((out / "about.json").read_text())
     assert about["topics"]["seed"] == 0 and about["corpus"]["hash"] and about["choices"]["words"] == 16
     table = pd.read_csv(out / "table1_embeddings.csv")

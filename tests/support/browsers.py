@@ -8,11 +8,11 @@ FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage"
 )
-PHONE = 500  # pixels; a screen that is narrower is a phone's
+PHONE = 500  # pixels; a narrower screen is a phone
 
 
 def start_browser(width: int, height: int = 800):
-    """Return a browser of this size that keeps its logs; the test is skipped where there is none."""
+    """Start a browser of this size that keeps its logs; skip the test if none is installed."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (binary and driver):
         pytest.skip("chromium and chromium-driver are not installed")

@@ -44,7 +44,7 @@ def random_weights(config: dict = CONFIG, seed: int = 0) -> dict[str, np.ndarray
 
 
 def safetensors(weights: dict[str, np.ndarray]) -> bytes:
-    """Write a safetensors file as its format is published: the length of a header, the header, the data."""
+    """Write a safetensors file by its published format: length of the header, header, data."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, values in weights.items():
         kind = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}[values.dtype.name]

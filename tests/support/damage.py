@@ -1,4 +1,4 @@
-"""Damage files on purpose, at every place or at some of them."""
+"""Damage files on purpose, at every position or at a sample of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ SOME_OR_ALL = pytest.mark.parametrize("share", [0.15, pytest.param(1.0, marks=py
 
 
 def some(cases: Sequence[Any], share: float) -> list[Any]:
-    """Return a share of the cases, drawn with a fixed seed, in their order; at least a few."""
+    """Sample a share of the cases with a fixed seed, at least ten, in their order."""
     count = max(round(share * len(cases)), min(10, len(cases)))
     chosen = np.random.default_rng(0).choice(len(cases), count, replace=False)
     return [cases[place] for place in sorted(chosen)]

@@ -1,6 +1,6 @@
-"""The encoder once more, as plain loops over positions and heads: independent of JAX, rows and batching.
+"""Reference encoder: plain loops over positions and heads, independent of JAX, rows and batching.
 
-Works on complex numbers too, so that a complex step gives directional derivatives to machine precision.
+It also works on complex numbers, so that a complex step gives directional derivatives to machine precision.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def gelu(x):
 
 
 def attend(params, layer, heads, states, keys, query, uniform):
-    """Return the joined output of all heads at one position, and the attention of each head to the keys."""
+    """Compute the joined output of all heads at one position, and the attention of each head to the keys."""
     joined, attention = [], []
     size = len(states[0]) // heads
     for head in range(heads):
@@ -34,7 +34,7 @@ def attend(params, layer, heads, states, keys, query, uniform):
 
 
 def encode(params, shown, keys, *, heads, residual, norm, uniform=(), silent=()):
-    """Return the outputs of all positions, and the attention of each layer, position and head."""
+    """Compute the outputs of all positions, and the attention of each layer, position and head."""
     layers = len(params["W_K"])
     W_E = params.get("W_E", np.eye(len(params["b_pred"])))
     states = [W_E[:, token] for token in shown]
@@ -71,7 +71,7 @@ def encode(params, shown, keys, *, heads, residual, norm, uniform=(), silent=())
 
 
 def loss_of_documents(params, documents, hidden_keys, squared, **how):
-    """Return the mean loss over the masked positions of each document that has any."""
+    """Compute the mean loss over the masked positions of each document that has any."""
     word, shown, masked, present = documents
     means = []
     for d in range(len(word)):

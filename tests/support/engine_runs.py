@@ -1,4 +1,4 @@
-"""A small sweep of the one-layer model, trained as the command line does, and users who press Ctrl-C."""
+"""A small sweep of the one-layer model, trained like the command line does, and simulated Ctrl-C."""
 
 import contextlib
 import signal
@@ -31,7 +31,7 @@ BASE = dict(
 )
 
 
-WITHOUT_LINES = replace(EXPERIMENT, references=None)  # they take seconds
+WITHOUT_LINES = replace(EXPERIMENT, references=None)  # reference losses take seconds
 
 
 SWEEP = product(seed=(0, 1, 2), learning_rate=(0.1, 0.5, 1.0), init_scale=(0.01, 0.3))
@@ -40,7 +40,7 @@ SWEEP = product(seed=(0, 1, 2), learning_rate=(0.1, 0.5, 1.0), init_scale=(0.01,
 def train_sweep(
     folder: Path, sweep=SWEEP, base=BASE, lanes=0, devices=4, snapshots="last", experiment=None, **options
 ):
-    """Run a sweep as the command line does, without limit lines; return the run and its outcome."""
+    """Run a sweep like the command line does, without limit lines; return the run and its outcome."""
     own = experiment or WITHOUT_LINES
     named = NamedSweep("test", "A sweep of the tests.", own, base, sweep)
     chosen = Options(lanes, snapshots=snapshots, **options)
@@ -56,7 +56,7 @@ def columns(run, *names) -> pd.DataFrame:
 
 @contextlib.contextmanager
 def stopped_at_every_segment(monkeypatch):
-    """A user who presses Ctrl-C in the first segment of whatever is run; polls come before and after it."""
+    """Simulate Ctrl-C in the first segment of every run; polls come before and after a segment."""
 
     class Pressed(StopRequests):
         def __init__(self):

@@ -8,7 +8,7 @@ import pytest
 
 
 def read_events(path: Path) -> list[Any]:
-    """Return the events of a file; its frames are read here, by the format, and their checksums compared."""
+    """Parse the events of a file, frame by frame, and check their checksums."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     checksum = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
     data, events = path.read_bytes(), []

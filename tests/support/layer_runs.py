@@ -1,4 +1,4 @@
-"""Runs of deeper models made by hand: what values and attention of each layer add is given."""
+"""Synthetic runs of deeper models with given gains P and Q of each layer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +21,9 @@ Model = tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]
 def model(
     layers: Sequence[Layer], whole: Layer | None = None, step: np.ndarray = STEP, **changed: Any
 ) -> Model:
-    """Return the row, records and details of a trial; P and Q of the whole are the sums unless given.
+    """Make the row, records and details of a trial; P and Q of the whole are the sums unless given.
 
-    Columns of records and details may be given by name (those of details as a list, one per layer), and
-    settings.
+    Settings and columns of records and details can be given by name (details as a list, one per layer).
     """
     P, Q = (np.array([np.broadcast_to(layer[part], step.shape) for layer in layers]) for part in (0, 1))
     P_all, Q_all = (np.broadcast_to(part, step.shape) for part in (whole or (P.sum(0), Q.sum(0))))
@@ -58,7 +57,7 @@ def model(
 
 
 def named(models: Sequence[Model]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Return trials, trajectories and details of these models, with ids in their order."""
+    """Join trials, trajectories and details of these models, with ids in their order."""
     ids = [whole_id(f"{number:x}") for number in range(len(models))]
     trials = [row | dict(trial_id=name) for name, (row, _, _) in zip(ids, models, strict=True)]
     tables = [
@@ -75,7 +74,7 @@ def named(models: Sequence[Model]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataF
 
 
 def run_of(*models: Model, lines: bool = True) -> Run:
-    """Return a run without a folder."""
+    """Make a run without a folder."""
     trials, records, details = named(models)
     run = make_run(
         trials, records.sample(frac=1, random_state=0), details=details.sample(frac=1, random_state=1)

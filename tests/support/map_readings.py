@@ -1,4 +1,4 @@
-"""Shared by tests: colour_of, panels, scores_of, ticks ..."""
+"""Make scored trials for maps, and read panels, colours, texts and ticks back from a picture."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
 def trial(
     kind: str = "two-stage", theta: float = 1.0, topical: bool = True, **changed: Any
 ) -> dict[str, Any]:
-    """Return a scored trial of this class in every view."""
+    """Make a scored trial of this class in every view."""
     settings = dict(seed=0, objective="squared", optimizer="sgd", learning_rate=1.0, init_scale=0.1)
     row: dict[str, Any] = settings | dict(a_topic_end=1.0 if topical else 0.0)
     for end in VIEWS.values():
@@ -31,7 +31,7 @@ def scores_of(*rows: dict[str, Any]) -> pd.DataFrame:
 
 
 def panels(picture: Picture) -> list[Axes]:
-    """Return the panels that have squares, without colour bars."""
+    """List the panels of a picture, without colour bars."""
     return [ax for ax in picture.figure.axes if ax.get_label() != "<colorbar>"]
 
 

@@ -1,4 +1,4 @@
-"""One trial of the one-layer model alone, through the engine's own order of work."""
+"""Train one trial of the one-layer model alone, through the engine's own programs."""
 
 import functools
 from typing import Any, NamedTuple
@@ -37,13 +37,13 @@ def as_lane(hypers: Any) -> Any:
 
 
 def only_lane(records: Any) -> Record:
-    """Return the records of the one lane, by the names of the model's columns."""
+    """Select the records of the only lane, by the names of the model's columns."""
     return Record(**{name: column[0] for name, column in records.items()})
 
 
 @functools.lru_cache
 def programs(spec: Any, num_records: int, order: str = "lane"):
-    """Return init, advance and record of one trial of a Spec: compiled once for all tests."""
+    """Compile init, advance and record of one trial of a Spec, once for all tests."""
     start = jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec))
     go_on = jax.jit(
         functools.partial(orders.ORDERS[order].advance, EXPERIMENT, spec, num_windows=num_records)

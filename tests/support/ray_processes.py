@@ -1,15 +1,15 @@
-"""Processes of Ray: found by what they descend from or by the session they belong to."""
+"""Find processes of Ray by their ancestors or by their session."""
 
 import time
 from pathlib import Path
 
 GONE_SECONDS = 20.0
-AGENT_SECONDS = 120.0  # helpers of Ray that compute nothing wait a minute for a driver that was killed
+AGENT_SECONDS = 120.0  # Ray's agents, which compute nothing, wait a minute for a killed driver
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Return parent and command of every process."""
+    """List parent and command of every process."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -23,7 +23,7 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def descendants(pid: int) -> set[int]:
-    """Return the processes that a process has started, directly or not."""
+    """Find the processes that a process has started, directly or indirectly."""
     every, found, fresh = processes(), set[int](), {pid}
     while fresh:
         fresh = {child for child, (parent, _) in every.items() if parent in fresh} - found
@@ -32,17 +32,17 @@ def descendants(pid: int) -> set[int]:
 
 
 def of_session(session: str) -> set[int]:
-    """Return the processes whose command names a session of Ray."""
+    """Find the processes whose command names a session of Ray."""
     return {pid for pid, (_, command) in processes().items() if session in command}
 
 
 def agents(which: set[int]) -> set[int]:
-    """Return those of the processes that are Ray's helpers."""
+    """Select the processes that are Ray's agents."""
     return {pid for pid, (_, command) in processes().items() if pid in which and command.startswith(AGENTS)}
 
 
 def all_gone(which, seconds: float = GONE_SECONDS) -> bool:
-    """Return whether the processes that `which` returns, or the given ones, are gone before long."""
+    """Wait until the processes (given, or returned by `which`) are gone; return False after `seconds`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         left = which() if callable(which) else which & processes().keys()

@@ -1,13 +1,13 @@
-"""The model once more, as plain loops over tokens: independent of JAX, of batching and of token types.
+"""Reference one-layer model: plain loops over tokens, independent of JAX, batching and token types.
 
-Works on complex numbers too, so that a complex step gives directional derivatives to machine precision.
+It also works on complex numbers, so that a complex step gives directional derivatives to machine precision.
 """
 
 import numpy as np
 
 
 def loss(params, word, shown, masked, present, *, hidden_keys: bool, squared: bool, one_hot: bool):
-    """Return eq. (1) for documents given as integer and boolean arrays (documents x positions)."""
+    """Compute eq. (1) for documents given as integer and boolean arrays (documents x positions)."""
     vocabulary = params["b_pred"].shape[0]
     W_E = np.eye(vocabulary) if one_hot else params["W_E"]
     means = []
@@ -26,7 +26,7 @@ def loss(params, word, shown, masked, present, *, hidden_keys: bool, squared: bo
 
 
 def predict(params, W_E, shown, keys, query):
-    """Return the outputs of one position: eq. (6) with biases, softmax spelled out."""
+    """Compute the outputs of one position: eq. (6) with biases, softmax written out."""
     head = params["W_K"].shape[0]
     b_K, b_Q = params.get("b_K", np.zeros(head)), params.get("b_Q", np.zeros(head))
     q = params["W_Q"] @ W_E[:, shown[query]] + b_Q
@@ -39,7 +39,7 @@ def predict(params, W_E, shown, keys, query):
 
 
 def position_loss(output, word, squared):
-    """Return eq. (3) or eq. (4) for one output vector and one target word."""
+    """Compute eq. (3) or eq. (4) for one output vector and one target word."""
     if squared:
         target = np.zeros(len(output))
         target[word] = 1.0

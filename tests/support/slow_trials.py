@@ -1,6 +1,6 @@
-"""A sweep file of trials that are as slow, broken or hungry as files in the folder SLOW_TRIALS say.
+"""A sweep file of trials that files in the folder SLOW_TRIALS make slow, broken or short of memory.
 
-What they say is read wherever a chunk is trained, when its trials are asked whether they are decided.
+These files are read wherever a chunk is trained, each time a trial is asked whether it is decided.
 """
 
 import os
@@ -18,7 +18,7 @@ from topicjax.sweep import product
 CONTROL = "SLOW_TRIALS"
 BROKEN_RATE = 0.25
 REFERENCE_SECONDS = 0.5
-TRAINING = set()  # the trial that was asked last, unless it is over
+TRAINING = set()  # the trial that was asked last, unless it has ended
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def decided(trial, records, references):
 
 
 def check_alone(trial, is_over):
-    """Raise if another trial is asked before the last one is over: they are of one chunk."""
+    """Raise if another trial is asked before the last one has ended: both are in one chunk."""
     others = TRAINING - {trial}
     TRAINING.clear()
     if others:

@@ -1,4 +1,4 @@
-"""Small corpora: of given documents in memory, and of thirty lines on three subjects as files."""
+"""Small corpora: given documents in memory, and thirty lines on three subjects as files."""
 
 import itertools
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ PATTERNS = (
 
 
 def small_corpus(documents: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Corpus:
-    """Make a corpus of documents, each a sequence of words, after [MASK] and [UNK]."""
+    """Make a corpus of documents, each a sequence of words; the vocabulary begins with [MASK] and [UNK]."""
     words = ("[MASK]", "[UNK]", *vocabulary)
     ids = [words.index(word) for document in documents for word in document]
     ends = np.cumsum([len(document) for document in documents])

@@ -1,4 +1,4 @@
-"""Shared by tests: CASES ..."""
+"""Cases of progress of V and attention, each with the class it must get."""
 
 import numpy as np
 from support.synthetic_runs import (

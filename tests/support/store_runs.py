@@ -1,4 +1,4 @@
-"""Small run folders, written chunk by chunk as the engine writes them."""
+"""Small run folders, written chunk by chunk like the engine does."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def weights(trials: int, seed: int = 0, size: int = 40) -> dict[str, np.ndarray]
 def tables(
     ids: list[str], chunk: str, steps: Sequence[int] = (), **columns: Any
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return trials and records of a chunk whose trials all have snapshots at these steps."""
+    """Make trials and records of a chunk whose trials all have snapshots at these steps."""
     settings = dict(learning_rate=0.1, record_every=2)
     ended = dict(stopped_step=4, stop_reason="steps", status="ok", diverged_step=None)
     place = dict(snapshot_steps=[list(steps)] * len(ids), chunk=chunk, row=range(len(ids)))
@@ -46,14 +46,14 @@ def tables(
 
 
 def details_of(ids: list[str]) -> pd.DataFrame:
-    """Return details that go with `tables`: two layers at each record."""
+    """Make the details that match `tables`: two layers at each record."""
     rows = [(trial, step, layer) for trial in ids for step in (0, 2, 4) for layer in (1, 2)]
     frame = pd.DataFrame(rows, columns=["trial_id", "step", "layer"])
     return frame.astype({"layer": "int32"}).assign(norm=frame["step"] / 7 + frame["layer"])
 
 
 def write_run(folder: Path) -> None:
-    """Two chunks: the first with snapshots at steps 2 and 4, the second with a diverged trial."""
+    """Write two chunks: the first with snapshots at steps 2 and 4, the second with a diverged trial."""
     with Writer(folder, "demo") as writer:
         plan = writer.write_plan([*FIRST, *SECOND, "e" * 12, "f" * 12])
         writer.write_manifest(EMPTY | {"runs": [ENTRY | {"plan": plan, "planned": 7}]})
@@ -66,7 +66,7 @@ def write_run(folder: Path) -> None:
 
 @contextlib.contextmanager
 def crashing_at(writer: Writer, name: str) -> Iterator[None]:
-    """The disk fills up when a part of this folder is written."""
+    """Simulate a full disk when a part of this folder is written."""
 
     def write_table(path: Path, table: pa.Table) -> FileMark:
         if path.parent.name == name:
@@ -92,7 +92,7 @@ def same(found: dict[str, np.ndarray], given: dict[str, np.ndarray], row: int) -
 
 @contextlib.contextmanager
 def ordinary_user() -> Iterator[None]:
-    """Root may write anywhere: be nobody for a while."""
+    """Drop root, which may write anywhere, to the user nobody."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

@@ -1,4 +1,4 @@
-"""Runs made by hand: folders with a few trials, and trials whose progress in all views is given."""
+"""Synthetic runs: folders with a few trials, and trials with given progress in all views."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def records(trial_id: str, steps: int = 3, **columns: Any) -> pd.DataFrame:
 
 
 def line_entry(objective: str = "cross_entropy", values: Any = (), **changed: Any) -> dict[str, Any]:
-    """Return an entry of references: limit lines, some of them changed, for trials with changed settings."""
+    """Make an entry of references: limit lines, some of them changed, for trials with changed settings."""
     settings = {name: DEFAULTS[name] for name in DATA_SETTINGS} | dict(objective=objective) | changed
     return dict(settings=settings, values=LINES | ERRORS | dict(values))
 
@@ -46,12 +46,12 @@ def write_run(
 ) -> Path:
     """Write a run folder with one part per trial; trajectories default to three records per trial.
 
-    Ids are filled up with zeros to the length they have in a folder: see `whole_id`.
+    Ids are padded with zeros to the length they have in a folder: see `whole_id`.
     """
     if trajectories is None:
         trajectories = [records(row["trial_id"]) for row in trials]
     rows = [dict(trials=pd.DataFrame([row])) for row in trials]
-    rows += [{}] * (len(trajectories) - len(trials))  # of chunks that are not finished
+    rows += [{}] * (len(trajectories) - len(trials))  # chunks that are not finished
     write_parts(folder, [row | dict(trajectories=own) for row, own in zip(rows, trajectories, strict=True)])
     write_manifest(folder, manifest_of(**dict(planned=len(trials)) | manifest))
     return folder
@@ -60,14 +60,14 @@ def write_run(
 def manifest_of(
     sweep: str = "tiny", runs: Any = ({},), references: list | None = None, **entry: Any
 ) -> dict[str, Any]:
-    """Return the manifest of a folder with these runs, all of which have the values of `entry`."""
+    """Make the manifest of a folder with these runs, all of which have the values of `entry`."""
     entry = dict(sweep=sweep, experiment="one_layer") | entry
     references = [line_entry()] if references is None else references
     return dict(format=FORMAT, sweep=sweep, runs=[entry | run for run in runs], references=references)
 
 
 def write_parts(folder: Path, chunks: list[dict[str, pd.DataFrame]]) -> None:
-    """Write the tables of a folder, given by chunk, and the journal that knows them."""
+    """Write the tables of a folder, given by chunk, and their journal."""
     found = Journal()
     for name in ("trials", "trajectories"):
         (folder / name).mkdir(parents=True)
@@ -87,7 +87,7 @@ def write_parts(folder: Path, chunks: list[dict[str, pd.DataFrame]]) -> None:
 
 
 def whole_id(short: str) -> str:
-    """Return an id of 12 digits, as folders have them."""
+    """Pad an id to 12 digits, as in run folders."""
     return short.rjust(12, "0")
 
 
@@ -100,7 +100,7 @@ def saturating(delay: float, tau: float, step: np.ndarray = STEP) -> np.ndarray:
 
 
 def lag_for(score: float) -> float:
-    """Delay in units of tau at which two equal exponential rises have this Theta."""
+    """Compute the delay, in units of tau, at which two equal exponential rises have this Theta."""
     return float(np.log(score / (1 - score)))
 
 
@@ -108,7 +108,7 @@ TWO_STAGE = (ramp(0, 100), ramp(400, 600))  # progress of V, of attention
 
 
 def case(P: Any, Q: Any, step: np.ndarray = STEP, lines: Any = (), **changed: Any) -> Case:
-    """Return a trial with this progress in all three views, columns and settings changed."""
+    """Make a trial with this progress in all three views; columns and settings can be changed."""
     P, Q = np.broadcast_to(P, step.shape), np.broadcast_to(Q, step.shape)
     uniform = INITIAL - (INITIAL - STAGE1) * P
     columns = dict(
@@ -124,13 +124,13 @@ def case(P: Any, Q: Any, step: np.ndarray = STEP, lines: Any = (), **changed: An
 
 
 def make_run(trials: pd.DataFrame, trajectories: pd.DataFrame | None = None, **more: Any) -> Run:
-    """Return a run without a folder."""
+    """Make a run without a folder."""
     tables = dict(trials=trials, trajectories=pd.DataFrame() if trajectories is None else trajectories)
     return Run(Path("run")).replace(**tables, manifest={}, missing=(), **more)
 
 
 def run_of(*cases: Case) -> Run:
-    """Return the run of these trials, prepared, with ids 000, 001, ..."""
+    """Make the run of these trials, prepared, with ids 000, 001, ..."""
     names = [f"{number:03d}" for number in range(len(cases))]
     rows = [row | dict(trial_id=name) for name, (row, _) in zip(names, cases, strict=True)]
     tables = [frame.assign(trial_id=name) for name, (_, frame) in zip(names, cases, strict=True)]
@@ -141,7 +141,7 @@ def run_of(*cases: Case) -> Run:
 
 
 def random_search(count: int, **changed: Any) -> Run:
-    """Return a run whose trials are each a cell of their own: no two have the same learning rate."""
+    """Make a run in which every trial is its own cell: no two have the same learning rate."""
     rng = np.random.default_rng(0)
     step, (value, attention) = STEP[::10], (progress[::10] for progress in TWO_STAGE)
     kinds = [case(value, attention, step)[1], case(value, 0.0, step)[1]]
@@ -170,6 +170,6 @@ def score_one(*arguments: Any, **changed: Any) -> Any:
 
 
 def scored(*cases: Case) -> tuple[Run, pd.DataFrame]:
-    """Return the run of these trials, and its scores: the arguments of every figure."""
+    """Make the run of these trials and its scores, the arguments of every figure."""
     run = run_of(*cases)
     return run, score_trials(run)

@@ -1,4 +1,4 @@
-// Trajectories of the chosen cell: a chart per entry of the page, reference losses with their names.
+// Trajectories of the chosen cell: one chart per Chart of the page, with labelled reference losses.
 
 import { curve, data, draw, make, parts, records, shown, shownView, state, steps } from "./data.js";
 
@@ -52,7 +52,8 @@ function logRange(series) {
   return low < high ? { low, high: high * 1.3, isLog: true } : { low: low / 3, high: high * 3, isLog: true };
 }
 
-// All values; of losses those from the start, or enlarged where most records lie, and the reference losses.
+// The range of all values.  For losses it starts at the median initial value and includes the reference
+// losses; zoomed in, it covers the lower 60 % of the values.
 function range(series, lines, isLoss) {
   const values = finite(series);
   if (!values.length) return null;
@@ -65,7 +66,7 @@ function range(series, lines, isLoss) {
   return { low: low - margin, high: high + margin, isLog: false };
 }
 
-// From steps and values to places in the box; the logarithm of steps begins at the first after 0.
+// Map steps and values to positions in the box; the logarithm of steps begins at the first step after 0.
 function axisScales(series, axis, box) {
   const all = series.flatMap(({ trial }) => [...steps(trial)]);
   const last = Math.max(1, ...all);
@@ -113,8 +114,8 @@ function key({ label, colour, dash }, isLoss) {
   return make("span", { class: "key" }, drawn, label);
 }
 
-// A gap where a value is missing; a value between two gaps is a dot.  A column that most records lack is
-// measured rarely: its values are joined.
+// A missing value leaves a gap, and a value between two gaps is a dot.  A column that most records lack is
+// measured rarely: its values are joined across the gaps.
 function path(at, values, { x, y }, { isLog, low, high }) {
   const far = high + 4 * (high - low);
   const isRare = 2 * values.filter(Number.isFinite).length < values.length;
@@ -146,7 +147,7 @@ function tickTexts(box, { x, y, xTicks, yTicks, last }) {
   return [...found, middle(x(last), 15, String(last)), middle(box.width / 2, 28, "step")];
 }
 
-// Names of reference losses at the right ends of their lines, moved apart where these are near to each other.
+// Names of reference losses at the right ends of their lines, moved apart where they would overlap.
 function lineNames(box, y, lines) {
   let lowest = -Infinity;
   const inside = lines.filter(([, value]) => y(value) >= -1 && y(value) <= box.height + 1);

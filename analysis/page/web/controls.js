@@ -1,17 +1,17 @@
-// What is beside the map: colours, axes, filters, counts, the selection as a file.
+// Controls of the map: colours, axes, filters, counts, and the selection as a file.
 
 import { cellTrials, columns, counted, data, draw, drawing, isHidden, make, notes, parts } from "./data.js";
 import { plain, scales, settings, shown, shownColumn, shownView, state, views } from "./data.js";
 import { allCells, shownCells } from "./map.js";
 
-const MOST_CHIPS = 12; // values of a setting that can be filtered
+const MOST_CHIPS = 12; // settings with more values have no filter
 
 export function chip(text, checked, change, ...before) {
   const box = make("input", { type: "checkbox", checked, onchange: () => change(box.checked) });
   return make("label", { class: "chip" }, box, ...before, make("span", {}, text));
 }
 
-// A choice among options in groups: [[group, [[value, text], ...]], ...].
+// A drop-down list of options in groups: [[group, [[value, text], ...]], ...].
 function select(name, label, groups, value, change) {
   const made = groups.filter(([, options]) => options.length).map(([group, options]) => {
     const own = options.map(([key, text]) => make("option", { value: key, selected: key === value }, text));
@@ -66,7 +66,7 @@ export function settingFilters(redraw) {
   parts.filters.replaceChildren(summary, make("div", { class: "controls" }, ...sets));
 }
 
-// What colours mean: a chip per class that occurs, which hides it; a bar for the values of a column.
+// Explain the colours: a chip per class that occurs, which can hide it, and a colour bar for a column.
 export function legend(redraw) {
   const counts = new Map();
   for (const cell of allCells()) {
@@ -113,7 +113,7 @@ export function describe() {
   parts.reset.disabled = !allCells().some(isHidden);
 }
 
-// The patterns of hatched classes, and of cells without a value.
+// Add the patterns of hatched classes and of cells without a value.
 export function addPatterns() {
   const pattern = (id, colour, d, stroke) =>
     draw(

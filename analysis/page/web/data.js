@@ -1,10 +1,10 @@
-// What explorer.py wrote, unpacked; the reader's choices; numbers as text; how elements are made.
-// All text of a run enters the page as text nodes.
+// The data that explorer.py wrote, unpacked; the reader's choices; helpers for numbers and elements.
+// All text of a run enters the page as text nodes, so none of it is interpreted as HTML.
 
 export const root = document.getElementById("explorer");
 export const data = JSON.parse(document.getElementById("explorer-data").textContent);
-export const drawing = root.querySelector("svg"); // empty: a place for patterns
-export const parts = {}; // elements that are filled again and again
+export const drawing = root.querySelector("svg"); // empty; patterns are added to it
+export const parts = {}; // elements that are filled repeatedly
 export const settings = data.settings.map(coded);
 export const notes = Object.entries(data.notes).map(([name, column]) => [name, coded(column)]);
 export const views = data.views.map((view) => ({
@@ -18,7 +18,7 @@ export const columns = data.columns.map((column) => ({
 export const scales = unpackedAll(data.scales, { cividis: Uint8Array, PuOr: Uint8Array });
 export const records = data.records && unpackedRecords(data.records);
 export const state = {
-  map: 0, // place among data.maps
+  map: 0, // index into data.maps
   colour: data.colour, // view:NAME or column:NAME
   hidden: new Map(), // setting: codes that are filtered out
   hiddenClasses: new Set(),
@@ -59,7 +59,7 @@ function unpackedRecords(packed) {
   const kinds = { codes: Uint16Array, low: Float32Array, high: Float32Array };
   const curves = Object.entries(packed.curves).map(([name, each]) => [name, unpackedAll(each, kinds)]);
   const references = packed.references.map(({ name, values }) => [name, numbers(values, Float32Array)]);
-  const place = new Map(rows.map((trial, number) => [trial, number])); // among those with records
+  const place = new Map(rows.map((trial, number) => [trial, number])); // index among trials with records
   const steps = numbers(packed.steps, Uint32Array);
   return { sizes, place, start: starts(sizes), steps, curves: Object.fromEntries(curves), references };
 }
@@ -68,7 +68,7 @@ export function cellTrials(cell) {
   return [...members.subarray(firsts[cell], firsts[cell] + counts[cell])];
 }
 
-// The view that classes are taken from, and the column that colours are, if they are.
+// The view whose classes are shown; shownColumn is the column that colours the cells, if one does.
 export function shownView() {
   return views.find(({ name }) => state.colour === `view:${name}`) ?? views[0];
 }
@@ -84,7 +84,7 @@ export function isHidden(cell) {
   );
 }
 
-// The values of one column of one trial: a sign and a logarithm between the ends of the series.
+// Decode one column of one trial: each code is a sign and a logarithm on the scale of the series.
 export function curve(trial, name) {
   const number = records.place.get(trial);
   const { codes, low, high } = records.curves[name];

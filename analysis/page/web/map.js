@@ -1,5 +1,5 @@
-// The map: a panel per combination of settings, each cell as the rectangles that layouts.py gave it; and
-// moving over it: hover, focus, arrow keys, clicks.
+// The map: a panel per combination of settings, with each cell drawn as its rectangles from layouts.py.
+// Also hover, focus, arrow keys and clicks.
 
 import { cellTrials, columns, data, draw, isHidden, make, numbers, parts } from "./data.js";
 import { scales, settings, shown, shownColumn, shownView, state } from "./data.js";
@@ -7,7 +7,7 @@ import { scales, settings, shown, shownColumn, shownView, state } from "./data.j
 const MIXED = 1;
 const FAILED = 2;
 const HOLLOW = 4;
-const REACH = 22; // pixels between a click and the cell that it means
+const REACH = 22; // a click selects a cell at most this many pixels away
 const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 const elements = new Map(); // cell: its element; hidden cells have none
 const panelOf = new Map(); // cell: the title of its panel
@@ -66,7 +66,7 @@ function drawPanel(panel, map, room) {
   return make("div", { class: "panel" }, title, make("div", { class: "scroll" }, svg));
 }
 
-// Pixels of a place: as large as panels in a row leave room for.
+// Side of a place in pixels: as large as the panels in a row leave room for.
 function placeSize({ shape: [wide, high] }, room, left, isRefined) {
   if (isRefined) return Math.max(1, Math.floor((10 * Math.min(420, room - left - 8)) / Math.max(wide, high)) / 10);
   const isPhone = room < 600;
@@ -77,7 +77,7 @@ function placeSize({ shape: [wide, high] }, room, left, isRefined) {
   return isPhone ? Math.max(24, Math.min(48, size)) : Math.max(14, Math.min(40, size));
 }
 
-// Per cell the path of its rectangles, and the square inside that marks are drawn in, in pixels.
+// Per cell, in pixels: the path of its rectangles, and the square inside it where marks are drawn.
 function shapes(panel, size, high, isRefined) {
   const boxes = numbers(panel.boxes, Uint16Array);
   const whose = isRefined ? numbers(panel.whose, Uint32Array) : null;
@@ -100,7 +100,7 @@ function shapes(panel, size, high, isRefined) {
   return found;
 }
 
-// The colour of a cell, and the number that is written into it.
+// The colour of a cell, and the number written into it.
 function paint(cell) {
   const [view, column] = [shownView(), shownColumn()];
   if (column) {
@@ -120,7 +120,7 @@ function paint(cell) {
   return { fill: `rgb(${rgb.join(",")})`, rgb, text };
 }
 
-// Black or white, whichever has more contrast: at least 4.5 to 1 on any ground.
+// Black or white, whichever has more contrast: at least 4.5 to 1 on any background.
 function ink(colour) {
   const [red, green, blue] = colour.map((part) => {
     const share = part / 255;
@@ -174,13 +174,13 @@ function axisLabels(panel, map, { left, size, width, height, below, isTurned }) 
   return [...found, draw("text", middle, map.labels[0]), draw("text", turned, map.labels[1])];
 }
 
-// Of ticks that are too near to each other every second, third, ... one.
+// Keep every second, third, ... tick if they are too close together.
 function spaced(places, texts, apart) {
   const every = places.length < 2 ? 1 : Math.ceil(apart / Math.abs(places[1] - places[0]));
   return places.map((place, number) => [place, texts[number]]).filter((_, number) => number % every === 0);
 }
 
-// Pixels that the longest of some short texts takes.
+// Width in pixels of the longest of some short texts.
 function widest(texts) {
   return Math.max(0, ...texts.map((text) => text.length)) * 6.2;
 }
@@ -244,7 +244,7 @@ export function hideTip() {
   parts.tip.hidden = true;
 }
 
-// A copy of the cell above its neighbours, with an outline that its own rectangles cover inside.
+// Draw a copy of the cell on top of its neighbours, with an outline around all of its rectangles.
 export function ring(cell, name) {
   parts.map.querySelector(`.${name}`)?.remove();
   const element = elements.get(cell);
@@ -263,7 +263,7 @@ export function markOpen() {
   ring(state.open, "opened");
 }
 
-// Tab leads to one cell of the map; arrow keys lead from there to the others.
+// Tab moves to one cell of the map; arrow keys move from there to the others.
 function tabStop(element) {
   for (const other of parts.map.querySelectorAll(".cell[tabindex='0']")) other.setAttribute("tabindex", "-1");
   element?.setAttribute("tabindex", "0");
@@ -290,7 +290,7 @@ function nearest(candidates, distance) {
   return Number.isFinite(best) ? candidates[apart.indexOf(best)] : null;
 }
 
-// A finger is wider than a small cell: the nearest one of the panel, if it is not far.
+// Find the nearest cell of the panel within REACH: a finger is wider than a small cell.
 function cellNear({ target, clientX, clientY }) {
   const near = [...(target.closest(".scroll")?.querySelectorAll(".cell") ?? [])];
   const found = nearest(near, (element) => {
@@ -301,7 +301,7 @@ function cellNear({ target, clientX, clientY }) {
   return found ? cellAt(found) : -1;
 }
 
-// The nearest cell in a direction, in the same panel if there is one.
+// Find the nearest cell in a direction, if possible in the same panel.
 function neighbour(from, [right, down]) {
   const [fromX, fromY] = middle(from);
   const distance = (element) => {

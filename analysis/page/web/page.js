@@ -1,4 +1,4 @@
-// The page: its parts put together, and its first cell opened.
+// Entry point: build the parts of the page and open the first cell.
 
 import { addPatterns, choices, describe, download, legend, settingFilters } from "./controls.js";
 import { data, make, parts, root, state } from "./data.js";
@@ -32,10 +32,10 @@ function build() {
   parts.download = make("button", { type: "button", onclick: download });
   parts.reset = make("button", { type: "button", onclick: reset }, "Clear filters");
   const hint =
-    "Hover over a cell or move to it by arrow keys for its numbers; click, tap or press Enter for its " +
-    "trials. A cell holds the trials that differ in the seed only.";
+    "Hover over a cell or move to it with the arrow keys for its numbers; click, tap or press Enter for its " +
+    "trials. A cell holds the trials that differ only in the seed.";
   root.append(
-    make("h3", { class: "title" }, "Map to explore"),
+    make("h3", { class: "title" }, "Interactive map"),
     make("p", { class: "hint" }, hint),
     make("div", { class: "controls" }, choices(redraw), parts.filters),
     parts.legend,

@@ -1,4 +1,4 @@
-// The trials of the chosen cell: their classes, their charts, what to copy.
+// The trials of the chosen cell: classes, charts, and buttons to copy ids and commands.
 
 import { chart } from "./charts.js";
 import { chip } from "./controls.js";
@@ -6,7 +6,7 @@ import { cellTrials, columns, counted, curve, data, make, notes, parts, records 
 import { settings, shown, shownView, state, steps, views } from "./data.js";
 import { classText, focusCell, hideTip, markOpen, placeTexts, scoreTexts, shownCells } from "./map.js";
 
-const MOST_TRIALS = 24; // of a cell, as lines and in its list
+const MOST_TRIALS = 24; // of a cell, both as curves and in the list
 
 export function openCell(cell, byKeyboard) {
   state.open = cell;
@@ -112,7 +112,7 @@ function quoted(word) {
 function copyButton(text, content) {
   const press = async () => {
     const done = await copied(content);
-    parts.status.textContent = done ? `Copied: ${content}` : `Copy by hand: ${content}`;
+    parts.status.textContent = done ? `Copied: ${content}` : `Copy manually: ${content}`;
     button.textContent = done ? "Copied" : content;
     setTimeout(() => {
       button.textContent = text;

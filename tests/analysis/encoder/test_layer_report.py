@@ -55,12 +55,12 @@ def test_the_answer_counts_the_cells_by_their_layers(scored):
         "Not always: of 3 cells with several layers that learned, 1 is two-stage (V first, then attention) "
         "in every layer, 1 in some, 1 in none." in text
     )
-    assert "All layers taken together 2 of these are two-stage, 1 of them without being so in every" in text
-    assert "Of 1 cell with one layer 1 is two-stage." in text
+    assert "Scored as a whole, 2 of these models are two-stage, 1 of them without being so in every" in text
+    assert "Of 1 cell with one layer, 1 is two-stage." in text
     assert "no residual 0 (+1) of 1, residual 1 (+0) of 2; no LN 1 (+1) of 2, pre-LN 0 (+0) of 1." in text
     assert "layer 1: 2 two-stage, 1 simultaneous; layer 2: 1 V-only, 1 two-stage, 1 simultaneous." in text
     assert "Attention leaves its start: last layer first in 1, together in 2 of 3 cells." in text
-    assert "Cells that are not judged: 1 diverged." in text  # one of its two trials: a tie
+    assert "Cells that are not scored: 1 diverged." in text  # one of its two trials: a tie
 
 
 def test_norms_that_mislead_are_counted():
@@ -68,8 +68,8 @@ def test_norms_that_mislead_are_counted():
     norms = dict(norm_v=[0.1 + EARLY, 0.1 + EARLY], norm_k=[0.1 + EARLY, 0.1 + LATE])
     run = run_of(model([GOOD, VALUES_ONLY], **norms))
     assert (
-        "they give another class than the loss to 2 of 2 layers. They call 1 two-stage, of which the loss "
-        "denies 1 (1 V-only), and miss 1 of the 1 that are." in said(run, score_layers(run))
+        "they disagree with the loss on the class of 2 of 2 layers. They call 1 two-stage, 1 of them wrongly "
+        "(1 V-only), and miss 1 of the 1 that are two-stage by the loss." in said(run, score_layers(run))
     )
     agree = run_of(model([GOOD, GOOD]))
     assert "Norms and loss give all 2 layers the same class." in said(agree, score_layers(agree))
@@ -79,7 +79,7 @@ def test_topics_are_counted_by_the_ratio_of_both_means(scored):
     """Same topic .01 and .04 in the two layers, other topics .01: ratios 1 and 4; none changes."""
     text = said(*scored)
     assert "and in 9 the ratio has changed by less than 10%" in text
-    assert "of the deepest models layer 1 1.00, layer 2 4.00" in text
+    assert "in the deepest models layer 1 1.00, layer 2 4.00" in text
 
 
 def test_the_table_of_losses_has_means_errors_and_lines(scored):
@@ -147,7 +147,7 @@ def test_the_map_has_a_square_per_cell_and_layer(scored, tmp_path):
     (ax,) = pictures[0].figure.axes
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["all", "1", "2"]
     assert {text.get_text() for text in ax.texts} == {"1.00", ".50"}
-    assert "Of 8 layers in 4 cells 3 are two-stage." in pictures[0].caption
+    assert "Of 8 layers in 4 cells, 3 are two-stage." in pictures[0].caption
     (legend,) = pictures[0].figure.legends
     texts = [entry.get_text() for entry in legend.get_texts()]
     assert "two-stage: 5" in texts and "simultaneous: 3" in texts and "corner: seeds disagree" in texts
@@ -184,7 +184,7 @@ def test_a_run_has_its_page(tmp_path, monkeypatch):
     said: list[str] = []
     text = re.sub(r'src="data:[^"]*"', "", report.write(folder, said.append).read_text())
     assert "defect" not in text and "Not drawn" not in text and "No table" not in text
-    assert text.index("Do all layers behave like the one?") < text.index("10 of 10 planned trials finished")
+    assert text.index("Do all layers behave like") < text.index("10 of 10 planned trials finished")
     assert text.index("Classes by layer") < text.index("<nav>") < text.index("Layers over the steps")
     pieces = [line for line in said if line.startswith(("figure ", "table ")) and line.endswith("...")]
     assert len(pieces) == 11 and "(11 of 11)" in pieces[-1]

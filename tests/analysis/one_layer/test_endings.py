@@ -75,7 +75,7 @@ def test_joint_losses_are_drawn_at_their_medians() -> None:
         "lower by 0.2000, 1.00 of what topical attention can gain (quartiles 0.50 to 2.50); 3 pairs"
         in picture.caption
     )
-    with pytest.raises(UserError, match="no two trials differ in attention alone"):
+    with pytest.raises(UserError, match="no two trials differ only in attention"):
         joint_losses(*scored(case(*TWO_STAGE)))
 
 

@@ -68,7 +68,7 @@ def test_frozen_attention_cannot_be_two_stage():
 def test_trials_with_a_frozen_part_are_counted_apart():
     said = text([{}, dict(theta=0.5), dict(attention="uniform", theta=float("nan"))], 1.0)
     assert said.startswith("1 of 2 trials (50 %) are two-stage")
-    assert "1 further trial with a frozen part: classed by construction." in said
+    assert "1 more trial with a frozen part: class by construction." in said
 
 
 def test_views_that_disagree_are_counted():
@@ -88,7 +88,7 @@ def test_the_budget_is_named():
     ]
     said = text(rows, 1.0)
     assert "1 unfinished; 1 V-only (attention has not moved yet); 1 two-stage or led by V with" in said
-    assert "budget" not in text([{}], 1.0)
+    assert "More steps" not in text([{}], 1.0)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_captions_count_what_is_drawn_beyond_and_lost():
     picture = landscape.landscape(settings(**TAU), placed(*rows))
     assert "Points: 99 trained models" in picture.caption
     assert "within 5 %" not in picture.caption
-    assert "Cross-entropy has another landscape." in picture.caption
+    assert "The landscape of cross-entropy is different." in picture.caption
     assert "1 point beyond the axes" in picture.caption
     assert "Left out: 1 diverged trial." in picture.caption
     assert len(picture.figure.axes) == 3  # two landscapes and the colour bar
@@ -214,4 +214,4 @@ def test_of_very_many_models_some_are_drawn_and_all_are_counted():
     drawn = [marks for marks in picture.figure.axes[0].collections if isinstance(marks, PathCollection)]
     assert sum(len(np.asarray(marks.get_offsets())) for marks in drawn) == landscape.MOST_POINTS
     assert "Points: 5,000 trained models" in picture.caption
-    assert "Drawn are 2,000 of these models, evenly picked" in picture.caption
+    assert "Shown: 2,000 of these models, evenly spaced" in picture.caption

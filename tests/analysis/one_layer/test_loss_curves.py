@@ -73,8 +73,8 @@ def test_wild_and_lost_trials_are_counted_and_do_not_set_the_range():
     lost = case(ramp(0, 100), 0, lines=FOUR, status="diverged", eval_loss=np.where(STEP > 500, np.nan, 3.4))
     picture = loss_curves(*scored(*[case(ramp(0, 100), 0, lines=FOUR)] * 3, wild, lost))
     assert panels(picture)[0].get_ylim()[1] < 4.9
-    assert "leave the range upwards or stop being finite: 2." in picture.caption
-    assert "not finite at the end: 1." in picture.caption
+    assert "go above the range or become non-finite: 2." in picture.caption
+    assert "Diverged (not finite at the end): 1." in picture.caption
 
 
 def test_many_trials_become_a_median_and_quartiles_per_class():
@@ -124,7 +124,7 @@ def test_runs_without_lines_or_without_a_finite_loss_are_drawn():
     assert "Trials without limit lines: 2." in picture.caption
     assert "limits of the data" not in picture.caption
     assert levels(panels(picture)[0]) == []
-    assert "stop being finite: 1." in loss_curves(*scored(lost)).caption
+    assert "become non-finite: 1." in loss_curves(*scored(lost)).caption
 
 
 def test_more_settings_than_panels_are_drawn_evenly_and_said(monkeypatch: pytest.MonkeyPatch):

@@ -74,8 +74,8 @@ def test_the_best_setting_and_its_lowest_seed_are_chosen():
     assert chosen.cells[0, column].trials["trial_id"].tolist() == ["a", "b", "c"]
     assert set(chosen.cells) == {(0, column), (2, ("cross_entropy", "momentum"))}
     assert chosen.notes[:3] == [
-        "Of 8 trials 1 diverged.",
-        "Of 8 trials 1 have no stored weights.",
+        "Of 8 trials, 1 diverged.",
+        "Of 8 trials, 1 have no stored weights.",
         "Not drawn: optimizers adamw.",
     ]
 
@@ -90,7 +90,7 @@ def test_of_many_seeds_the_weights_of_the_lowest_are_read():
     rows = [trial(f"{seed}", optimizer="sgd", seed=seed) for seed in reversed(range(MOST_SEEDS + 9))]
     chosen = choose_cells(pd.DataFrame(rows), restore)
     assert read == [f"{seed}" for seed in range(MOST_SEEDS)]
-    assert chosen.notes == ["Weights are read of the 32 lowest seeds of a panel, not of 9 others."]
+    assert chosen.notes == ["Weights are read for the 32 lowest seeds, not for 9 others."]
 
 
 def test_nothing_to_draw_is_one_sentence():
@@ -126,7 +126,7 @@ def test_value_matrices_are_titled_with_their_distance_to_theory():
         f"error {apart:.2f}",
     ]
     assert titles(picture)[1].split("\n")[0] == "squared, SGD"
-    assert "numbers the range over 1 to 2 seeds" in picture.caption
+    assert "numbers are ranges over 1 to 2 seeds" in picture.caption
     assert "first stage" not in picture.caption
 
 

@@ -262,10 +262,10 @@ def test_of_very_many_slopes_and_onsets_some_are_drawn():
     ]
     picture = picture_of(run_of(*cases))
     assert len(picture.figure.axes[-1].get_yticks()) == onsets.MOST_SLOPES
-    assert "Not drawn below: 5 further slopes; those drawn are evenly picked." in picture.caption
+    assert "Not drawn below: 5 more slopes; those drawn are evenly spaced." in picture.caption
     again = run_of(*(grown(1e-4, 2e-3, seed=seed, step=STEP[::10]) for seed in range(onsets.MOST_POINTS + 1)))
     picture = picture_of(again)
-    assert "with more than 1,000 onsets as many are drawn" in picture.caption
+    assert "at most 1,000 onsets per combination" in picture.caption
     assert len(np.asarray(picture.figure.axes[0].lines[0].get_xdata())) == onsets.MOST_POINTS
 
 

@@ -251,7 +251,7 @@ def test_disagreement_counts_trials_and_marks_cells():
     assert polygons(ax) == {(1, 0): [tuple(np.round(to_rgb(AGREE), 6))]}
     halves = [colour_of(kind) for kind in ("two-stage", "V-only")]
     assert polygons(ax, corners=3) == {(0, 0): halves}
-    assert "Of 4 trials, the same class have 2 by the norms and 3 by the order parameters" in picture.caption
+    assert "Same class, of 4 trials: 2 by the norms and 3 by the order parameters" in picture.caption
     assert "in 1 of 2 cells" in picture.caption
 
 

@@ -160,7 +160,7 @@ def test_the_figure_of_attention_has_a_dot_per_seed_and_says_what_is_missed():
     drawn = np.asarray(panel.lines[0].get_xydata())
     averages = [best.average(4)] * 3 + [1.0]
     np.testing.assert_allclose(drawn[np.lexsort(drawn.T)][::-1], np.c_[averages, [0, 0, -1, -1]])
-    assert "by at most 1e+02 % of what" in picture.caption
+    assert "by at most 1e+02 % of the gain" in picture.caption
     assert has_attention_theory(run, run.trials) and not has_embeddings_alone(run, run.trials)
     table = tables.attention_theory(run, pd.DataFrame())
     assert table["missed"].tolist()[1] == pytest.approx(50) and table["best_average_se"].isna().all()
@@ -213,8 +213,8 @@ def test_both_cases_are_compared_on_the_same_documents():
     assert has_both_cases(run, run.trials)
     picture = embedding_cases(run, pd.DataFrame())
     assert "squared 59 % (medians" in picture.caption  # (1 - .71) / (1 - .51)
-    assert "The cases differ in optimizer too." in picture.caption
-    assert "larger ones in every trial, by 0.1 at least" in picture.caption
+    assert "The cases also differ in optimizer." in picture.caption
+    assert "larger in every trial, by at least 0.1" in picture.caption
     alone = np.asarray(picture.figure.axes[0].lines[0].get_xydata())[:, 0]
     np.testing.assert_allclose(alone, [0.75, 0.725, 0.7])
     assert not has_both_cases(run_of(rows[:3], {}), run.trials)

@@ -143,7 +143,7 @@ def test_of_many_cells_six_are_drawn_and_pooled_settings_are_named():
     cases = [case(ramp(0, 100), ramp(0, 50 * n), learning_rate=n, seed=n % 2) for n in range(1, 9)]
     run, scores = scored(*cases)
     picture = norm_bands(run, scores)
-    assert "Drawn are 6 of 8 settings" in picture.caption
+    assert "Shown: 6 of 8 settings" in picture.caption
     assert len(picture.figure.axes) == 12
     pooled = norm_bands(run, scores, by=[])
     assert "quartiles over seed, learning rate, 8 trials each." in pooled.caption
@@ -194,7 +194,7 @@ def test_v_has_settled_where_its_rotation_stays_below_a_tenth_of_its_largest():
     row, frame = case(ramp(0, 100), 0.0)
     picture = rotation(*scored((row, frame.assign(rotation_v=turns))))
     for ax in picture.figure.axes:
-        mark = lines_of(ax)["rotation below a tenth of its largest from here on"]
+        mark = lines_of(ax)["rotation below a tenth of its maximum from here on"]
         assert mark.get_xdata() == pytest.approx([400, 400])
     assert "does not settle" not in picture.caption
 
@@ -234,7 +234,7 @@ def test_a_run_of_diverged_trials_without_limit_lines_is_drawn():
     picture = figure4(run, scores)
     assert picture.figure.axes[0].get_title().startswith("diverged\n")
     assert picture.figure.axes[0].get_xlabel() == "by norms: diverged\nmax K 0.1, Q 0.1"
-    assert "Of these trials 1 diverged" in norm_bands(run, scores).caption
+    assert "Of these trials, 1 diverged" in norm_bands(run, scores).caption
 
 
 def test_the_boundary_of_two_ramps_is_where_they_add_up_to_one():

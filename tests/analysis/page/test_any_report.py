@@ -124,10 +124,10 @@ def test_the_caption_counts_what_is_drawn_and_what_is_left_out():
     run = run_of(grid())
     (picture,) = any_run.records(run, run.trials)
     assert "bands quartiles over seeds, 3 to 5 trials each." in picture.caption
-    assert "Diverged, and left out: 2 of 30 trials." in picture.caption
-    assert "Not drawn, for want of a finite value: none." in picture.caption
+    assert "Diverged and left out: 2 of 30 trials." in picture.caption
+    assert "Not drawn, without finite values: none." in picture.caption
     assert "On a logarithmic scale: loss." in picture.caption and "Colour: learning rate." in picture.caption
-    assert "Drawn are" not in picture.caption
+    assert "Shown:" not in picture.caption
     assert "6 lines" in picture.alt
 
 
@@ -137,8 +137,8 @@ def test_of_many_cells_as_many_are_drawn_as_the_caption_says():
     (picture,) = any_run.records(run, run.trials)
     loss = picture.figure.axes[0]
     assert len(loss.lines) == any_run.MOST_LINES
-    assert "Drawn are 24 of 50 cells with a trial that did not diverge, evenly picked" in picture.caption
-    assert "Each line is a trial." in picture.caption
+    assert "Shown: 24 of 50 cells with a trial that did not diverge, evenly spaced" in picture.caption
+    assert "Each line is one trial." in picture.caption
     ends = [made[place][1]["loss"] for place in (10, 59)]
     for line, values in zip((loss.lines[0], loss.lines[-1]), ends, strict=True):
         assert np.asarray(line.get_ydata()) == pytest.approx(values.to_numpy())
@@ -155,7 +155,7 @@ def test_final_values_are_those_of_a_plain_loop():
             low, middle, high = np.array(found).T
             assert np.asarray(line.get_ydata()) == pytest.approx(middle)
             assert band_of(band, np.array(RATES)) == (pytest.approx(low), pytest.approx(high))
-    assert "a colour per value of depth, of 28 trials." in picture.caption
+    assert "Final values of 28 trials against learning rate, a colour per value of depth." in picture.caption
     assert "Medians and quartiles over seed." in picture.caption
     assert "left out: 2 of 30 trials." in picture.caption
 
@@ -192,7 +192,7 @@ def test_the_page_has_the_counts_first_and_every_part(tmp_path):
     first = re.search(r"<li>(.*?)</li>", text)
     assert first is not None
     assert first[1] == "30 of 32 planned trials finished, 2 missing: 28 ok, 2 diverged."
-    assert "What varies: seed (5 values), learning rate (3 values), depth (2 values)." in text
+    assert "Settings that vary: seed (5 values), learning rate (3 values), depth (2 values)." in text
     assert "Is it fast? Experiment deep_linear: 30 trials in 6 cells." in text
     heads = re.findall(r"<h2>(.*?)</h2>", text)
     assert heads == ["Records", "Final values", "Cells", "Settings", "Provenance", "Files"]
@@ -211,7 +211,7 @@ def test_the_first_sentence_knows_what_is_planned():
     run = run_of([deep(n, seed=n) for n in range(3)])
     said = {
         state(3): "3 of 3 planned trials finished: 3 ok, 0 diverged.",
-        state(None): "3 trials finished, of an unknown number: 3 ok, 0 diverged.",
+        state(None): "3 trials finished (number planned unknown): 3 ok, 0 diverged.",
         state(2, 1): "2 of 2 planned trials finished, and 1 trial that no plan names: 3 ok, 0 diverged.",
     }
     assert [next(any_run.findings(run, run.trials, run.trials, each)) for each in said] == list(said.values())
@@ -223,7 +223,7 @@ def test_the_first_sentence_knows_what_is_planned():
 def test_one_trial_has_a_page(tmp_path):
     text = page_of(tmp_path / "run", [deep(1, seed=3, learning_rate=0.1)])
     assert "1 of 1 planned trial finished: 1 ok, 0 diverged." in text and "No setting varies." in text
-    assert "Each line is a trial." in text and "Diverged" not in text
+    assert "Each line is one trial." in text and "Diverged" not in text
     assert "Settings that vary" not in text and "Final values" not in text
     assert (tmp_path / "run" / "figures" / "records.png").exists()
 
@@ -270,7 +270,7 @@ def test_words_and_truth_values_are_settings_too(tmp_path):
 
 def test_truth_values_alone_are_an_axis(tmp_path):
     text = page_of(tmp_path / "run", [deep(n, bias=n % 2 == 0) for n in range(4)])
-    assert "Values at the end against bias, of 4 trials." in text and "Not drawn (" not in text
+    assert "Final values of 4 trials against bias." in text and "Not drawn (" not in text
 
 
 def test_names_that_the_other_tables_know_keep_their_own(tmp_path):
@@ -291,7 +291,7 @@ def test_many_records_and_columns_are_bounded(tmp_path):
     run = run_of([(row, frame)])
     pictures = any_run.records(run, run.trials)
     assert sum(len(picture.figure.axes) for picture in pictures) == any_run.MOST_COLUMNS
-    assert "Drawn are the first 24 of 42 columns." in pictures[0].caption
+    assert "Shown: the first 24 of 42 columns." in pictures[0].caption
     assert "More than 250 records are drawn as medians over bins of steps." in pictures[0].caption
     assert len(pictures[0].figure.axes[0].lines[0].get_xdata()) <= 250
 
@@ -316,7 +316,7 @@ def test_a_random_search_has_a_page_of_bounded_size(tmp_path):
         frame.to_parquet(folder / name / "part-00000.parquet", index=False)
     write_manifest(folder, manifest_of("wild", runs=[dict(experiment="deep_linear")], references=[]))
     text = report.write(folder).read_text()
-    assert len(text) < 2_000_000 and "Drawn are 24 of 3,000 cells" in text
+    assert len(text) < 2_000_000 and "Shown: 24 of 3,000 cells" in text
     assert "Neighbouring values of rate share 40 places" in text
     assert "Neighbouring values of decay share 8 places" in text
     assert "(the first 40 of 3000 rows)" in text
@@ -373,7 +373,7 @@ def test_details_are_drawn_a_panel_per_cell_and_a_line_per_layer():
     run = run_of(made).replace(details=table)
     assert any_run.has_details(run, run.trials)
     (picture,) = any_run.details(run, run.trials)
-    assert picture.title == "norm by layer" and "Diverged, and left out: 2 of 30 trials." in picture.caption
+    assert picture.title == "norm by layer" and "Diverged and left out: 2 of 30 trials." in picture.caption
     assert "medians and quartiles over seeds, 5 trials at most." in picture.caption
     *panels, scale = picture.figure.axes
     assert scale.get_ylabel() == "layer"
@@ -394,7 +394,7 @@ def test_runs_without_details_or_with_very_many_layers():
     deep_ones = [(row | dict(depth=40), frame) for row, frame in made[:3]]
     run = run_of(deep_ones).replace(details=with_details(deep_ones))
     (picture,) = any_run.details(run, run.trials)
-    assert "Drawn are 24 of 40 lines." in picture.caption and len(picture.figure.axes[0].lines) == 24
+    assert "Shown: 24 of 40 lines." in picture.caption and len(picture.figure.axes[0].lines) == 24
 
 
 def test_losses_are_drawn_beside_their_references_and_above_the_lowest():

@@ -1,4 +1,4 @@
-"""The map to explore: what is packed equals what was recorded and what is drawn; a browser shows it."""
+"""The interactive map: what is packed equals what was recorded and what is drawn; a browser shows it."""
 
 import base64
 import io
@@ -217,7 +217,7 @@ def test_a_thousand_trials_are_small():
     run = run.replace(trajectories=run.trajectories.reset_index(drop=True))
     text = explorer.explorer(run, score_trials(run), PAGE)
     assert len(text) < 2_000_000  # figures take up to 4 MB of 6
-    assert "Lines have at most 48 records of a trial" in text
+    assert "Curves show at most 48 records per trial" in text
 
 
 def test_very_many_trials_leave_their_trajectories_out():
@@ -226,9 +226,9 @@ def test_very_many_trials_leave_their_trajectories_out():
     assert (len(every), most, sentence) == (2000, 30, "")
     first, most, sentence = explorer.trials_that_fit(cell, 10)
     assert first.tolist() == list(range(0, 10000, 10)) and most == 48
-    assert sentence == "Of 10,000 trials the first of each cell has its trajectory on this page."
+    assert sentence == "Trajectories of 10,000 trials do not fit: this page has the first of each cell."
     none, _, sentence = explorer.trials_that_fit(np.arange(10000), 10)
-    assert not len(none) and "No trajectories are on this page: 10,000 trials" in sentence
+    assert not len(none) and "This page has no trajectories: 10,000 trials" in sentence
 
 
 def test_a_page_of_five_thousand_trials_is_small():

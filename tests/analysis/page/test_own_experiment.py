@@ -272,7 +272,7 @@ REMARKS = {
     "raises": (experiment(failing), "report of mine.py raises ImportError: no module named mine; the page"),
     "no page": (experiment(lambda: 3), "report of deep_linear returns int; allowed: a Page; the page shows"),
     "figures": (experiment(lambda: Page(figures=3)), "report of mine.py raises TypeError"),
-    "another": ("encoder", "mine.py defines encoder, not deep_linear; the page shows what any run can."),
+    "another": ("encoder", "mine.py defines encoder, not deep_linear; the page shows only what any run has."),
 }
 
 
@@ -295,7 +295,7 @@ def test_a_file_that_is_gone_or_inside_the_folder_is_not_run(folder, monkeypatch
         manifest = dict(runs=[dict(experiment="deep_linear", file=file)])
         found = lookup.find_page(run.replace(manifest=manifest))
         said = f"The file {file} that defines the experiment deep_linear is gone: "
-        assert found.remark == f"{said}the page shows what any run can."
+        assert found.remark == f"{said}the page shows only what any run has."
         assert found.page == Page()
     assert lookup.find_page(run.replace(manifest=dict(runs=[dict(experiment="deep_linear")]))).remark == ""
 

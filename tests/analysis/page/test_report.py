@@ -323,7 +323,7 @@ def test_of_very_many_runs_and_plans_the_page_names_some():
     entries = [dict(sweep="s", git_commit=f"c{number % 2}", started=f"day {number}") for number in range(900)]
     run = make_run(pd.DataFrame(dict(trial_id=["a"]))).replace(manifest=dict(sweep="s", runs=entries))
     text = provenance.provenance(run)
-    assert "The runs that made these trials (the last 40 of 900)" in text
+    assert "The runs that trained these trials (the last 40 of 900)" in text
     assert "day 860" in text and "day 859" not in text
     assert "c0 (runs 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, ...); c1 (runs 2" in text
     plans = [(f"plan{number}", 1) for number in range(20)]

@@ -68,7 +68,7 @@ def test_pages_are_made_when_there_are_new_trials_and_the_whole_one_at_the_end(t
     assert [live and (live.seconds, live.planned) for live in made] == [(7.0, 2), (7.0, 2), None]
     assert said[0] == "waiting: 0 of 2 trials are finished"
     assert next(line for line in said if "updated" in line).startswith(f"{folder}/report.html: 1 of 2 trials")
-    assert said[-1] == "finished: 2 trials; making the whole page"
+    assert said[-1] == "finished: 2 trials; making the full page"
     assert len([line for line in said if line.startswith("waiting: 0")]) == 1  # said once, not at every look
 
 
