@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # pages use words and colours without drawing
 MOST_VALUES = 12  # entries of a list in a sentence: values of a setting, plans, runs that share a version
 WIDTH = 5.0  # inches: at this width text is legible on a phone 390 pixels across
 SMALL = 7.0  # points: the smallest text in a figure
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")  # Okabe and Ito's
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -133,11 +134,6 @@ def setting_text(name: str, value: Any) -> str:
 def described(values: Mapping[Any, Any] | pd.Series, names: Iterable[str]) -> list[str]:
     """Write each of these settings with its value."""
     return [setting_text(name, values[name]) for name in names]
-
-
-def counted(count: int, thing: str) -> str:
-    """Write '1 trial', '1,234 trials'."""
-    return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def evenly(count: int, most: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.reader import Run
 
 from ..figures.layer_lines import DASHED, cell_curves, draw_layers, layer_bands, shade, shown_layers
@@ -25,7 +25,7 @@ from ..figures.step_panels import (
 )
 from ..frames import Frame, cell_of_rows, varying
 from ..layers import ALL, LEAVES_UNIFORM, telling_settings
-from ..pictures import SMALL, Picture, counted, described, sentences, style, written
+from ..pictures import SMALL, Picture, described, sentences, style, written
 from ..topic_model import PART_COLOURS
 from .scores import layer_cells, models
 

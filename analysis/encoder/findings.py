@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pandas as pd
 
+from topicjax.errors import counted
 from topicjax.store.reader import Run, Status
 from topicjax.theory.progress import CUTS
 
 from ..frames import Frame
 from ..layers import ALL, LEAVES_UNIFORM, WHOLE, telling_settings
-from ..pictures import counted, first_of, setting_text
+from ..pictures import first_of, setting_text
 from .scores import DIRECTIONS, EVERY, LAYER_CLASSES, SOME, layer_cells, models
 
 COMPARED = (

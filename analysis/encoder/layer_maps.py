@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from topicjax.errors import counted
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 
@@ -18,7 +19,7 @@ from ..layers import ALL, telling_settings
 from ..maps.drawing import CORNER, GAP, Blocks, hatch_ink
 from ..maps.layouts import unit_regions
 from ..page.contract import Look
-from ..pictures import SMALL, WIDTH, Picture, counted, described, evenly, sentences, style
+from ..pictures import SMALL, WIDTH, Picture, described, evenly, sentences, style
 from ..topic_model import CLASS_COLOURS, CLASS_HATCHES
 from .scores import LAYER_CLASSES, layer_cells
 
@@ -94,7 +95,7 @@ def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
     others = [LOOKS[name].colour for name in cells["class_norm"][apart]]
     blocks.inset(ax, apart, STRIP, others, edgecolors="white", lw=0.5)
     mixed = (cells["agreement"] < 1).to_numpy()
-    failed = mixed & ((cells["diverged"] > 0) & (classes != "diverged")).to_numpy()
+    failed = has_failed(cells)
     blocks.inset(ax, mixed, CORNER, "black", edgecolors="white", lw=0.4)
     blocks.inset(ax, failed, CORNER * (1, -1), "black", edgecolors="white", lw=0.4)
     theta = cells["theta"].to_numpy(float)
@@ -117,6 +118,12 @@ def is_apart(cells: Frame) -> np.ndarray:
     return (cells["class"] != cells["class_norm"]).to_numpy()
 
 
+def has_failed(cells: Frame) -> Any:
+    """Mask the squares some of whose trials diverged, though most did not."""
+    some = (cells["agreement"] < 1) & (cells["diverged"] > 0) & (cells["class"] != "diverged")
+    return some.to_numpy()
+
+
 def add_legend(figure: Figure, cells: Frame) -> None:
     """Explain colours and marks below the map."""
     classes = set(cells["class"]) | set(cells["class_norm"][is_apart(cells)])
@@ -130,7 +137,7 @@ def add_legend(figure: Figure, cells: Frame) -> None:
     marks = {
         "strip on the left: class by the norms, where it differs": (STRIP, is_apart(cells).any()),
         "corner: seeds disagree": (CORNER, (cells["agreement"] < 1).any()),
-        "lower corner: some diverged": (CORNER * (1, -1), (cells["diverged"] > 0).any()),
+        "lower corner: some diverged": (CORNER * (1, -1), has_failed(cells).any()),
     }
     for text, (shape, is_there) in marks.items():
         if is_there:

@@ -18,12 +18,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from topicjax.errors import UserError, unknown_name
+from topicjax.errors import UserError, counted, unknown_name
 from topicjax.store.reader import Run, Status
 
 from ..frames import Frame, bands, cell_of_rows, reference_losses, varying
 from ..page.contract import Entry, Page
-from ..pictures import MOST_VALUES, Picture, counted, evenly, first_of, sentences, style, written
+from ..pictures import MOST_VALUES, PALETTE, Picture, evenly, first_of, sentences, style, written
 from ..tables import ERROR, SPREAD
 from .step_panels import (
     ACROSS,
@@ -42,7 +42,7 @@ FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # wit
 MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells per figure; values along x; values with a line each
 PANELS, MOST_COLUMNS = 6, 24  # columns per figure, and in all figures of records
 MOST_DETAILS = 4  # columns of details, each with its own figure
-COLOURS = ("#0072B2", "#7A6FC4", "#56B4E9", "#E69F00", "#F2A488", "#D55E00")
+COLOURS = PALETTE[:6]  # yellow is too light for lines
 SHADES = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.93, 256))).with_extremes(bad="0.6")
 DEEPEST = 1e-3  # logarithmic axes of losses end at this share of the lowest positive reference
 DASHES = ("-", (0, (5, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (1, 1)), (0, (1, 3)))  # of reference losses

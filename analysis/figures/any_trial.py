@@ -9,11 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
+from topicjax.errors import counted
 from topicjax.store.reader import Run
 
 from ..frames import reference_losses
 from ..page.contract import Page
-from ..pictures import SMALL, WIDTH, Picture, counted, sentences, style
+from ..pictures import SMALL, WIDTH, Picture, sentences, style
 from .any_run import COLOURS, PANELS, draw_references, in_words, is_wide, loss_column, said
 from .step_panels import ACROSS, panel_grid, step_axis
 

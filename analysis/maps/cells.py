@@ -12,11 +12,11 @@ from topicjax.store.reader import Run
 
 from ..frames import distinct, varying
 from ..page.contract import CLASS, Look, Page, Scores, View
+from ..pictures import PALETTE
 
 SEED = "seed"  # the setting that replicates a trial
 FINAL, STATUS, DIVERGED, UNSCORED = "final_", "status", "diverged", "unscored"
 NOTES = (STATUS, "diverged_step", "stopped_step", "stop_reason")  # columns that say how a trial ended
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")  # Okabe and Ito's
 ENDINGS = {"ok": Look("#009E73"), DIVERGED: Look("#333333", "xxxx")}  # for trials without a class
 Table = Callable[[pd.DataFrame, Sequence[str]], pd.DataFrame]  # (trials, settings) -> one row per cell
 

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 
 from ..frames import distinct, varying
-from ..pictures import VALUE_ORDER, WIDTH, counted, described, distinct_texts, label, sentences
+from ..pictures import VALUE_ORDER, WIDTH, described, distinct_texts, label, sentences
 from .cells import DIVERGED, SEED, Table
 
 Array = np.ndarray
@@ -541,7 +541,7 @@ def combinations(cells: pd.DataFrame, names: list[str]) -> list[Combination]:
 
 def rank(value: Any) -> Any:
     """Return the sort key of a setting's value; values in VALUE_ORDER have an order of their own."""
-    return str(VALUE_ORDER.index(value)) if value in VALUE_ORDER else value
+    return f"{VALUE_ORDER.index(value):04d}" if value in VALUE_ORDER else value
 
 
 def ordered(values: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from topicjax.errors import counted
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel
@@ -22,7 +23,7 @@ from topicjax.theory.stage2 import attention_loss, best_symmetric_attention, opt
 from topicjax.theory.theorems import lemma1_entries, lemma1_member, theorem3_interval
 
 from ..frames import Array, Frame
-from ..pictures import WIDTH, Picture, counted, sentences, style
+from ..pictures import WIDTH, Picture, sentences, style
 from ..topic_model import VALUES
 from .cells import lowest_seeds
 from .seed_rows import MOST_ROWS, dots, draw_seeds, label_rows, log_axis, row_text, rows_of, telling_apart

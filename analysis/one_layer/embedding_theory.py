@@ -9,13 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from topicjax.errors import counted
 from topicjax.store.reader import Run
 from topicjax.theory.document_settings import DATA_SETTINGS
 from topicjax.theory.documents import DataModel
 from topicjax.theory.theorems import relative_residual
 
 from ..frames import Array, Frame, column, varying
-from ..pictures import WIDTH, Picture, counted, label, sentences, style
+from ..pictures import WIDTH, Picture, label, sentences, style
 from ..topic_model import aligned
 from .cells import lowest_seeds
 from .seed_rows import MEASURED, MOST_ROWS, dots, draw_seeds, label_rows, row_text, rows_of, telling_apart
@@ -38,7 +39,7 @@ def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
     names = telling_apart(frame)
     places, rows = rows_of(frame, names)
     frame, places, rows = frame[places < MOST_ROWS], places[places < MOST_ROWS], rows[:MOST_ROWS]
-    height = block_height(frame)
+    heights = block_heights(frame)
     with style():
         figure = Figure(figsize=(WIDTH, 1.1 + 0.36 * len(rows)))
         left, right = figure.subplots(1, 2, sharey=True)
@@ -47,8 +48,9 @@ def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
         left.axvline(1, color="0.6", lw=0.8)
         left.set_xscale("log")
         draw_seeds(right, places, frame["final_e_block"].to_numpy())
-        right.axvline(height, **PREDICTED)
-        right.set_xlim(0, 1.15 * max(height, frame["final_e_block"].max()))
+        for height in heights:
+            right.axvline(height, **PREDICTED)
+        right.set_xlim(0, 1.15 * max(*heights, frame["final_e_block"].max()))
         right.set_xlabel("$W_E^T W_E$: same topic - others")
         label_rows((left, right), [row_text(row) for row in rows])
         ends = [dots(), Line2D([], [], label="uniform blocks, from Theorem 1", **PREDICTED)]
@@ -56,20 +58,21 @@ def theorem1_equations(run: Run, scores: pd.DataFrame) -> Picture:
     return Picture(
         figure,
         "Embeddings trained alone, compared with Theorem 1",
-        equations_caption(frame, height),
+        equations_caption(frame, heights),
         f"Residuals of Theorem 1's equations and blocks of {counted(len(rows), 'cell')}, each seed a dot.",
     )
 
 
-def block_height(frame: Frame) -> float:
+def block_heights(frame: Frame) -> list[float]:
     """Compute the same-topic entries of uniform blocks in Theorem 1's family: 1 / ((1 - (1 - p_c) p_m) v)."""
-    data = DataModel.of(frame.iloc[0].to_dict())
-    return 1 / (data.survival * data.words_per_topic)
+    models = [DataModel.of(row) for row in frame.to_dict("records")]
+    return sorted({1 / (data.survival * data.words_per_topic) for data in models})
 
 
-def equations_caption(frame: Frame, height: float) -> str:
+def equations_caption(frame: Frame, heights: Sequence[float]) -> str:
     """Say what the axes mean, and the range of residuals on infinite and finite documents."""
     infinite = frame["infinite_documents"].to_numpy(bool)
+    predicted = " or ".join(f"{height:.3f}" for height in heights)
     residuals = {kind: frame["residual"][kept] for kind, kept in ((True, infinite), (False, ~infinite))}
     parts = {
         "Left: the largest violation of Theorem 1's equations (without its bias: of Lemma 1's) by W_E^T W_E; "
@@ -79,7 +82,7 @@ def equations_caption(frame: Frame, height: float) -> str:
         f"Finite documents: {span(residuals[False])} over {counted(int((~infinite).sum()), 'trial')}; steps "
         "are noisy there, and the theorem holds for infinite documents.": not infinite.all(),
         "Right: mean dot product of words of one topic minus that of words of different topics.  Theorem 1 "
-        f"fixes the sum over a topic: {height:.3f} if all its words have the same share, less if the word "
+        f"fixes the sum over a topic: {predicted} if all its words have the same share, less if the word "
         "itself has more, as after large initial embeddings.": True,
     }
     return sentences(parts)

@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.stages import Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, units
 
 from ..frames import column, varying
-from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
 from ..topic_model import MAIN_SETTINGS, SETTINGS, STAGE_LINES, aligned, settings_in
 from .loss_curves import DOCUMENTS
 from .scores import trains_both

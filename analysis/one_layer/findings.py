@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from topicjax.errors import counted
 from topicjax.theory.progress import CUTS
 
 from ..frames import distinct, varying
-from ..pictures import counted, described
+from ..pictures import described
 from ..topic_model import SETTINGS
 from .cells import sensitivity
 from .robustness import axes_of, survival

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.store.reader import Run
 from topicjax.theory.document_settings import DATA_SETTINGS
@@ -25,7 +25,7 @@ from topicjax.theory.stage2 import attention_landscape, optimal_attention
 from topicjax.theory.theorems import lemma1_entries
 
 from ..frames import Array, Frame, varying
-from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
 from ..topic_model import CLASS_COLOURS
 from .attention_theory import has_uniform_blocks, member, theorem3
 from .scores import classes_of

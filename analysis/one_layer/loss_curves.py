@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from topicjax.errors import counted
 from topicjax.store.reader import Run
 from topicjax.theory.document_settings import DATA_SETTINGS
 
@@ -29,7 +30,7 @@ from ..figures.step_panels import (
 )
 from ..frames import bands, column, owners, varying
 from ..maps.layouts import combinations, having
-from ..pictures import Picture, counted, described, evenly, label, sentences, style
+from ..pictures import Picture, described, evenly, label, sentences, style
 from ..topic_model import CLASS_COLOURS, LINES, MAIN_SETTINGS, aligned
 from .scores import classes_of
 

@@ -14,14 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.reader import Run
 from topicjax.theory.document_settings import DATA_SETTINGS
 from topicjax.theory.theorems import theorem2_matrix
 
 from ..frames import Array, Frame
 from ..maps.layouts import having
-from ..pictures import SMALL, WIDTH, Picture, counted, described, label, setting_text, style
+from ..pictures import SMALL, WIDTH, Picture, described, label, setting_text, style
 from ..topic_model import OPTIMIZERS
 from .cells import MOST_SEEDS, cell_numbers
 from .trained_models import (

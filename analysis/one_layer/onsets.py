@@ -15,14 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.stages import Array, Records, onset
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import onset_rate
 
 from ..frames import column, varying
-from ..pictures import WIDTH, Picture, counted, described, evenly, label, sentences, style
+from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
 from ..topic_model import CLASS_COLOURS, MAIN_SETTINGS, OPTIMIZERS, SETTINGS, aligned, settings_in
 
 LEVEL = 0.1  # of a_topic, in units of attention scores

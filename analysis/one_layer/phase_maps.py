@@ -14,7 +14,7 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 
@@ -31,7 +31,7 @@ from ..maps.drawing import (
 )
 from ..maps.layouts import Grid, Layout, Refinement, arrange
 from ..page.contract import Chart, Look, View
-from ..pictures import WIDTH, Picture, counted, label, sentences, style
+from ..pictures import WIDTH, Picture, label, sentences, style
 from ..topic_model import CLASS_COLOURS, CLASS_HATCHES, MAIN_SETTINGS, settings_in
 from .cells import score_cells
 from .scores import CLASSES, VIEWS, class_counts, trains_both
@@ -145,18 +145,8 @@ def phase_map(
     return Picture(figure, f"Classes in the {view} view", sentences(parts), alt)
 
 
-def norm_phase_map(
-    run: Run,
-    scores: pd.DataFrame,
-    x: str | None = None,
-    y: str | None = None,
-    panel: Sequence[str] = (),
-) -> Picture:
-    """Draw the map of classes by the norms."""
-    return phase_map(run, scores, "norm", x, y, panel)
-
-
-def theta_map(
+def value_map(
+    name: str,
     run: Run,
     scores: pd.DataFrame,
     view: str = "loss",
@@ -164,24 +154,8 @@ def theta_map(
     y: str | None = None,
     panel: Sequence[str] = (),
 ) -> Picture:
-    """Draw the map of Theta: 1 where V is done before attention begins."""
-    return heat_map(*map_layout(run, scores, view, x, y, panel), "theta", view)
-
-
-def log_lag_map(
-    run: Run,
-    scores: pd.DataFrame,
-    view: str = "loss",
-    x: str | None = None,
-    y: str | None = None,
-    panel: Sequence[str] = (),
-) -> Picture:
-    """Draw the map of log lag: positive where V is ahead of attention."""
-    return heat_map(*map_layout(run, scores, view, x, y, panel), "log_lag", view)
-
-
-def heat_map(layout: Layout, summary: str, name: str, view: str) -> Picture:
     """Draw a map of theta or log_lag with its colour bar."""
+    layout, summary = map_layout(run, scores, view, x, y, panel)
     values = layout.cells[name + VIEWS[view]].to_numpy(float)
     finite = values[np.isfinite(values)]
     hatched = len(values) - len(finite)
@@ -201,6 +175,11 @@ def heat_map(layout: Layout, summary: str, name: str, view: str) -> Picture:
     title = f"{label(name)} in the {view} view"
     alt = f"{layout.alt}. {label(name)}: {span}."
     return Picture(figure, title[0].upper() + title[1:], sentences(parts), alt)
+
+
+norm_phase_map = functools.partial(phase_map, view="norm")
+theta_map = functools.partial(value_map, "theta")  # 1 where V is done before attention begins
+log_lag_map = functools.partial(value_map, "log_lag")  # positive where V is ahead of attention
 
 
 def view_disagreement(

@@ -5,22 +5,13 @@ from math import ceil
 import pandas as pd
 from matplotlib.figure import Figure
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.reader import Run
 
 from ..frames import varying
 from ..maps.drawing import ACROSS, cell_marks, class_legend, class_panel, legend_below
 from ..maps.layouts import AXES, Grid, ordered
-from ..pictures import (
-    WIDTH,
-    Picture,
-    counted,
-    distinct_texts,
-    label,
-    sentences,
-    style,
-    written,
-)
+from ..pictures import WIDTH, Picture, distinct_texts, label, sentences, style, written
 from .cells import score_cells
 from .phase_maps import LOOKS, MAP_VIEWS, of_both_parts
 from .single_axes import Axis, single_axes

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from topicjax.errors import counted
 from topicjax.theory.document_settings import DATA_SETTINGS
 
 from ..frames import Array, Frame, distinct, varying
-from ..pictures import SMALL, counted, setting_text
+from ..pictures import SMALL, setting_text
 from ..topic_model import SETTINGS
 
 MEASURED = "#0072B2"

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.stages import Array
 from topicjax.store.reader import Run
 
 from ..frames import Frame, distinct, varying
 from ..maps.cells import majority
-from ..pictures import counted, label
+from ..pictures import label
 from ..tables import ERROR
 from ..topic_model import MAIN_SETTINGS, SETTINGS
 from . import cells

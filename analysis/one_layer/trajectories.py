@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, Cuts
 
@@ -36,7 +36,7 @@ from ..figures.step_panels import (
 )
 from ..frames import bands, cell_of_rows, column, owners, varying
 from ..maps.cells import majority
-from ..pictures import SMALL, Picture, counted, described, label, sentences, style
+from ..pictures import SMALL, Picture, described, label, sentences, style
 from ..topic_model import MAIN_SETTINGS, PART_COLOURS, SETTINGS, aligned, settings_in
 from .cells import cell_settings
 from .example_trials import example_trials, ranked_trials

@@ -175,7 +175,8 @@ def draw_trajectory(run: Run, scores: pd.DataFrame, step: int, figure: SubFigure
             ax.axvline(step, color="0.6", lw=4, alpha=0.4, zorder=0, label="these weights")
         lines, names = ax.get_legend_handles_labels()
         shown = [(line, name) for line, name in zip(lines, names, strict=True) if name not in marks]
-        ax.legend(*zip(*shown, strict=True), fontsize=6, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        if shown:
+            ax.legend(*zip(*shown, strict=True), fontsize=6, loc="center left", bbox_to_anchor=(1.0, 0.5))
         marks |= set(names)
 
 

@@ -19,6 +19,7 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm, to_hex, to_rgb
 from pandas.api.types import is_numeric_dtype
 
+from topicjax.errors import counted
 from topicjax.store.reader import Run
 
 from ..frames import column, distinct, reference_losses, varying
@@ -36,7 +37,7 @@ from ..maps.cells import (
 )
 from ..maps.drawing import brightness, cell_colours, cell_marks, colour_scale, hatch_ink
 from ..maps.layouts import AXES, MOST_VALUES, Layout, Refinement, arrange, rank
-from ..pictures import counted, distinct_texts, label, sentences, written
+from ..pictures import distinct_texts, label, sentences, written
 from .contract import Chart, Look, Page, Scores, View
 
 Array = np.ndarray
@@ -421,9 +422,9 @@ def packed_records(
     starts, ends = (np.searchsorted(owner[order], rows, side) for side in ("left", "right"))
     marks = [str(name) for name in trials if str(name).startswith("onset_")][:MOST_MARKS]
     at = trials[marks].to_numpy(float)
-    pace = (trials["record_every"] * trials["rare_every"]).to_numpy() if "rare_every" in trials else None
+    pace: Any = (trials["record_every"] * trials["rare_every"]).to_numpy() if "rare_every" in trials else None
     kept = [
-        low + kept_records(step[low:high], at[row], most, 0 if pace is None else pace[row])
+        low + kept_records(step[low:high], at[row], most, 0 if pace is None else int(pace[row]))
         for row, low, high in zip(rows, starts, ends, strict=True)
     ]
     if not sentence and (ends - starts).max() > most:

@@ -11,10 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from topicjax.errors import counted
 from topicjax.store.manifest import last_run, read_manifest
 from topicjax.store.reader import Run, Status, status
-
-from ..pictures import counted
 
 AGAIN = 4.0  # seconds of silence after which the last line is repeated
 PIECES = ("figure ", "table ")

@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from topicjax.errors import counted
 from topicjax.store.manifest import last_run, plan_in_words
 from topicjax.store.reader import Run, Status
 
-from ..pictures import MOST_VALUES, counted, first_of
+from ..pictures import MOST_VALUES, first_of
 from . import html as page
 
 REPORT, FIGURES_FOLDER, TABLES_FOLDER, CELLS = "report.html", "figures", "tables", "cells.parquet"

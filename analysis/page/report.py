@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, load, status
@@ -25,7 +25,7 @@ from ..figures import any_trial
 from ..figures.any_run import any_page, cell_table
 from ..frames import varying
 from ..outputs import subfolder, write_file
-from ..pictures import Picture, counted, label
+from ..pictures import Picture, label
 from ..tables import to_csv, to_markdown, to_text
 from . import html
 from .contract import CLASS, Claim, Entry, Page, Scores, Verdict, entries_of
@@ -211,7 +211,7 @@ class Report:
         sections = [
             (
                 head,
-                self.part("words", self.words, of=of)
+                self.part("words", self.words, of, of=of)
                 if head == WORDS
                 else Markup().join(make(entry, of) for entry in entries),
             )
@@ -270,9 +270,9 @@ class Report:
 
         return self._attempt("page", entry, self.page, show)
 
-    def words(self) -> Markup:
-        """Explain the page's words."""
-        words = self.page.words
+    def words(self, page: Page) -> Markup:
+        """Explain the words of a page."""
+        words = page.words
         return html.terms(words) if isinstance(words, Mapping) else html.items(words)
 
     def draw(self, entry: Entry, page: Page) -> Markup:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from topicjax.errors import counted
+
 from ..frames import Frame
-from ..pictures import counted
 
 UNOBTAINABLE = (
     "The checkpoints of the paper (BERT, ALBERT, BART, ELECTRA, RoBERTa) are not available from the package "

@@ -6,8 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from topicjax.errors import counted
+
 from ..frames import Frame
-from ..pictures import SMALL, WIDTH, Picture, counted, style
+from ..pictures import SMALL, WIDTH, Picture, style
 
 SAME, OTHER = "#0072B2", "#D55E00"
 GROUP = 3  # words of a topic in Figure 3

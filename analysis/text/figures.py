@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted
 from topicjax.store.reader import Run
 
 from ..figures.layer_lines import DASHED, cell_curves, draw_layers, layer_bands, shade, shown_layers
@@ -21,7 +21,7 @@ from ..figures.step_panels import (
 )
 from ..frames import Frame, bands, cell_of_rows
 from ..layers import ALL, telling_settings
-from ..pictures import Picture, counted, described, sentences, style
+from ..pictures import Picture, described, sentences, style
 from .scores import SHAPES, text_cells
 
 MOST_CELLS = 12

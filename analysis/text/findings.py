@@ -1,14 +1,16 @@
 """Findings of a run on text, in sentences: the shape of the paper's Figure 5, and the use of context."""
 
 from collections.abc import Iterator
+from typing import Any
 
+from topicjax.errors import counted
+from topicjax.stages import HALF
 from topicjax.store.reader import Run, Status
 
 from ..encoder.findings import count_of
-from ..figures.step_panels import HALF
 from ..frames import Frame
 from ..layers import telling_settings
-from ..pictures import counted, described, first_of, setting_text
+from ..pictures import described, first_of, setting_text
 from .scores import FIGURE5, GROWTH, LEADS, LITTLE, SHAPES, STILL, text_cells
 
 WORDS = (
@@ -101,7 +103,7 @@ def context(cells: Frame) -> Iterator[str]:
     surely = count_of(models["below"] > ERRORS * models["below_se"])
     yield (
         f"{sentence}; at the end it is below it in {count_of(models['below'] > 0)}, in {surely} by more than "
-        f"two standard errors over held-out windows ({models['below_se'].median():.3f} nats)."
+        f"{ERRORS:g} standard errors over held-out windows ({models['below_se'].median():.3f} nats)."
     )
 
 
@@ -111,11 +113,12 @@ def gains(run: Run, scores: Frame) -> Iterator[str]:
     names = telling_settings(run)
     if ok.empty:
         return
-    columns = [f"final_eval_loss{end}" for end in ("", "_uniform", "_silent")]
+    lines: Any = scores.groupby("trial_id")["unigram"].first()
+    ok = ok.assign(unigram=ok["trial_id"].map(lines))
+    columns = [*(f"final_eval_loss{end}" for end in ("", "_uniform", "_silent")), "unigram"]
     table = (ok.groupby(names, dropna=False) if names else ok.groupby(lambda row: 0))[columns].mean()
     best = table[columns[0]].to_numpy().argmin()
-    loss, uniform, silent = table.iloc[best]
-    line = float(scores["unigram"].median())
+    loss, uniform, silent, line = table.iloc[best]
     row = table.iloc[[best]].reset_index().iloc[0].to_dict()
     where = ", ".join(described(row, names)) if names else "all trials"
     yield (

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from topicjax.analysis.pictures import counted, described, distinct_texts, written
+from topicjax.analysis.pictures import described, distinct_texts, written
+from topicjax.errors import counted
 
 
 def test_values_are_short_but_distinct():

@@ -145,7 +145,7 @@ class Run:
 
     @functools.cached_property
     def setting_names(self) -> list[str]:
-        """The columns of `trials` that are settings; `replace` keeps them if it is given other trials."""
+        """The columns of `trials` that are settings; `replace` keeps them for other trials."""
         return [name for name in self.trials.columns if name not in KEPT_OF_TRIALS and name[:6] != "final_"]
 
     def replace(self, **tables: Any) -> Self:
