@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from topicjax.errors import counted
-from topicjax.store.manifest import last_run, plan_in_words
+from topicjax.store.manifest import code_name, last_run, plan_in_words
 from topicjax.store.reader import Run, Status
 
 from ..pictures import MOST_VALUES, first_of
@@ -40,6 +40,14 @@ def plans_sentence(status: Status) -> str:
     if status.beyond:
         sentence += f"; and {counted(status.beyond, 'trial')} that no plan names"
     return f"{sentence}."
+
+
+def code_sentence(status: Status) -> str:
+    """Say which versions of the code trained the folder's trials; empty if only one did."""
+    if not status.versions:
+        return ""
+    listed = "; ".join(status.versions)
+    return f"These trials were trained by {len(status.versions)} versions of the code: {listed}."
 
 
 def settings_tables(run: Run, defaults: Mapping[str, Any]) -> Markup:
@@ -101,6 +109,7 @@ def circumstances(entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Tabulate commit, Python, devices and packages; where runs differ, each value with its runs."""
     rows = [
         ("commit", [entry.get("git_commit") for entry in entries]),
+        ("experiment", [f"{entry.get('experiment')}, {code_name(entry)}" for entry in entries]),
         ("devices", [", ".join(entry.get("devices", [])) for entry in entries]),
         ("Python", [entry.get("python") for entry in entries]),
     ]

@@ -37,6 +37,7 @@ from .provenance import (
     FIGURES_FOLDER,
     REPORT,
     TABLES_FOLDER,
+    code_sentence,
     files,
     plans_sentence,
     provenance,
@@ -231,7 +232,8 @@ class Report:
 
     def remarks(self) -> Markup:
         """Say which plans the folder holds, why its experiment has no page here, and what was filtered."""
-        texts = (plans_sentence(status(self.run.folder)), self.found.remark, self.filtered)
+        state = status(self.run.folder)
+        texts = (plans_sentence(state), code_sentence(state), self.found.remark, self.filtered)
         return Markup().join(html.paragraph(text) for text in texts if text)
 
     def judged_claims(self) -> Markup:

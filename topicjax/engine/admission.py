@@ -23,14 +23,16 @@ from topicjax.engine.references import checked
 from topicjax.engine.segments import tables
 from topicjax.errors import UserError, duration, shown, size
 from topicjax.experiments.contract import TAKEN, Experiment
+from topicjax.experiments.fingerprint import changed_parts, fingerprint
 from topicjax.settings import Setting, Whole, declared
 from topicjax.store.checkpoints import describe_tree
 from topicjax.store.files import StoreError, check_kind, check_name
 from topicjax.store.manifest import experiment_of, read_manifest
 from topicjax.store.parts import Columns, check_columns, column_types, make_tables
-from topicjax.store.reader import committed
+from topicjax.store.reader import Run, committed
 from topicjax.trial import NEEDED, Trial
 
+MOST_PARTS = 6  # of changed code in a message
 MAX_PROGRAMS = 1000  # compiling one takes seconds to a minute
 MAX_WINDOW_SECONDS = 3600.0  # within a window a run can neither stop nor save
 HOST_COPIES = dict(records=6, snapshots=3, states=2)  # of a chunk: being built, written, read back
@@ -56,6 +58,8 @@ def plan_groups(
     """
     specs = fitted_specs(experiment, trials.values())
     check_folder(folder, experiment)
+    if not options.other_code:
+        check_code(folder, experiment)
     check_specs(experiment, specs, devices)
     check_references(experiment, next(iter(trials.values())))
     check_columns(folder, new_columns(experiment, specs[0], next(iter(trials.values()))))
@@ -246,6 +250,23 @@ def check_folder(folder: Path, experiment: Experiment) -> None:
     parent = existing_parent(folder)
     if not parent.is_dir():
         raise UserError(f"{parent} is not a folder; allowed: a run folder (--out)")
+
+
+def check_code(folder: Path, experiment: Experiment) -> None:
+    """Raise a StoreError if trials of the folder were trained by other code of the experiment."""
+    if not folder.exists():
+        return
+    runs, now = read_manifest(folder).get("runs", []), fingerprint(experiment)
+    trained = {row["run"] for row in Run(folder).columns(["run"])}
+    for number in sorted(number for number in trained if 0 < number <= len(runs)):
+        differ = changed_parts(runs[number - 1].get("code", {}), now)
+        if differ:
+            more = f" and {len(differ) - MOST_PARTS} more" if len(differ) > MOST_PARTS else ""
+            raise StoreError(
+                f"{folder} holds trials of other code of {experiment.name} (changed since: "
+                f"{', '.join(differ[:MOST_PARTS])}{more}), and their results may differ; allowed: another "
+                "folder (--out), or --other-code to add to this one"
+            )
 
 
 def check_disk(groups: Sequence[Group], folder: Path) -> None:

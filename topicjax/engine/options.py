@@ -176,6 +176,15 @@ class Options:
             unrecorded="it changes no result",
         ),
     ] = 60.0
+    other_code: Annotated[
+        bool,
+        Option(
+            help="add to a folder whose trials were trained by other code of the experiment",
+            check=one_of(False, True),
+            allowed="true or false",
+            unrecorded="the manifest has the fingerprint of each run's code",
+        ),
+    ] = False
     extend: Annotated[
         bool,
         Option(

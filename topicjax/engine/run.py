@@ -28,6 +28,7 @@ from topicjax.engine.training import Failure, RunManifest, Source, Training, now
 from topicjax.errors import counted
 from topicjax.experiments import load_experiment
 from topicjax.experiments.contract import Experiment
+from topicjax.experiments.fingerprint import fingerprint
 from topicjax.store.writer import Writer
 from topicjax.sweep import axes_of
 from topicjax.sweep.files import NamedSweep
@@ -134,6 +135,7 @@ def describe_run(
         **({"file": named.file} if named.file else {}),
         "experiment": experiment.name,
         **({"details": list(experiment.details)} if experiment.details else {}),
+        "code": fingerprint(experiment),
         "description": named.description,
         "base": named.base,
         "axes": axes_of(named.settings, named.base, named.sweep),

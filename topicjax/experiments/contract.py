@@ -76,6 +76,7 @@ class Experiment:
     trial_bytes: Callable[..., float] | None = None  # (spec) -> estimate of the minimum memory per trial
     step_flops: Callable[..., float] | None = None  # (spec) -> useful FLOPs; None: counted in the program
     draw_cost: float = 2.0  # drawing a step's data takes as long as this many trial-steps of training
+    version: int | str | None = None  # of its results; None: the code that defines it is compared
     data: Callable[[Any], Data] | None = None  # (spec) -> external data; None: streams draw all data
 
     def __post_init__(self) -> None:

@@ -38,6 +38,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "details": list,  # the indices of its details, if any
     "overrides": list,  # as they were typed
     "refine": dict,  # axes and levels, if boundaries are refined: the plan then grows from run to run
+    "code": dict,  # fingerprint of the experiment's code, by part
     "plan": str,
     "planned": (int, type(None)),  # trials of the plan
     "left": int,  # of these, unfinished when the run started
@@ -165,6 +166,12 @@ def digest(content: Mapping[str, Any]) -> str:
     """Compute 16 hexadecimal digits that depend on every value."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def code_name(entry: Mapping[str, Any]) -> str:
+    """Name the code of a run's experiment: its version, or 8 digits of its fingerprint."""
+    code = entry.get("code", {})
+    return f"version {code['version']}" if code.keys() == {"version"} else f"code {digest(code)[:8]}"
 
 
 def last_run(manifest: Mapping[str, Any]) -> dict[str, Any]:

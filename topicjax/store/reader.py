@@ -35,6 +35,7 @@ from topicjax.store.files import (
 from topicjax.store.journal import Journal, missing_files, read_journal
 from topicjax.store.manifest import (
     Manifest,
+    code_name,
     distinct_plans,
     experiment_of,
     last_run,
@@ -419,7 +420,8 @@ def code_versions(manifest: Manifest) -> tuple[str, ...]:
             version = (
                 f"topicjax {entry.get('versions', {}).get('topicjax')}, commit {entry.get('git_commit')}"
             )
-            found[f"{version}, jax {entry.get('versions', {}).get('jax')}"] = None
+            code = f"{entry.get('experiment')} {code_name(entry)}"
+            found[f"{version}, {code}, jax {entry.get('versions', {}).get('jax')}"] = None
     return tuple(found) if len(found) > 1 else ()
 
 
