@@ -72,7 +72,7 @@ def test_the_answer_comes_first(scored):
     assert "η 1e-4 2 of 2, η 0.001 1 of 2, η 0.01 0 of 2" in joined
     assert "layer 2: 1 V first, 1 V leads, 1 hardly moves" in joined
     assert "The loss passes the unigram line in 2 of 3 cells, at step 500 to 500" in joined
-    assert "at the end it is below it in 2, in 2 by more than two standard errors" in joined
+    assert "at the end it is below it in 2, in 2 by more than 2 standard errors" in joined
     assert "held-out windows (0.300 nats)" in joined
     assert "The seeds disagree on the shape of 0 of 6 layers." in joined
     assert "1.000 nats below the unigram line of 4.000" in joined
@@ -101,7 +101,7 @@ def test_tables_have_a_row_per_cell_and_layer(scored):
 def test_a_difference_within_its_error_is_no_use_of_context():
     run = run_of(*(layers(SAME, loss=5.0 - 1.1 * ramp(0, 1000), seed=seed) for seed in range(2)))
     joined = " ".join(findings.findings(run, score_text(run), None, None))
-    assert "at the end it is below it in 1, in 0 by more than two standard errors" in joined
+    assert "at the end it is below it in 1, in 0 by more than 2 standard errors" in joined
 
 
 def test_a_page_is_written(tmp_path):
