@@ -110,6 +110,7 @@ def sweep(
     RuntimeError is raised at the end.
     """
     chosen = make_options(options)
+    from topicjax.engine.admission import fitted_to_folder
     from topicjax.engine.resources import open_resources
     from topicjax.engine.run import run_sweep
 
@@ -117,6 +118,7 @@ def sweep(
     base = settings.converted(base or {})
     named = NamedSweep(name or folder.name, "", experiment, base, bind(settings, sweep))
     with open_resources(chosen) as (chosen, resources):
+        named = fitted_to_folder(named, folder)
         outcome = run_sweep(named, expand(settings, base, named.sweep), folder, chosen, resources)
     if outcome.failures:
         raise RuntimeError(f"{outcome.left} trials are left: {outcome.failures[0].reason}")

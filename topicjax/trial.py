@@ -9,7 +9,7 @@ table columns follow.
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -77,6 +77,12 @@ class TrialSettings:
         if name not in self.settings:
             raise UserError(unknown_name("setting", name, self.settings))
         return self.settings[name].convert(value)
+
+    def extended_by(self, later: Collection[str]) -> "TrialSettings":
+        """Return the same settings, some of which came later: at their defaults they leave ids unchanged."""
+        unless = self._given[-1]
+        names = (*unless, *(name for name in later if name not in unless))
+        return TrialSettings(*self._given[:-1], id_unless_default=names)
 
     def converted(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Convert every value to the type of its setting."""

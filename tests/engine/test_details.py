@@ -236,21 +236,56 @@ def test_weights_that_no_checkpoint_holds_are_refused_before_anything_is_made(tm
     train(tmp_path / "none", product(rate=0.01), replace(EXPERIMENT, weights=lambda spec, state: {}))
 
 
-def test_columns_that_a_folder_has_not_are_refused_before_anything_is_trained(copied):
-    """Also by a plan: a folder of other columns once had its first chunk trained and written in vain."""
+def test_columns_that_a_folder_has_and_trials_lack_are_refused_before_anything_is_trained(copied):
+    """A folder of other columns once had its first chunk trained and written in vain."""
     before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
     for sentence, other in {
-        r"trajectories has other columns than these trials would write \(first\)": with_record(
+        r"trajectories has columns that these trials lack \(first\)": with_record(
             size=lambda depth: (depth,), slope=lambda depth: (depth,)
         ),
-        r"details has other columns than these trials would write \(gap, slope\)": with_record(
+        r"details has columns that these trials lack \(slope\)": with_record(
             first=lambda depth: (), size=lambda depth: (depth,), gap=lambda depth: (depth,)
         ),
         "holds trials with details, unlike these": with_record((), first=lambda depth: ()),
     }.items():
         with pytest.raises(StoreError, match=rf"{sentence}.*; allowed: another folder \(--out\)"):
-            train(copied, product(rate=0.03), other)
+            train(copied, product(rate=0.03), other, other_code=True)
     assert {path: path.stat().st_mtime_ns for path in copied.rglob("*")} == before
+
+
+class MoreHypers(NamedTuple):
+    rate: Annotated[Any, Real(low=0), "layer l is multiplied by 1 - rate l^4 in every step"] = 0.01
+    offset: Annotated[Any, Real(), "added to the first column"] = 0.0
+
+
+def more_measured(spec, stream, hypers, source, state, batch, made) -> dict[str, Any]:
+    return measure(spec, stream, hypers, source, state, batch, made) | dict(last=state[-1] + hypers.offset)
+
+
+def test_new_settings_and_columns_extend_a_folder(tmp_path):
+    """Old trials keep their ids and have the default; their rows of a new column are null, also in pandas."""
+    folder, first = tmp_path / "run", replace(EXPERIMENT, version=1)
+    before = train(folder, product(rate=(0.01, 0.02)), first, base=dict(steps=20))
+    ids = before.trials["trial_id"].tolist()
+    grown = replace(
+        first, settings=TrialSettings("layers", Spec, Stream, MoreHypers), measure=more_measured, version=1
+    )
+    run = train(folder, product(rate=(0.01, 0.02), offset=(0.0, 1.0)), grown, base=dict(steps=20))
+    assert len(run.trials) == 4 and run.setting_names.index("offset") == run.setting_names.index("rate") + 1
+    offsets = run.trials.set_index("trial_id")["offset"]
+    assert offsets[ids].tolist() == [0.0, 0.0] and sorted(offsets) == [0, 0, 1, 1]
+    plain = pd.read_parquet(folder / "trajectories").set_index("trial_id")["last"]
+    assert plain[ids].isna().all() and plain.drop(index=ids).notna().all()
+    assert "offset" in pd.read_parquet(folder / "trials")
+    again = train(folder, product(rate=(0.01, 0.02), offset=(0.0, 1.0)), grown, base=dict(steps=20))
+    assert sorted(again.trials["trial_id"]) == sorted(run.trials["trial_id"])  # nothing was left to train
+    longer = train(folder, product(rate=0.01, offset=(0.0, 1.0)), grown)  # the old one from its start
+    own = longer.trials.query("steps == 40")["trial_id"].tolist()
+    records = longer.trajectories.set_index("trial_id")
+    assert records.loc[own, "last"].notna().all() and len(own) == 2
+    assert not verify(folder).problems
+    with pytest.raises(StoreError, match=r"has columns that these trials lack \(last\)"):
+        train(folder, product(rate=0.03), first)
 
 
 @pytest.mark.parametrize("name", ["depth", "step", "trial_id", "a layer", "layer"])

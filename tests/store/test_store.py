@@ -679,17 +679,24 @@ def test_the_experiment_is_that_of_the_runs(run: Path):
                 writer.write_manifest(EMPTY | {"runs": [entry]})
 
 
-def test_parts_of_one_folder_share_one_schema(run: Path):
-    """Plain pandas would drop a column that the first part lacks."""
-    third = "0" * 12
+def test_later_parts_may_have_more_columns_and_pandas_sees_them(run: Path):
+    third = "f" * 12
     trials, records = tables(["e" * 12], third)
     with Writer(run, "demo") as writer:
-        with pytest.raises(StoreError, match=f"{run}/trials has other columns .*new_setting"):
-            writer.commit(third, trials.assign(new_setting=1), records)
-        with pytest.raises(StoreError, match=f"{run}/trajectories has other columns .*loss"):
+        with pytest.raises(StoreError, match=f"{run}/trajectories has columns that these trials lack .*loss"):
             writer.commit(third, trials, records.drop(columns="loss"))
-        writer.commit(third, trials, records)
-    assert len(pd.read_parquet(run / "trials")) == 6
+        writer.commit(third, trials.assign(new_setting=1), records)
+    found = pd.read_parquet(run / "trials")  # the first part by name lacks the column
+    assert len(found) == 6 and found["new_setting"].notna().sum() == 1
+    assert not verify(run).problems
+    (run / "trials" / "columns.parquet").unlink()
+    assert "does not list every column" in verify(run).problems[0].sentence
+    repair(run)
+    assert not verify(run).problems and "new_setting" in pd.read_parquet(run / "trials")
+    (run / "trials" / "columns.parquet").write_bytes(b"no parquet")
+    assert len(verify(run).problems) == 1
+    repair(run)
+    assert not verify(run).problems and "new_setting" in pd.read_parquet(run / "trials")
 
 
 def test_parts_with_other_columns_are_read_as_one_table(run: Path):

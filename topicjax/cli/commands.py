@@ -64,10 +64,12 @@ def plan_sweep(typed: argparse.Namespace) -> int:
         compile_for(named.experiment, trials, typed.target, options.lanes, options.snapshots, print)
         return 0
     named, trials, folder = expand_for(typed, options)
+    from topicjax.engine.admission import fitted_to_folder
     from topicjax.engine.plan_text import plan_text
     from topicjax.engine.resources import open_resources
 
     with open_resources(options, plans_only=True) as (options, resources):
+        named = fitted_to_folder(named, folder)
         print(plan_text(named, trials, folder, options, resources))
     if named.refinement is not None:
         panels = make_panels(named.settings, trials, named.refinement)
@@ -84,9 +86,11 @@ def run_sweep(typed: argparse.Namespace) -> int:
     named, trials, folder = expand_for(typed, options)
     panels = make_panels(named.settings, trials, named.refinement) if named.refinement else []
     from topicjax.engine import run
+    from topicjax.engine.admission import fitted_to_folder
     from topicjax.engine.resources import open_resources
 
     with open_resources(options) as (options, resources):
+        named = fitted_to_folder(named, folder)
         outcome = run.run_sweep(named, trials, folder, options, resources)
         if panels and outcome.is_whole:
             outcome = refine(named, trials, folder, options, resources, panels, outcome)

@@ -22,14 +22,16 @@ from topicjax.engine.programs import default_order
 from topicjax.engine.references import checked
 from topicjax.engine.segments import tables
 from topicjax.errors import UserError, duration, shown, size
+from topicjax.experiments import load_experiment
 from topicjax.experiments.contract import TAKEN, Experiment
 from topicjax.experiments.fingerprint import changed_parts, fingerprint
 from topicjax.settings import Setting, Whole, declared
 from topicjax.store.checkpoints import describe_tree
-from topicjax.store.files import StoreError, check_kind, check_name
-from topicjax.store.manifest import experiment_of, read_manifest
-from topicjax.store.parts import Columns, check_columns, column_types, make_tables
+from topicjax.store.files import TRIALS, StoreError, check_kind, check_name
+from topicjax.store.manifest import added_settings, experiment_of, read_manifest
+from topicjax.store.parts import Columns, check_columns, column_types, columns_of, make_tables
 from topicjax.store.reader import Run, committed
+from topicjax.sweep.files import NamedSweep
 from topicjax.trial import NEEDED, Trial
 
 MOST_PARTS = 6  # of changed code in a message
@@ -62,12 +64,14 @@ def plan_groups(
         check_code(folder, experiment)
     check_specs(experiment, specs, devices)
     check_references(experiment, next(iter(trials.values())))
-    check_columns(folder, new_columns(experiment, specs[0], next(iter(trials.values()))))
+    columns = new_columns(experiment, specs[0], next(iter(trials.values())))
+    check_columns(folder, columns)
     lanes = options.lanes or costs.lanes_that_fit(experiment, specs, devices)
     options = replace(options, lanes=lanes, order=options.order or default_order(devices))
     groups = make_groups(experiment, trials, len(devices), lanes, options.snapshots)
     check_groups(groups, devices)
-    groups = with_earlier(unfinished(groups, folder), trials, folder)
+    measured = {name: own for name, own in columns.items() if name != TRIALS}
+    groups = with_earlier(unfinished(groups, folder), trials, folder, measured)
     check_disk(groups, folder)
     return groups, options
 
@@ -102,6 +106,27 @@ def check_specs(experiment: Experiment, specs: Collection[Any], devices: Sequenc
                 describe_tree(weights)
         except UserError as error:
             raise UserError(f"weights of {experiment.name}: {error}") from error
+
+
+def fitted_to_folder(named: NamedSweep, folder: Path) -> NamedSweep:
+    """Return the sweep with the ids that its trials have in a folder.
+
+    Settings that came after the folder's first trials leave the ids of trials at their defaults unchanged, so
+    that these are found.
+    """
+    experiment = load_experiment(named.experiment)
+    there = columns_of(folder).get(TRIALS, {}) if folder.is_dir() else {}
+    names = experiment.settings.settings
+    later = {*added_settings(read_manifest(folder)), *(name for name in names if there and name not in there)}
+    settings = experiment.settings.extended_by([name for name in names if name in later])
+    return replace(named, experiment=replace(experiment, settings=settings) if later else experiment)
+
+
+def new_settings(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """List the settings that no trial of a folder has, with their defaults."""
+    there = columns_of(folder).get(TRIALS, {}) if folder.is_dir() else {}
+    defaults = experiment.settings.defaults
+    return {name: value for name, value in defaults.items() if there and name not in there}
 
 
 def new_columns(experiment: Experiment, spec: Any, trial: Trial) -> dict[str, Columns]:

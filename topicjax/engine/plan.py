@@ -201,9 +201,22 @@ def log_steps(count: int, spec: Any) -> list[float]:
     return [*(min(step, spec.steps) for step in inner), spec.steps]
 
 
-def with_earlier(groups: Iterable[Group], trials: Mapping[str, Trial], folder: Path) -> list[Group]:
-    """Record for each group which of its trials the folder has with fewer steps."""
+def with_earlier(
+    groups: Iterable[Group],
+    trials: Mapping[str, Trial],
+    folder: Path,
+    columns: Mapping[str, Iterable[str]] | None = None,
+) -> list[Group]:
+    """Record for each group which of its trials the folder has with fewer steps.
+
+    Given the columns of the tables to write, trials whose records lack some of them do not count.
+    """
     known = ended_trials(folder)
+    if columns and known:
+        run = Run(folder)
+        chunks = {row["chunk"] for row in known.values()}
+        whole = {chunk for chunk in chunks if run.has_columns(chunk, columns)}
+        known = {trial_id: row for trial_id, row in known.items() if row["chunk"] in whole}
     if not known:
         return list(groups)
     lengths = sorted({row["steps"] for row in known.values()}, reverse=True)

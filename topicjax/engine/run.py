@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from topicjax.engine.admission import plan_groups, unfinished
+from topicjax.engine.admission import new_settings, plan_groups, unfinished
 from topicjax.engine.chunk import Interrupted
 from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.options import Options
@@ -81,7 +81,7 @@ def run_sweep(
         left = sum(group.num_trials for group in groups)
         total_steps = float(sum(group.trial_steps for group in groups))
         plan = writer.write_plan(list(by_id))
-        entry = describe_run(named, experiment, plan, len(by_id), left, options, resources)
+        entry = describe_run(named, experiment, folder, plan, len(by_id), left, options, resources)
         with Progress(left, total_steps) as progress, stop_requests() as is_stopping:
             progress.say(opening(entry, folder, resources, groups))
             wanted = pending_references(experiment, trials, writer.manifest["references"])
@@ -121,6 +121,7 @@ def source_of(resources: Resources) -> Source:
 def describe_run(
     named: NamedSweep,
     experiment: Experiment,
+    folder: Path,
     plan: str,
     planned: int,
     left: int,
@@ -136,6 +137,7 @@ def describe_run(
         "experiment": experiment.name,
         **({"details": list(experiment.details)} if experiment.details else {}),
         "code": fingerprint(experiment),
+        **({"added": added} if (added := new_settings(experiment, folder)) else {}),
         "description": named.description,
         "base": named.base,
         "axes": axes_of(named.settings, named.base, named.sweep),

@@ -5,6 +5,7 @@ journal.log     which chunks were begun and finished, with the checksums of thei
 trials/         parquet, a part per chunk; written last, so a chunk that has one is finished
 trajectories/   parquet, a part per chunk: one row per record
 details/        parquet, a part per chunk: one row per record and place, where an experiment has any
+                each of the three has columns.parquet, without rows, once later parts have more columns
 checkpoints/    CHUNK/STEP, an orbax checkpoint each
 partial/        CHUNK.npz, the state of a chunk that is still being trained
 states/         CHUNK.npz, the states that finished trials ended in, to train them further
@@ -34,6 +35,7 @@ TRIALS, TRAJECTORIES, DETAILS = "trials", "trajectories", "details"
 CHECKPOINTS, PARTIAL, STATES, PLANS, SET_ASIDE = "checkpoints", "partial", "states", "plans", "set_aside"
 FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS, STATES)  # every run folder has these
 TABLES = (DETAILS, TRAJECTORIES, TRIALS)  # in the order in which a chunk's parts are written
+COLUMNS = "columns.parquet"  # sorted before the parts: pandas takes the columns of the first file
 TEMPORARY = ".tmp-"  # pandas and pyarrow skip names that begin with a dot
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 HEX_NAME = re.compile("[0-9a-f]{12}")
@@ -261,7 +263,7 @@ def check_foreign(folder: Path) -> None:
     for parent in (folder / name for name in TABLES):
         parts = set(part_files(parent))
         for path in sorted(parent / entry.name for entry in scan(parent)):
-            if not path.name.startswith((".", "_")) and path not in parts:
+            if not path.name.startswith((".", "_")) and path not in parts and path.name != COLUMNS:
                 raise StoreError(f"{path} is not part of a run; move it elsewhere")
 
 

@@ -38,6 +38,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "details": list,  # the indices of its details, if any
     "overrides": list,  # as they were typed
     "refine": dict,  # axes and levels, if boundaries are refined: the plan then grows from run to run
+    "added": dict,  # settings that the folder's older trials lack: their defaults
     "code": dict,  # fingerprint of the experiment's code, by part
     "plan": str,
     "planned": (int, type(None)),  # trials of the plan
@@ -166,6 +167,11 @@ def digest(content: Mapping[str, Any]) -> str:
     """Compute 16 hexadecimal digits that depend on every value."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def added_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """List the settings that came after the folder's first trials, with their defaults."""
+    return {name: value for run in manifest.get("runs", []) for name, value in run.get("added", {}).items()}
 
 
 def code_name(entry: Mapping[str, Any]) -> str:

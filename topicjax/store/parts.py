@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topicjax.store.files import (
+    COLUMNS,
     DETAILS,
     TABLES,
     TRAJECTORIES,
@@ -142,10 +143,24 @@ def is_as_written(path: Path, mark: FileMark) -> bool:
 
 
 def columns_of(folder: Path) -> dict[str, Columns]:
-    """Read the columns of a folder's tables from its first finished chunk; empty if it has none."""
+    """Read the columns of a folder's tables; empty if no chunk is finished.
+
+    They are those of the first finished chunk, or of columns.parquet where later chunks have more.
+    """
     finished = part_files(folder / TRIALS)[:1]
     parts = {name: part_path(folder / name, chunk_of(path)) for path in finished for name in TABLES}
+    parts = {name: folder / name / COLUMNS if is_extended(folder, name) else parts[name] for name in parts}
     return {name: read_schema(path) for name, path in parts.items() if path.exists()}
+
+
+def is_extended(folder: Path, table: str) -> bool:
+    """Return whether some parts of a table have more columns than others."""
+    return (folder / table / COLUMNS).exists()
+
+
+def write_columns(folder: Path, table: str, schema: pa.Schema) -> None:
+    """Write columns.parquet of a table: all its columns, and no row."""
+    write_table(folder / table / COLUMNS, schema.empty_table())
 
 
 def check_columns(
@@ -153,8 +168,8 @@ def check_columns(
 ) -> None:
     """Raise a StoreError unless a folder can take parts with these columns (by table, the type of each name).
 
-    pandas takes the columns of a folder's first part and drops any others.  `tables` are those passed to
-    `Writer.commit`; the snapshot columns, which it adds, need not be included.
+    Columns may be added, not removed or retyped.  `tables` are those passed to `Writer.commit`; the snapshot
+    columns, which it adds, need not be included.
     """
     there = columns_of(folder) if there is None else there
     if there and (DETAILS in tables) != (DETAILS in there):
@@ -164,12 +179,14 @@ def check_columns(
         )
     for name, known in there.items():
         own = {**tables[name], **(SNAPSHOT_COLUMNS if name == TRIALS else {})}
-        differ = sorted(column for column in {*own, *known} if own.get(column) != known.get(column))
-        if differ:
-            raise StoreError(
-                f"{folder / name} has other columns than these trials would write ({', '.join(differ)}); "
-                "allowed: another folder (--out)"
-            )
+        lost = sorted(known.keys() - own.keys())
+        retyped = sorted(
+            f"{n} was {known[n]}, is {own[n]}" for n in known if own.get(n, known[n]) != known[n]
+        )
+        if lost or retyped:
+            what = f"columns that these trials lack ({', '.join(lost)})" if lost else ""
+            what = what or f"columns of another type ({'; '.join(retyped)})"
+            raise StoreError(f"{folder / name} has {what}; allowed: another folder (--out)")
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:

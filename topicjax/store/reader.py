@@ -5,7 +5,7 @@ A trial is finished once its row is in trials/.  Reading imports neither jax nor
 
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +35,7 @@ from topicjax.store.files import (
 from topicjax.store.journal import Journal, missing_files, read_journal
 from topicjax.store.manifest import (
     Manifest,
+    added_settings,
     code_name,
     distinct_plans,
     experiment_of,
@@ -45,6 +46,8 @@ from topicjax.store.manifest import (
 from topicjax.store.parts import (
     SNAPSHOT_COLUMNS,
     check_rows,
+    columns_of,
+    is_extended,
     read_columns,
     read_part,
     read_plan,
@@ -80,7 +83,11 @@ class Run:
         for name in SNAPSHOT_COLUMNS.keys() & set(table.column_names):
             trials[name] = [tuple(own or ()) for own in table[name].to_pylist()]
         check_trials(trials, self.folder / TRIALS)
-        return trials
+        for name, default in added_settings(self.manifest).items():  # older trials have the default
+            if name in trials:
+                trials[name] = trials[name].astype(object).fillna(default).astype(type(default))
+        order = [name for name in columns_of(self.folder).get(TRIALS, {}) if name in trials]
+        return trials[order] if len(order) == len(trials.columns) else trials
 
     @functools.cached_property
     def trajectories(self) -> pd.DataFrame:
@@ -189,6 +196,12 @@ class Run:
         records, details = self._read(TRAJECTORIES, parts), self._read(DETAILS, parts)
         own = list(trial_ids)
         return records.loc[records["trial_id"].isin(own)], details.loc[details["trial_id"].isin(own)]
+
+    def has_columns(self, chunk: str, tables: Mapping[str, Iterable[str]]) -> bool:
+        """Return whether the parts of a chunk have these columns, by table."""
+        paths = {name: part_path(self.folder / name, chunk) for name in tables}
+        is_whole = not any(is_extended(self.folder, name) for name in tables)
+        return is_whole or all({*tables[name]} <= read_schema(path).keys() for name, path in paths.items())
 
     def has_state(self, chunk: str) -> bool:
         """Whether the states to train a chunk's trials further exist and are from this version."""

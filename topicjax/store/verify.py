@@ -5,6 +5,7 @@ run computes those trials again.  Files are moved before the journal drops them,
 can be repeated.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -19,6 +20,7 @@ import pyarrow as pa
 from topicjax.store import checkpoints, files, journal
 from topicjax.store.files import (
     CHECKPOINTS,
+    COLUMNS,
     JOURNAL,
     MANIFEST,
     PARTIAL,
@@ -52,10 +54,19 @@ from topicjax.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from topicjax.store.parts import check_rows, incomplete_trials, read_part, read_plan, snapshot_places
+from topicjax.store.parts import (
+    Columns,
+    check_rows,
+    incomplete_trials,
+    read_part,
+    read_plan,
+    read_schema,
+    snapshot_places,
+    write_columns,
+)
 
 BLOCK = 64  # trials whose weights are read together
-COLUMNS = ("trial_id", "chunk", "row", "snapshot_steps", "snapshot_checksums")
+LOCATION = ("trial_id", "chunk", "row", "snapshot_steps", "snapshot_checksums")
 Say = Callable[[int, int], object]  # called with the number of chunks checked so far, and of all chunks
 
 
@@ -91,8 +102,38 @@ def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
         verdict.problems += check_chunk(folder, chunk, found.commits.get(chunk), verdict, manifest)
     say(len(chunks), len(chunks))
     verdict.problems += check_states(folder, found)
+    verdict.problems += check_column_files(folder)
     verdict.chunks = len(chunks)
     return verdict
+
+
+def check_column_files(folder: Path) -> Iterator[Problem]:
+    """Yield the tables in which pandas would not see the columns of some parts."""
+    for name in TABLES:
+        path = folder / name / COLUMNS
+        if hidden_columns(folder, name):
+            yield Problem(path, f"{path} does not list every column; `topicjax repair` writes it again")
+
+
+def hidden_columns(folder: Path, table: str) -> Columns:
+    """Return all columns of a table if pandas, which takes those of the first file, would miss one."""
+    columns: Columns = {}
+    paths = [part_path(folder / table, chunk_of(path)) for path in part_files(folder / TRIALS)]
+    first: Columns | None = None
+    for path in [folder / table / COLUMNS, *paths]:
+        with contextlib.suppress(StoreError):  # one that cannot be read is a problem of its chunk
+            if path.exists():
+                own = read_schema(path)
+                first = own if first is None else first
+                columns |= own
+    return columns if columns.keys() != (first or {}).keys() else {}
+
+
+def mend_column_files(folder: Path) -> None:
+    """Write columns.parquet again where it does not list every column."""
+    for name in TABLES:
+        if columns := hidden_columns(folder, name):
+            write_columns(folder, name, pa.schema(list(columns.items())))
 
 
 def check_manifest(folder: Path, verdict: Verdict) -> Manifest:
@@ -186,10 +227,10 @@ def keeps_end(trials: pa.Table, manifest: Manifest) -> bool:
 
 def read_rows(path: Path, table: pa.Table) -> list[dict[str, Any]]:
     """Read where the weights of a part's trials are, or raise a StoreError."""
-    missing = set(COLUMNS) - set(table.column_names)
+    missing = set(LOCATION) - set(table.column_names)
     if missing:
         raise StoreError(f"{path} is not part of a run: it has no column {min(missing)}")
-    rows = table.select(list(COLUMNS)).to_pylist()
+    rows = table.select(list(LOCATION)).to_pylist()
     check_rows(rows, path)
     for row in rows:
         sums = row["snapshot_checksums"]
@@ -287,6 +328,7 @@ def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
     elif chunks:
         journal.append(folder, *({"event": "drop", "chunk": chunk} for chunk in sorted(chunks)))
     mend_manifest(folder, found.sweep)
+    mend_column_files(folder)
     sync(folder)
     return moved
 

@@ -48,6 +48,7 @@ from topicjax.store.parts import (
     is_as_written,
     make_tables,
     snapshot_places,
+    write_columns,
     write_table,
 )
 from topicjax.store.verify import move, new_place
@@ -163,6 +164,8 @@ class Writer:
         self._begin(chunk)
         if details is not None:
             self._make_folder(DETAILS)
+        for name in (name for name, known in self._columns.items() if known.keys() < columns[name].keys()):
+            write_columns(self.folder, name, tables[name].schema)
         marks = {
             name: write_table(part_path(self.folder / name, chunk), table) for name, table in tables.items()
         }
