@@ -110,6 +110,7 @@ def circumstances(entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     rows = [
         ("commit", [entry.get("git_commit") for entry in entries]),
         ("experiment", [f"{entry.get('experiment')}, {code_name(entry)}" for entry in entries]),
+        ("arithmetic", [in_words(entry.get("arithmetic", {})) for entry in entries]),
         ("devices", [", ".join(entry.get("devices", [])) for entry in entries]),
         ("Python", [entry.get("python") for entry in entries]),
     ]
@@ -117,6 +118,11 @@ def circumstances(entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     rows += [(name, [entry.get("versions", {}).get(name) for entry in entries]) for name in packages]
     known = [(name, by_run(values)) for name, values in rows if any(values)]
     return pd.DataFrame(known, columns=["what", "value"])
+
+
+def in_words(options: Mapping[str, Any]) -> str:
+    """Write options of jax as name = value."""
+    return ", ".join(f"{name.removeprefix('jax_')} = {value}" for name, value in options.items())
 
 
 def by_run(values: Sequence[Any]) -> str:

@@ -192,7 +192,7 @@ def test_a_plan_for_a_cluster_starts_none(capsys, tmp_path, monkeypatch):
 def test_a_sleeping_worker_returns_what_a_trained_chunk_would_be():
     group, by_id = driver_load.sleeping_group(6)
     worker, chunk = Sleeper(1, True), Chunk(group.chunks[0])
-    task = Task(3, 0, 0, group, Options(order="lane"), chunk, Start(), {}, [])
+    task = Task(3, 0, 0, group, Options(order="lane"), {}, chunk, Start(), {}, [])
     report = worker.exchange(Orders([task]))
     assert [event.kind for event in report.events] == ["begun", "trained"] and report.steps == {3: (6000, 0)}
     trained = report.events[1].content

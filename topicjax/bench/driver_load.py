@@ -69,7 +69,7 @@ def measure(cluster: Cluster, trials: int, repeats: int) -> Costs:
         for repeat in range(repeats + 1):
             group, by_id = sleeping_group(trials, seed=repeat)
             chunk = Chunk(group.chunks[0])
-            task = Task(repeat, repeat, 0, group, Options(order="lane"), chunk, Start(), {}, {})
+            task = Task(repeat, repeat, 0, group, Options(order="lane"), {}, chunk, Start(), {}, {})
             times = [time.monotonic()]
             call = member.actor.exchange.remote(Orders([task]))
             times.append(time.monotonic())

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from topicjax.engine import costs
+from topicjax.engine.arithmetic import arithmetic
 from topicjax.engine.chunk import Chunk
 from topicjax.engine.options import Options
 from topicjax.engine.plan import ALL_STEPS, Group, StreamRow, fitted_specs, make_groups, with_earlier
@@ -278,13 +279,19 @@ def check_folder(folder: Path, experiment: Experiment) -> None:
 
 
 def check_code(folder: Path, experiment: Experiment) -> None:
-    """Raise a StoreError if trials of the folder were trained by other code of the experiment."""
+    """Raise a StoreError if trials of the folder were trained by other code, or by other arithmetic."""
     if not folder.exists():
         return
     runs, now = read_manifest(folder).get("runs", []), fingerprint(experiment)
     trained = {row["run"] for row in Run(folder).columns(["run"])}
     for number in sorted(number for number in trained if 0 < number <= len(runs)):
-        differ = changed_parts(runs[number - 1].get("code", {}), now)
+        differ, before = changed_parts(runs[number - 1].get("code", {}), now), runs[number - 1]
+        for name, value in arithmetic().items():
+            if (old := before.get("arithmetic", {}).get(name)) != value:
+                raise StoreError(
+                    f"{folder} holds trials trained with {name} = {old}, and it is {value} now, which gives "
+                    "other numbers; allowed: another folder (--out), or --other-code to add to this one"
+                )
         if differ:
             more = f" and {len(differ) - MOST_PARTS} more" if len(differ) > MOST_PARTS else ""
             raise StoreError(

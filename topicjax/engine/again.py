@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from topicjax.engine.arithmetic import pinned
 from topicjax.engine.segments import is_key, state_leaves
 from topicjax.experiments.contract import Experiment, columns_of
 from topicjax.store.files import StoreError
@@ -41,8 +42,9 @@ def evaluate(run: Run, trial_id: str, experiment: Experiment, settings: Mapping[
         return columns_of(experiment.measure(*given)) | rare
 
     kept = kept_state(run, trial_id, jax.eval_shape(train, stream, hypers, data))
-    state = jax.jit(train)(stream, hypers, data) if kept is None else kept
-    columns = jax.jit(measure)(stream, hypers, data, state)
+    with pinned():
+        state = jax.jit(train)(stream, hypers, data) if kept is None else kept
+        columns = jax.jit(measure)(stream, hypers, data, state)
     return {name: np.asarray(values) for name, values in columns.items()}
 
 

@@ -179,10 +179,10 @@ class Options:
     other_code: Annotated[
         bool,
         Option(
-            help="add to a folder whose trials were trained by other code of the experiment",
+            help="add to a folder whose trials were trained by other code, or under other options of jax",
             check=one_of(False, True),
             allowed="true or false",
-            unrecorded="the manifest has the fingerprint of each run's code",
+            unrecorded="the manifest has the fingerprint of each run's code, and its options of jax",
         ),
     ] = False
     extend: Annotated[

@@ -23,6 +23,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from topicjax.engine import costs
+from topicjax.engine.arithmetic import pinned
 from topicjax.engine.costs import BLOCK_BYTES, example, shapes
 from topicjax.engine.plan import Group, StreamRow
 from topicjax.errors import UserError
@@ -344,7 +345,8 @@ class Programs:
         with self._compiling:
             if name not in self.compiled:
                 start = time.monotonic()
-                lowered = self.functions[name].lower(*args)
+                with pinned():
+                    lowered = self.functions[name].lower(*args)
                 refuse_what_hangs(lowered, self.mesh)
                 self.compiled[name] = lowered.compile(compiler_options(self.mesh))
                 self.compile_seconds += time.monotonic() - start

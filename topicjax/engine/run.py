@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from topicjax.engine.admission import new_settings, plan_groups, unfinished
+from topicjax.engine.arithmetic import arithmetic
 from topicjax.engine.chunk import Interrupted
 from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.options import Options
@@ -169,6 +170,7 @@ def opening(entry: Mapping[str, Any], folder: Path, resources: Resources, groups
 def provenance(devices: Sequence[Any]) -> dict[str, Any]:
     """Record the versions and devices of a run, and when it started."""
     return {
+        "arithmetic": arithmetic(),
         "started": now(),
         "versions": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),

@@ -46,6 +46,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "snapshots": str,
     "lanes": int,
     "order": str,
+    "arithmetic": dict,  # options of jax that change numbers
     "started": str,
     "versions": dict,
     "python": str,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from topicjax.engine import costs
+from topicjax.engine.arithmetic import arithmetic
 from topicjax.engine.chunk import Chunk, Interrupted
 from topicjax.engine.cluster import handshake
 from topicjax.engine.cluster.messages import Event, Lost, Orders, Report, Task, WorkerDevice
@@ -397,6 +398,7 @@ class Dispatch:
             first_program=self.jobs.first_program,
             group=None if job.program in member.programs else replace(group, streams=()),
             options=replace(training.options, save_every=seldom * training.options.save_every),
+            arithmetic=arithmetic(),
             start=prepare(chunk, group, training.writer),
             chunk=chunk,
             trials={i: training.trials[i] for i in job.trial_ids} if may_stop else {},

@@ -33,6 +33,7 @@ class Task(NamedTuple):
     first_program: int  # of this run: a worker drops programs of earlier runs
     group: Group | None  # without its streams; None: the worker has the program
     options: Options
+    arithmetic: Mapping[str, Any]  # options of jax that the driver has
     chunk: Chunk
     start: Start
     trials: Mapping[str, Trial]  # of the chunk, if they may stop early; else empty

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from topicjax.engine import costs
+from topicjax.engine.arithmetic import use
 from topicjax.engine.chunk import Callbacks, Interrupted
 from topicjax.engine.cluster.messages import Event, Kind, Orders, Report, Task
 from topicjax.engine.options import DEVICES_FLAG, DEVICES_VARIABLE
@@ -95,6 +96,7 @@ class Worker:
             )
 
     def _train(self, task: Task) -> None:
+        use(task.arithmetic)
         self._programs = {
             number: programs for number, programs in self._programs.items() if number >= task.first_program
         }
