@@ -44,9 +44,7 @@ def test_a_run_records_its_arithmetic_and_others_are_refused(tmp_path):
     found = train(0.1).manifest["runs"][0]["arithmetic"]
     assert found == arithmetic() and found["jax_enable_x64"] is False
     with jax.default_matmul_precision("bfloat16"):
-        with pytest.raises(
-            StoreError, match=r"= highest, and it is bfloat16 now.*--other-code"
-        ):
+        with pytest.raises(StoreError, match=r"= highest, and it is bfloat16 now.*--other-code"):
             train(0.2)
         run = train(0.2, other_code=True)
     assert [entry["arithmetic"][PRECISION] for entry in run.manifest["runs"]] == ["highest", "bfloat16"]

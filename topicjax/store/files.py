@@ -113,6 +113,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, and sync their names: a power cut must not take them away again."""
+    made = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in reversed(made):
+        sync(each.parent)
+
+
 def read_regular(path: Path) -> bytes:
     """Read a regular file; anything else, such as an endless pipe, is an OSError."""
     with open(open_regular(path, os.O_RDONLY), "rb") as file:

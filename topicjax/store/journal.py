@@ -309,6 +309,9 @@ def remove_files(folder: Path, found: Journal, chunk: str) -> None:
     if snapshots.is_dir() and not scan(snapshots):
         snapshots.rmdir()
     if not state.exists() and not snapshots.exists():
+        for parent in {path.parent for path in (*parts, state, end, snapshots)}:
+            if parent.is_dir():
+                sync(parent)  # what the journal forgets must be gone for good
         entry = {"event": "drop", "chunk": chunk}
         append(folder, entry)
         found.apply(entry)

@@ -34,6 +34,7 @@ from topicjax.store.files import (
     files_of,
     first_line,
     is_hex_name,
+    make_folder,
     part_files,
     part_path,
     partial_path,
@@ -322,7 +323,10 @@ def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
     if folder / JOURNAL in single:
         paths += orphans(folder, found)
     moved = [copy(path, folder, place) for path in sorted(replaced) if path.exists()]
-    moved += [move(path, folder, place) for path in paths if os.path.lexists(path)]
+    paths = [path for path in paths if os.path.lexists(path)]
+    moved += [move(path, folder, place) for path in paths]
+    for parent in {path.parent for path in (*paths, *moved)}:
+        sync(parent)  # both names of what was moved, before the journal forgets it
     if folder / JOURNAL in single:
         rewrite_journal(folder, found, chunks)
     elif chunks:
@@ -381,7 +385,9 @@ def new_place(folder: Path) -> Path:
     for number in range(1000):
         place = folder / SET_ASIDE / (stamp if not number else f"{stamp}-{number}")
         try:
-            place.mkdir(parents=True)
+            make_folder(place.parent)
+            place.mkdir()
+            sync(place.parent)
         except FileExistsError:
             continue
         return place
@@ -391,7 +397,7 @@ def new_place(folder: Path) -> Path:
 def move(path: Path, folder: Path, place: Path) -> Path:
     """Move a file or folder to the same relative path below `place`; return its new path."""
     target = place / path.relative_to(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     try:
         os.rename(path, target)
     except OSError as error:

@@ -74,7 +74,7 @@ class Writer:
         check_kind(self.folder, may_be_new=True)
         self._check_manifest()  # before anything is created in a foreign folder
         with explained("write", self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.folder)
         self._lock = files.lock_folder(self.folder)
         try:
             self._open()
