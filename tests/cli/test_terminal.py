@@ -182,7 +182,10 @@ BASE = dict(topics=3, words_per_topic=2, length_min=8, length_max=12, batch_size
             optimizer="sgd", steps=40, record_every=10)
 SWEEP = product(seed=0)
 """
-TENSORSTORE = ValueError(f"INTERNAL: Error writing: {os.strerror(errno.ENOSPC)}")
+TENSORSTORE = {
+    number: ValueError(f"INTERNAL: Error writing: {os.strerror(number)}")
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+}
 
 
 @pytest.mark.parametrize(
@@ -191,12 +194,13 @@ TENSORSTORE = ValueError(f"INTERNAL: Error writing: {os.strerror(errno.ENOSPC)}"
         ("topicjax.store.writer.write_manifest", FULL),
         ("topicjax.store.writer.write_table", FULL),
         ("topicjax.store.checkpoints.save", FULL),
-        ("topicjax.store.checkpoints.save", TENSORSTORE),
+        *(("topicjax.store.checkpoints.save", error) for error in TENSORSTORE.values()),
+        ("topicjax.store.checkpoints.save", OSError(errno.EIO, os.strerror(errno.EIO))),
         ("topicjax.store.checkpoints.save_state", FULL),
         ("topicjax.analysis.page.report.write", FULL),
     ],
 )
-def test_a_full_disk_is_one_sentence_and_exit_1_wherever_it_strikes(
+def test_errors_of_the_disk_are_one_sentence_and_exit_1_wherever_they_strike(
     place, error, smoke, tmp_path, monkeypatch, capsys
 ):
     def full(*args, **kwargs):
@@ -212,4 +216,5 @@ def test_a_full_disk_is_one_sentence_and_exit_1_wherever_it_strikes(
     command = ["report", str(folder)] if "report" in place else ["run", "mine.py", "--save-every", "0"]
     assert cli.main(command) == 1
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and REASONS[errno.ENOSPC] in said
+    number = getattr(error, "errno", None) or next(n for n, own in TENSORSTORE.items() if own is error)
+    assert said.count("\n") == 1 and REASONS[number] in said

@@ -20,14 +20,13 @@ from topicjax.cli.commands import has_begun, own_failure
 from topicjax.cli.parser import make_parser
 from topicjax.cli.terminal import one_line, open_standard_files, steady_output
 from topicjax.errors import UserError
-from topicjax.store.files import REASONS, StoreError
+from topicjax.store.files import OF_THE_DISK, REASONS, StoreError
 
 DEFECT = (
     "topicjax: this is a defect of topicjax, not a mistake of yours; please report it with the lines above "
     "(CONTRIBUTING.md says where)"
 )
 INTERRUPTED = 128 + signal.SIGINT
-FULL = (errno.ENOSPC, errno.EDQUOT)
 MISNAMED = (
     errno.ENOENT,
     errno.ENOTDIR,
@@ -85,7 +84,7 @@ def explain(typed: argparse.Namespace, error: BaseException) -> int:
         return fail(error, 2)
     if isinstance(error, StoreError):
         return fail(error, store_code(error))
-    if isinstance(error, OSError) and error.errno in FULL:
+    if isinstance(error, OSError) and error.errno in OF_THE_DISK:
         return fail(REASONS[error.errno], 1)
     if sentence := own_failure(typed, error):
         return fail(sentence, 1 if has_begun(typed) else 2)
@@ -99,7 +98,7 @@ def store_code(error: StoreError) -> int:
     cause = error.__cause__
     if isinstance(cause, OSError):
         return 2 if cause.errno in MISNAMED else 1
-    return 1 if any(REASONS[number] in str(error) for number in FULL) else 2
+    return 1 if any(REASONS[number] in str(error) for number in OF_THE_DISK) else 2
 
 
 def fail(reason: object, code: int) -> int:

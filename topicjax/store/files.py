@@ -42,11 +42,15 @@ HEX_NAME = re.compile("[0-9a-f]{12}")
 REASONS = {
     errno.ENOSPC: "the disk is full; finished trials are kept, make room and run it again",
     errno.EDQUOT: "the disk quota is used up; finished trials are kept, make room and run it again",
+    errno.EIO: "the disk reports an input/output error; finished trials are kept",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
     errno.ELOOP: "it is a link, and links are not followed",
 }
+
+
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # neither the user's mistake nor a defect
 
 
 class StoreError(Exception):
@@ -67,6 +71,12 @@ def explained(verb: str, path: Path, *passing: type[OSError]) -> Iterator[None]:
 def reason(error: OSError) -> str:
     """Explain why the operating system refused."""
     return REASONS.get(error.errno or 0, error.strerror or first_line(error))
+
+
+def reason_in(error: Exception) -> str:
+    """Explain an error without an errno: by the system's own words, if its message has them."""
+    found = [number for number in OF_THE_DISK if os.strerror(number) in str(error)]
+    return REASONS[found[0]] if found else first_line(error)
 
 
 def first_line(error: Exception) -> str:

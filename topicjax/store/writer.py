@@ -5,7 +5,6 @@ first file of a chunk is written, the journal records it.  The next Writer remov
 were begun but not finished; files that we did not create are never deleted.
 """
 
-import errno
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +20,6 @@ from topicjax.store.files import (
     CHECKPOINTS,
     DETAILS,
     FOLDERS,
-    REASONS,
     TRIALS,
     StoreError,
     check_foreign,
@@ -29,11 +27,11 @@ from topicjax.store.files import (
     check_name,
     explained,
     files_of,
-    first_line,
     ids_name,
     part_path,
     partial_path,
     plan_path,
+    reason_in,
     state_path,
     sync,
 )
@@ -130,9 +128,7 @@ class Writer:
                 checkpoints.save(path, structure, leaves)
                 read_back = checkpoints.checksum(*checkpoints.read_trials(path, count - 1))
             except (ValueError, RuntimeError) as error:  # tensorstore errors have no errno
-                full = os.strerror(errno.ENOSPC) in str(error)
-                why = REASONS[errno.ENOSPC] if full else first_line(error)
-                raise StoreError(f"cannot write {path}: {why}") from error
+                raise StoreError(f"cannot write {path}: {reason_in(error)}") from error
         if read_back != sums[-1]:
             raise StoreError(f"cannot write {path}: other weights are read back than were written")
         self._checksums.setdefault(chunk, {})[step] = sums
