@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from pyarrow import csv
 
 from topicjax.errors import UserError
@@ -45,9 +46,22 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
     with new_folder(out) as folder:
         for name, frame in tables.items():
             say(f"{name}: {len(frame):,} rows")
+            frame = without_formulas(frame)
             with open(folder / name, "wb") as file:
                 csv.write_csv(pa.Table.from_pandas(frame, preserve_index=False), file)
     return [out / name for name in tables]
+
+
+def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put a quote before texts that a spreadsheet would compute: those that begin with = + - or @."""
+    texts = [name for name in frame if not is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])]
+    quoted = {str(name): frame[name].astype(object).map(quoted_text) for name in texts}
+    return frame.assign(**quoted)
+
+
+def quoted_text(value: Any) -> Any:
+    """Quote a text that begins like a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
 
 
 def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:

@@ -179,7 +179,10 @@ def asked_refinement(typed: argparse.Namespace, named: NamedSweep) -> Refinement
             f"--refine is given for {named.settings.experiment}, whose page scores no trials; allowed: for "
             "experiments with classes (docs/extending.md)"
         )
-    return refinement and replace(refinement, **given)
+    refinement = refinement and replace(refinement, **given)
+    if refinement is not None:
+        refinement.check(named.settings)
+    return refinement
 
 
 def refine(

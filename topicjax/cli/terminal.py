@@ -105,8 +105,10 @@ def program() -> list[str]:
 
 
 def command(*arguments: object) -> str:
-    """Format a topicjax command, quoted for the shell."""
-    return shlex.join([*program(), *map(str, arguments)])
+    """Format a topicjax command, quoted for the shell; a path that begins with - is not an option."""
+    is_odd = [isinstance(each, Path) and str(each).startswith("-") for each in arguments]
+    words = [f"./{each}" if odd else str(each) for each, odd in zip(arguments, is_odd, strict=True)]
+    return shlex.join([*program(), *words])
 
 
 def same_again(arguments: Sequence[str]) -> str:

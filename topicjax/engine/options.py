@@ -50,6 +50,8 @@ def parse_path(text: Any) -> Path:
     encoded = os.fsencode(text)
     if not encoded or b"\0" in encoded:
         raise ValueError("not a path; allowed: the name of a file or folder")
+    if b"://" in encoded:
+        raise ValueError("not on this machine; allowed: the name of a file or folder")
     if len(encoded) > MAX_PATH or max(map(len, encoded.split(b"/"))) > MAX_NAME:
         raise ValueError(f"too long; allowed: names of up to {MAX_NAME} bytes, {MAX_PATH} in all")
     return Path(text)

@@ -17,7 +17,7 @@ from topicjax.engine.cluster.messages import WorkerDevice
 from topicjax.engine.costs import host_memory
 from topicjax.engine.options import Address
 from topicjax.engine.training import IsStopping, Trained, Training
-from topicjax.errors import UserError
+from topicjax.errors import UserError, shown
 from topicjax.store.files import first_line
 
 SETTINGS = {  # environment variables of Ray, unless the user set them
@@ -144,9 +144,10 @@ def check_reachable(address: Address) -> None:
     """Raise a UserError if nothing answers at the address; Ray itself would retry for minutes."""
     try:
         socket.create_connection((address.host, address.port), CONNECT_SECONDS).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host can be that long
+        why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(
-            f"--cluster is {address.text} and nothing answers there ({error.strerror or error}); allowed: "
+            f"--cluster is {shown(address.text)} and nothing answers there ({why}); allowed: "
             "the address of a Ray cluster (docs/cluster.md), or local:N"
         ) from None
 

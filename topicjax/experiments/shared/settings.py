@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import OPTIMIZERS, Beta1, Beta2, Epsilon, Momentum, WeightDecay
-from topicjax.settings import AutomaticSize, Choice, Flag, NotNegative, Only, Whole
+from topicjax.settings import Choice, Flag, NotNegative, Only, Whole
 
 InitLaw = Literal["normal", "uniform", "default"]
 LayerNorm = Literal["none", "pre", "post"]
 PRE_NORM, POST_NORM = (get_args(LayerNorm).index(name) for name in ("pre", "post"))
+MAX_WIDTH = 65_536  # beyond, not even the shapes of the weights can be traced
 MAX_LAYERS, MAX_HEADS = 48, 8  # each head has its own columns in the records
 
 
@@ -24,11 +25,11 @@ class LayerSpec:
 
     layers: Annotated[int, Whole(1, MAX_LAYERS), "L: number of layers"] = 2
     heads: Annotated[int, Whole(1, MAX_HEADS), "H: attention heads per layer"] = 1
-    width: Annotated[AutomaticSize, "d, a multiple of heads; 0: the vocabulary size"] = 64
+    width: Annotated[int, Whole(0, MAX_WIDTH), "d, a multiple of heads; 0: the vocabulary size"] = 64
     embedding: Annotated[Literal["trained", "random", "one_hot"], "W^E; only trained ones change"] = "trained"
     attention: Annotated[Literal["trained", "uniform"], "W^K and W^Q; uniform: both are zero"] = "trained"
     output_projection: Annotated[bool, "W^O, after the heads are joined"] = False
-    mlp: Annotated[AutomaticSize, "hidden units of each layer's MLP; 0: no MLP"] = 0
+    mlp: Annotated[int, Whole(0, MAX_WIDTH), "hidden units of each layer's MLP; 0: no MLP"] = 0
     head: Annotated[Literal["tied", "free"], "outputs by W^E, or by a matrix of their own"] = "tied"
     output_bias: Annotated[Literal["trained", "zero"], "b^pred"] = "zero"
     optimizer: Annotated[str, Choice(tuple(OPTIMIZERS)), "how weights are updated"] = "adam"
