@@ -43,22 +43,24 @@ def only_lane(records: Any) -> Record:
 
 @functools.lru_cache
 def programs(spec: Any, num_records: int, order: str = "lane"):
-    """Return init, advance and record of one trial of a Spec: compiled once for all tests."""
+    """Return init, advance and record of one trial of a Spec: two programs, compiled once for all tests."""
     start = jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec))
     go_on = jax.jit(
         functools.partial(orders.ORDERS[order].advance, EXPERIMENT, spec, num_windows=num_records)
     )
-    one_step = jax.jit(functools.partial(orders.ORDERS[order].advance, EXPERIMENT, spec, num_windows=1))
 
     def init(stream: Any, hypers: Any) -> Trained:
         return Trained(start(stream, as_lane(hypers)))
 
-    def advance(stream: Any, hypers: Any, trained: Trained) -> tuple[Trained, Any]:
-        row, records = go_on(stream, as_lane(hypers), trained.row)
+    def steps(stream: Any, hypers: Any, trained: Trained, number: int) -> tuple[Trained, Any]:
+        row, records = go_on(stream, as_lane(hypers), trained.row, np.full(1, number, np.int32))
         return Trained(row), only_lane(records)
 
+    def advance(stream: Any, hypers: Any, trained: Trained) -> tuple[Trained, Any]:
+        return steps(stream, hypers, trained, num_records * spec.record_every)
+
     def record(stream: Any, hypers: Any, trained: Trained) -> Any:
-        _, records = one_step(stream, as_lane(hypers), trained.row, np.ones(1, np.int32))
-        return jax.tree.map(lambda column: column[0], only_lane(records))
+        _, records = steps(stream, hypers, trained, 1)  # the other windows are empty
+        return jax.tree.map(lambda column: column[0], records)
 
     return init, advance, record
