@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 KNOWN: dict[tuple, Any] = {}  # compiled programs of the engine
-KEPT_BYTES = 1 << 30  # in memory; above it, what was compiled is let go at the end of a file
+KEPT_BYTES, MOST_BYTES = 1 << 30, 3 << 29  # with more memory, what was compiled is let go
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,10 +68,22 @@ def programs_compiled_once():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def memory_let_go():
+def memory_let_go_by_file():
     """Forget compiled programs after a file that has made the process large."""
     yield
-    if resident_bytes() > KEPT_BYTES:
+    let_go_above(KEPT_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def memory_let_go_by_test():
+    """Forget them within a file too, before the process becomes too large; some will be compiled again."""
+    yield
+    let_go_above(MOST_BYTES)
+
+
+def let_go_above(most: int) -> None:
+    """Forget what was compiled if this process has more memory than this."""
+    if resident_bytes() > most:
         KNOWN.clear()
         jax.clear_caches()
         gc.collect()

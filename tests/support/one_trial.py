@@ -10,12 +10,24 @@ import numpy as np
 from topicjax.engine import programs as orders
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.records import Record
-from topicjax.experiments.one_layer.settings import TRIALS
+from topicjax.experiments.one_layer.settings import TRIALS, Spec
 from topicjax.sweep import axes_of as axes_of_any
 from topicjax.sweep import expand as expand_any
 
 expand = functools.partial(expand_any, TRIALS)
 axes_of = functools.partial(axes_of_any, TRIALS)
+TINY = Spec(
+    topics=3,
+    words_per_topic=2,
+    shortest=8,
+    longest=12,
+    batch_size=4,
+    eval_documents=6,
+    optimizer="sgd",
+    steps=40,
+    record_every=4,
+    word_query_probability=1.0,
+)
 
 
 class Trained(NamedTuple):

@@ -148,7 +148,12 @@ def test_awkward_runs_have_a_page_without_a_gap(name: str, is_drawn: bool, tmp_p
     if is_drawn:
         request.getfixturevalue("quickly_saved")
     trials, manifest = RUNS[name]
-    text = report.write(folder_of(tmp_path / "run", trials, **manifest)).read_text()
+    said: list[str] = []
+    text = report.write(folder_of(tmp_path / "run", trials, **manifest), said.append).read_text()
+    pieces = [line for line in said if line.startswith(("figure ", "table ")) and line.endswith(" ...")]
+    found = [re.search(r"\((\d+) of (\d+)\)", line) for line in pieces]
+    numbers = [(int(match[1]), int(match[2])) for match in found if match]
+    assert numbers == [(place, len(pieces)) for place in range(1, len(pieces) + 1)]  # all are counted
     for word in ("Not drawn (", "No table", "Not shown", "defect"):
         assert word not in text, re.findall(rf"{re.escape(word)}[^<]*", text)
     assert "<h1>topicjax: tiny</h1>" in text and "<img " in text
@@ -267,15 +272,6 @@ def test_no_part_takes_the_page_down(name: str, experiment: str, tmp_path: Path,
     text = report.write(folder_of(tmp_path / "run", grid(learning_rate=(0.1, 1.0)), **manifest)).read_text()
     assert "this is a defect of topicjax, please report it: ZeroDivisionError: by zero." in text
     assert "<figure>" in text
-
-
-def test_pieces_are_numbered_and_all_are_counted(tmp_path: Path):
-    said: list[str] = []
-    report.write(four_by_two(tmp_path / "run"), said.append)
-    pieces = [line for line in said if line.startswith(("figure ", "table ")) and line.endswith(" ...")]
-    found = [re.search(r"\((\d+) of (\d+)\)", line) for line in pieces]
-    numbers = [(int(match[1]), int(match[2])) for match in found if match]
-    assert numbers == [(place, len(pieces)) for place in range(1, len(pieces) + 1)]
 
 
 def test_a_long_piece_is_heard_of_again():

@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.browsers import start_browser
+from support.calls import count_calls
 from support.synthetic_runs import TWO_STAGE, case, make_run, random_search, scored
 
 import topicjax
@@ -346,22 +346,6 @@ def test_a_folder_of_two_plans_has_both_at_the_top_of_its_page(smoke, tmp_path):
     text = report.write(folder).read_text()
     sentence = "<p>This folder holds trials of 2 plans: smoke (16), smoke --set seed=1 (8)"
     assert sentence in text and text.index(sentence) < text.index("<li>")
-
-
-def count_calls(make, *arguments) -> int:
-    """Return how many functions are called, in Python and in C, while something is made."""
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        make(*arguments)
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.slow

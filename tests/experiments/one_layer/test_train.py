@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.one_trial import programs
+from support.one_trial import TINY, programs
 
 from topicjax.engine import programs as orders
 from topicjax.engine.segments import check_room
@@ -22,18 +22,6 @@ from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import uniform_attention_loss
 from topicjax.theory.theorems import lemma1_member, lemma1_residual, theorem2_matrix
 
-TINY = Spec(
-    topics=3,
-    words_per_topic=2,
-    shortest=8,
-    longest=12,
-    batch_size=4,
-    eval_documents=6,
-    optimizer="sgd",
-    steps=40,
-    record_every=4,
-    word_query_probability=1.0,
-)
 Stream = functools.partial(AnyStream, length_min=8, length_max=12)
 PLAIN, USUAL = Stream(), Hypers()
 FAST = Hypers(learning_rate=0.5, init_scale=0.1)
