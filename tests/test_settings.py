@@ -182,12 +182,13 @@ def executed(name: str, monkeypatch: pytest.MonkeyPatch, before: str = "", inser
 def test_one_declaration_is_enough(monkeypatch: pytest.MonkeyPatch):
     """A new setting of the documents is known to tables, conversion, rules and theory by its field alone."""
     field = '    p_swap: Annotated[Probability, "p_s: two words change places", DOCUMENTS] = 0.25\n'
-    trial = executed(
-        "topicjax.experiments.one_layer.settings", monkeypatch, "    key_visibility: Annotated[", field
+    declared = executed(
+        "topicjax.theory.document_settings", monkeypatch, "    key_visibility: Annotated[", field
     )
+    trial = executed("topicjax.experiments.one_layer.settings", monkeypatch)
     made = trial.make_trial({"p_swap": 1})
     assert trial.settings_of(made)["p_swap"] == 1.0
-    assert trial.DEFAULTS["p_swap"] == 0.25 and "p_swap" in trial.DATA_SETTINGS
+    assert trial.DEFAULTS["p_swap"] == 0.25 and "p_swap" in declared.DATA_SETTINGS
     assert trial.SETTINGS["p_swap"].help == "p_s: two words change places"
     assert trial.traced(made.stream).p_swap == np.float32(1)
     assert trial.trial_id(made) != trial.trial_id(trial.make_trial({}))

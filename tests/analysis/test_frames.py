@@ -19,6 +19,7 @@ from topicjax.experiments.one_layer import settings as trials
 from topicjax.experiments.one_layer.settings import DEFAULTS
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run, load
+from topicjax.theory.document_settings import DATA_SETTINGS
 
 
 def prepare(folder: Path, *arguments: Any, **manifest: Any) -> Run:
@@ -28,7 +29,7 @@ def prepare(folder: Path, *arguments: Any, **manifest: Any) -> Run:
 def test_settings_are_those_that_identify_a_trial_the_telling_ones_first():
     assert sorted(SETTINGS) == sorted(trials.SETTINGS)
     assert SETTINGS[: len(FIRST)] == FIRST
-    assert SETTINGS[len(FIRST) :] == trials.DATA_SETTINGS
+    assert SETTINGS[len(FIRST) :] == DATA_SETTINGS
 
 
 def test_a_complete_run_is_sorted_joined_and_misses_nothing(tmp_path: Path):
