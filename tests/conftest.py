@@ -1,8 +1,14 @@
 """Set before jax starts: four devices, quick compilations that are kept, strictness that catches mistakes."""
 
+import ctypes
+import fcntl
+import gc
 import os
+import resource
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 from support.command_line import FAST, ROOT, end_started, start
 
@@ -23,7 +29,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 pictures.STYLE["savefig.dpi"] = 50
 
 
-LONGEST = "cli report train engine terminal training experiments encoder kernel faults cluster text".split()
+LONGEST = (  # the first two do not wait for one another; later ones find the smoke run made
+    *("cli", "train", "report", "encoder", "cluster", "engine", "own_experiment", "awkward_runs", "text"),
+    *("terminal", "training", "records", "lines", "faults", "kernel", "admission", "bad_input", "watch"),
+    *("accelerators", "trained", "experiments", "probe_command", "any_report", "text_report", "lda"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,24 +42,61 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
+KNOWN: dict[tuple, Any] = {}  # compiled programs of the engine
+KEPT_BYTES, MOST_BYTES = 1 << 30, 3 << 29  # with more memory, what was compiled is let go
+
+
 @pytest.fixture(scope="session", autouse=True)
 def programs_compiled_once():
     """Keep what runs of this process have compiled for other runs of equal trials, chunks and devices."""
     from topicjax.engine import programs
 
-    compile_, known = programs.Programs._compile, {}
+    compile_ = programs.Programs._compile
 
     def compile_once(self, name: str, *args) -> None:
-        how = (self.shape, self.order, self.segment_windows, programs.on_cores(self.mesh))
+        length = self.segment_windows if name == "advance" else 0
+        how = (self.shape, self.order, length, programs.on_cores(self.mesh))
         key = (name, self.group.experiment, self.spec, *how, *self.mesh.devices.flat)
-        if key not in known:
+        if key not in KNOWN:
             compile_(self, name, *args)
-            known[key] = self.compiled[name]
-        self.compiled[name] = known[key]
+            KNOWN[key] = self.compiled[name]
+        self.compiled[name] = KNOWN[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs.Programs, "_compile", compile_once)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_let_go_by_file():
+    """Forget compiled programs after a file that has made the process large."""
+    yield
+    let_go_above(KEPT_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def memory_let_go_by_test():
+    """Forget them within a file too, before the process becomes too large; some will be compiled again."""
+    yield
+    let_go_above(MOST_BYTES)
+
+
+def let_go_above(most: int) -> None:
+    """Forget what was compiled if this process has more memory than this."""
+    if resident_bytes() > most:
+        KNOWN.clear()
+        jax.clear_caches()
+        gc.collect()
+        if sys.platform == "linux":  # free memory goes back to the system only when asked for
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now; where that is not known, the most that it had."""
+    path = Path("/proc/self/statm")
+    if path.exists():
+        return int(path.read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.fixture
@@ -81,16 +128,31 @@ def no_process_left():
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def between_workers(tmp_path_factory) -> Path:
+    """A folder of this run of the tests that all its worker processes share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory, cache) -> tuple[Path, str]:
-    """One uninterrupted run of the smoke sweep: its folder and what it printed."""
-    cwd = tmp_path_factory.mktemp("smoke")
-    process = start("run", "smoke", "--lanes", "2", "--snapshots", "50,100", cache=cache, cwd=cwd)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert err == ""
-    return cwd / "results" / "smoke", out
+def cache(between_workers) -> Path:
+    folder = between_workers / "cache"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smoke(between_workers, cache) -> tuple[Path, str]:
+    """One uninterrupted run of the smoke sweep, for all workers: its folder and what it printed."""
+    cwd = between_workers / "smoke"
+    printed = cwd / "printed.txt"
+    with open(between_workers / "smoke.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first to come makes it, the others wait
+        if not printed.exists():
+            cwd.mkdir(exist_ok=True)
+            process = start("run", "smoke", "--lanes", "2", "--snapshots", "50,100", cache=cache, cwd=cwd)
+            out, err = process.communicate(timeout=300)
+            assert process.returncode == 0, err
+            assert err == ""
+            printed.write_text(out)
+    return cwd / "results" / "smoke", printed.read_text()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.damage import SOME_OR_ALL, some
 from support.one_trial import expand
 
 from topicjax import cli
@@ -111,8 +112,11 @@ def bad_settings() -> Iterator[list[str]]:
         yield ["run", "smoke", "--set", f"{name[:-1]}?=1"]
 
 
-def test_bad_values_of_every_setting(tmp_path):
-    check(list(bad_settings()), tmp_path, at_least=900)
+@SOME_OR_ALL
+def test_bad_values_of_every_setting(share, tmp_path):
+    cases = list(bad_settings())
+    assert len(cases) >= 900
+    check(some(cases, share), tmp_path, at_least=50)
 
 
 IMPOSSIBLE = """length_min=200 length_max=5 p_keep=0.95 p_random=0.95 steps=7 steps=101 record_every=3
@@ -286,7 +290,7 @@ def test_folders_that_are_no_runs(tmp_path):
         "a\0b",
     ]
     folders += ["a\nb", "\udcff", "\ud800", "nowhere/at/all", "\x1b[2J"]
-    check(folder_cases(folders), tmp_path, at_least=100)
+    check(folder_cases(folders), tmp_path, at_least=50)
 
 
 def test_trials_and_steps_that_are_not_there(tmp_path):

@@ -16,19 +16,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import engine_runs
-from support.command_line import DEEP, FAST, start
-from support.one_trial import expand
+from support.command_line import DEEP, FAST, environment, start
 
 import topicjax
 from topicjax import cli
 from topicjax.cli import terminal
-from topicjax.engine import run as engine_run
-from topicjax.engine.options import Options
 from topicjax.engine.progress import Progress
-from topicjax.engine.resources import Resources
+from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
-from topicjax.sweep.files import NamedSweep
 
 
 def test_a_run_says_what_it_did_and_what_is_next(smoke):
@@ -57,42 +53,60 @@ def test_no_trained_model_beats_bayes(smoke):
     assert (run.trials["final_eval_loss"] > 0.9 * run.references["bayes"]).all()
 
 
-def test_the_same_command_again_has_nothing_to_do(smoke, cache):
+def test_the_same_command_again_has_nothing_to_do(smoke, monkeypatch, capsys):
     folder, _ = smoke
-    process = start("run", "smoke", "--lanes", "2", cache=cache, cwd=folder.parents[1])
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "Nothing left to train" in out
+    monkeypatch.chdir(folder.parents[1])
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
+    assert cli.main(["run", "smoke", "--lanes", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "Nothing left to train" in out
     assert "limit lines" not in out  # nothing to compute
     assert len(topicjax.load(folder).manifest["runs"]) == 1  # it added nothing
 
 
-def test_killed_at_random_moments_and_resumed_equals_uninterrupted(smoke, tmp_path, cache):
-    """Three SIGKILLs, from the start of the process to its last writes, then the same command."""
-    folder, _ = smoke
-    arguments = ("run", "smoke", "--lanes", "2", "--snapshots", "50,100", "--save-every", "0")
-    rng = np.random.default_rng(0)
-    moments = rng.permutation((2.0, 4.5, 7.0))
-    for moment in moments:
-        process = start(*arguments, cache=cache, cwd=tmp_path)
-        time.sleep(moment)
+QUICK = (DEEP, "--set", "depth=2", "--set", "seed=0", "--set", "until=steps")
+MOMENTS = (4.5, 2.0, 7.0)  # seconds, from the start of a process to its end
+
+
+@pytest.mark.parametrize(
+    ("sweep", "steps", "moments"),
+    [(QUICK, (500, 1000), ()), pytest.param(("smoke",), (50, 100), MOMENTS, marks=pytest.mark.slow)],
+    ids=["deep_linear", "smoke"],
+)
+def test_killed_at_random_moments_and_resumed_equals_uninterrupted(sweep, steps, moments, tmp_path, cache):
+    """SIGKILLs at these seconds, another when some trials are finished, then the same command."""
+    arguments = ("run", *sweep, "--lanes", "2", "--snapshots", "{},{}".format(*steps), "--save-every", "0")
+
+    def kill_when(is_time, seconds: float = 0.0) -> None:
+        process = start(*arguments, "--out", "killed", cache=cache, cwd=tmp_path)
+        time.sleep(seconds)
+        while not is_time():
+            assert process.poll() is None
+            time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    process = start(*arguments, cache=cache, cwd=tmp_path)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    resumed, whole = topicjax.load(tmp_path / "results" / "smoke"), topicjax.load(folder)
+
+    for moment in moments:
+        kill_when(lambda: True, moment)
+    kill_when(lambda: list(tmp_path.glob("killed/trials/part-*.parquet")))
+    for out in ("killed", "whole"):
+        process = start(*arguments, "--out", out, cache=cache, cwd=tmp_path)
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    resumed, whole = topicjax.load(tmp_path / "killed"), topicjax.load(tmp_path / "whole")
+    assert len(whole.trials) == 16 and resumed.trials["run"].nunique() > 1  # several runs made these
     for table, keys in (("trials", ["trial_id"]), ("trajectories", ["trial_id", "step"])):
         mine, other = (getattr(run, table).sort_values(keys, ignore_index=True) for run in (resumed, whole))
-        which = [name for name in other if name != "run"]  # four runs made these
+        which = [name for name in other if name != "run"]
         pd.testing.assert_frame_equal(mine[which], other[which])
     for trial_id in whole.trials["trial_id"][::5]:
-        for step in (50, 100):
-            mine, other = resumed.restore(trial_id, step), whole.restore(trial_id, step)
-            assert all((mine[name] == other[name]).all() for name in other)
-    assert pd.read_parquet(tmp_path / "results" / "smoke" / "trajectories")["trial_id"].nunique() == 16
+        for step in steps:
+            mine, other = (jax.tree.leaves(run.restore(trial_id, step)) for run in (resumed, whole))
+            assert all((a == b).all() for a, b in zip(mine, other, strict=True))
+    assert pd.read_parquet(tmp_path / "killed" / "trajectories")["trial_id"].nunique() == 16
 
 
-def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache):
+def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache, capsys):
     arguments = ["--set", "depth=1", "--axis", "steps=10000000", "--save-every", "0"]
     arguments += ["--out", "my runs", DEEP]
     process = start("run", *arguments, cache=cache, cwd=tmp_path)
@@ -104,7 +118,8 @@ def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache):
     assert process.returncode == 130
     again = f"python -m topicjax run {shlex.join(arguments)}"
     assert f"Continue with the same command: {again}\n" in out
-    status = start("status", "my runs", cache=cache, cwd=tmp_path).communicate()[0]
+    assert cli.main(["status", str(tmp_path / "my runs")]) == 0
+    status = capsys.readouterr().out
     assert "0 of 80 trials finished" in status and "not running" in status
 
 
@@ -192,15 +207,15 @@ def test_a_layout_is_repeated(smoke, tmp_path, monkeypatch, capsys):
     ],
 )
 def test_the_environment_and_an_option_say_how_many_devices(variables, options, devices, tmp_path, cache):
-    process = start("plan", "smoke", *options, cache=cache, cwd=tmp_path, **variables)
+    process = start("plan", DEEP, "--set", "depth=1", *options, cache=cache, cwd=tmp_path, **variables)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert f"2 programs on {devices} x cpu\n" in out
+    assert f"1 programs on {devices} x cpu\n" in out
 
 
 @pytest.mark.parametrize("variable", ["JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS"])
 def test_an_environment_that_jax_cannot_take_is_one_sentence(variable, tmp_path, cache):
-    process = start("plan", "smoke", cache=cache, cwd=tmp_path, **{variable: "many"})
+    process = start("plan", DEEP, cache=cache, cwd=tmp_path, **{variable: "many"})
     _, err = process.communicate(timeout=120)
     assert process.returncode == 2 and err.startswith("topicjax: ") and err.count("\n") == 1
 
@@ -239,7 +254,8 @@ def test_a_fixed_setting_selects_and_both_runs_of_a_folder_are_known(smoke, tmp_
     folder, _ = smoke
     mixed = Path(shutil.copytree(folder, tmp_path / "smoke"))
     arguments = ("run", "smoke", "--set", "optimizer=sgd", "--set", "seed=1", "--axis", "l2=0,0.01")
-    process = start(*arguments, "--out", str(mixed), cache=cache, cwd=tmp_path)
+    layout = ("--lanes", "2")  # its programs are in the cache
+    process = start(*arguments, *layout, "--out", str(mixed), cache=cache, cwd=tmp_path)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "--set optimizer=sgd keeps 8 of 16 trials\n--set seed=1 keeps 4 of 8 trials\n" in out
@@ -327,10 +343,10 @@ def test_folders_of_the_user_do_not_stand_in_the_way(smoke, tmp_path, cache):
         (tmp_path / name / "__init__.py").write_text("raise ImportError('the wrong package')")
     copy = shutil.copytree(folder, tmp_path / "smoke")
     trial = topicjax.load(folder).trials["trial_id"][0]
-    for arguments in (("list",), ("inspect", str(copy), trial)):
-        process = start(*arguments, cache=cache, cwd=tmp_path)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
+    code = "import sys; from topicjax import cli; sys.exit(cli.main(['list']) or cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "inspect", str(copy), trial]
+    done = subprocess.run(command, env=environment(cache), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 class PressingCtrlC:
@@ -348,8 +364,9 @@ class PressingCtrlC:
 
 def test_ctrl_c_in_the_last_segment_comes_too_late_to_stop(tmp_path, monkeypatch):
     PressingCtrlC(monkeypatch)
-    _, outcome = engine_runs.train_sweep(tmp_path / "run")
-    assert outcome.is_whole and outcome.ok == 18
+    given = dict(base=engine_runs.DEEP_BASE, experiment=engine_runs.DEEP_LINEAR)
+    _, outcome = engine_runs.train_sweep(tmp_path / "run", product(seed=(0, 1)), **given)
+    assert outcome.is_whole and outcome.ok == 2
 
 
 def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
@@ -361,13 +378,9 @@ def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
         return {}
 
     monkeypatch.setattr("topicjax.experiments.shared.lines.stage_lines", endless)
-    named = NamedSweep("test", "", "one_layer", engine_runs.BASE, product(seed=0))
     threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
-    trials = expand(named.base, named.sweep)
     try:
-        outcome = engine_run.run_sweep(
-            named, trials, tmp_path / "run", Options(), Resources(jax.local_devices())
-        )
+        _, outcome = engine_runs.train_sweep(tmp_path / "run", product(seed=0), experiment=EXPERIMENT)
     finally:
         never.set()
     assert not outcome.is_whole

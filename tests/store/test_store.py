@@ -34,7 +34,6 @@ from support.store_runs import (
     same,
     tables,
     weights,
-    write_run,
 )
 
 from topicjax.store import checkpoints, journal
@@ -56,18 +55,6 @@ from topicjax.store.parts import write_table
 from topicjax.store.reader import PlanStatus, Status, committed, find_id, load, status
 from topicjax.store.verify import repair, verify
 from topicjax.store.writer import Writer
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("store") / "original"
-    write_run(folder)
-    return folder
-
-
-@pytest.fixture
-def run(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(original, tmp_path / "run"))
 
 
 def test_plain_pandas_reads_both_folders_and_passes_over_temporary_files(run: Path):

@@ -44,18 +44,6 @@ IDS = [f"{number:012x}" for number in range(8)]
 EIGHT = ids_name(IDS)
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verify") / "original"
-    write_run(folder)
-    return folder
-
-
-@pytest.fixture
-def run(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(original, tmp_path / "run"))
-
-
 def content(folder: Path) -> dict[str, bytes]:
     """Return all files by name, as a user would compare two copies."""
     return {name: (folder / name).read_bytes() for name in files(folder)}

@@ -1,4 +1,4 @@
-"""A small sweep of the one-layer model, trained like the command line does, and simulated Ctrl-C."""
+"""Small sweeps of the one-layer model and of a quicker one, trained like the command line does; Ctrl-C."""
 
 import contextlib
 import signal
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import pandas as pd
+from support.command_line import DEEP
 
 import topicjax
 from topicjax.engine import run
@@ -16,7 +17,7 @@ from topicjax.engine.stopping import StopRequests
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.sweep import expand as expand_any
 from topicjax.sweep import product
-from topicjax.sweep.files import NamedSweep
+from topicjax.sweep.files import NamedSweep, load_sweep
 
 BASE = dict(
     topics=3,
@@ -32,6 +33,9 @@ BASE = dict(
 
 
 WITHOUT_LINES = replace(EXPERIMENT, references=None)  # reference losses take seconds
+# for tests of the engine that would be the same with any experiment: it compiles in a second
+DEEP_LINEAR = replace(load_sweep(DEEP).experiment, references=None)
+DEEP_BASE = dict(width=4, batch_size=8, steps=40, record_every=10, rare_every=2)
 
 
 SWEEP = product(seed=(0, 1, 2), learning_rate=(0.1, 0.5, 1.0), init_scale=(0.01, 0.3))

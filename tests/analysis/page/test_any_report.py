@@ -2,13 +2,13 @@
 
 import itertools
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.calls import count_calls
 from support.synthetic_runs import make_run, manifest_of, whole_id, write_run
 
 from topicjax.analysis.figures import any_run
@@ -321,21 +321,6 @@ def test_a_random_search_has_a_page_of_bounded_size(tmp_path):
     assert "Neighbouring values of decay share 8 places" in text
     assert "(the first 40 of 3000 rows)" in text
     assert len(pd.read_csv(folder / "tables" / "cells.csv")) == 3000
-
-
-def count_calls(make: Any, *arguments: Any) -> int:
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        make(*arguments)
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize("make", [any_run.records, any_run.finals])

@@ -22,7 +22,7 @@ from topicjax.analysis.page.selection import Selection, class_names
 from topicjax.analysis.pictures import Picture
 from topicjax.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("quickly_saved")
+pytestmark = pytest.mark.usefixtures("undrawn")
 V_ONLY = ramp(0, 100), 0.0
 FINALS = ("attn_same_word", "attn_same_topic", "attn_diff_topic", "theorem2_distance", "a_self")
 Made = list[tuple[dict[str, Any], pd.DataFrame]]
@@ -40,7 +40,7 @@ def made(progress: Any = TWO_STAGE, end: int = 1000, **changed: Any) -> tuple[di
 
 
 @pytest.fixture
-def quickly_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def quickly_saved(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are laid out and drawn, but not turned into pictures."""
 
     def save(self: Picture, path: Path) -> list[Path]:
@@ -99,7 +99,7 @@ def refined() -> tuple[Made, dict[str, Any]]:
 RUNS: dict[str, tuple[Made, dict[str, Any]]] = {
     "one trial": ([made()], {}),
     "one cell": ([made(seed=seed) for seed in range(3)], {}),
-    "a random sample": (random_points(30), {}),
+    "a random sample": (random_points(15), {}),
     "odd axes": (grid(p_keep=(0.1, 0.2), alpha=(0.1, 1.0), init=("normal", "uniform")), {}),
     "words only": (grid(key_visibility=("all", "unmasked"), documents=("lda", "tau")), {}),
     "no limit lines": (grid(learning_rate=(0.1, 1.0), init_scale=(0.1, 1.0)), dict(references=[])),
@@ -134,12 +134,26 @@ ALIKE = (  # to others that are tried in every test
 )
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in RUNS]
-)
-def test_awkward_runs_have_a_page_without_a_gap(name: str, tmp_path: Path):
+QUICK = ("a random sample", "all diverged")  # drawn in every test; the figures of others are made only
+
+
+def whole_pages() -> list[Any]:
+    made = [pytest.param(name, False, id=f"{name}-made") for name in RUNS if name not in (*ALIKE, *QUICK)]
+    marks = {name: [] if name in QUICK else [pytest.mark.slow] for name in RUNS}
+    return [*made, *(pytest.param(name, True, id=f"{name}-drawn", marks=marks[name]) for name in RUNS)]
+
+
+@pytest.mark.parametrize(("name", "is_drawn"), whole_pages())
+def test_awkward_runs_have_a_page_without_a_gap(name: str, is_drawn: bool, tmp_path: Path, request):
+    if is_drawn:
+        request.getfixturevalue("quickly_saved")
     trials, manifest = RUNS[name]
-    text = report.write(folder_of(tmp_path / "run", trials, **manifest)).read_text()
+    said: list[str] = []
+    text = report.write(folder_of(tmp_path / "run", trials, **manifest), said.append).read_text()
+    pieces = [line for line in said if line.startswith(("figure ", "table ")) and line.endswith(" ...")]
+    found = [re.search(r"\((\d+) of (\d+)\)", line) for line in pieces]
+    numbers = [(int(match[1]), int(match[2])) for match in found if match]
+    assert numbers == [(place, len(pieces)) for place in range(1, len(pieces) + 1)]  # all are counted
     for word in ("Not drawn (", "No table", "Not shown", "defect"):
         assert word not in text, re.findall(rf"{re.escape(word)}[^<]*", text)
     assert "<h1>topicjax: tiny</h1>" in text and "<img " in text
@@ -258,16 +272,6 @@ def test_no_part_takes_the_page_down(name: str, experiment: str, tmp_path: Path,
     text = report.write(folder_of(tmp_path / "run", grid(learning_rate=(0.1, 1.0)), **manifest)).read_text()
     assert "this is a defect of topicjax, please report it: ZeroDivisionError: by zero." in text
     assert "<figure>" in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_pieces_are_numbered_and_all_are_counted(tmp_path: Path):
-    said: list[str] = []
-    report.write(four_by_two(tmp_path / "run"), said.append)
-    pieces = [line for line in said if line.startswith(("figure ", "table ")) and line.endswith(" ...")]
-    found = [re.search(r"\((\d+) of (\d+)\)", line) for line in pieces]
-    numbers = [(int(match[1]), int(match[2])) for match in found if match]
-    assert numbers == [(place, len(pieces)) for place in range(1, len(pieces) + 1)]
 
 
 def test_a_long_piece_is_heard_of_again():

@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.browsers import start_browser
+from support.calls import count_calls
 from support.synthetic_runs import TWO_STAGE, case, make_run, random_search, scored
 
 import topicjax
@@ -36,13 +36,18 @@ PHONE = 400  # pixels
 CALLS_PER_TRIAL = 20  # of functions, for each figure and table: strings are still looked up one by one
 
 
-@pytest.fixture(scope="session")
-def reported(smoke, tmp_path_factory) -> Path:
-    """The smoke run with its report."""
-    folder = tmp_path_factory.mktemp("report") / "smoke"
+@pytest.fixture(scope="module")
+def made(smoke, tmp_path_factory) -> tuple[Path, list[str]]:
+    """The smoke run with its report, and what was said while it was made."""
+    folder, said = tmp_path_factory.mktemp("report") / "smoke", []
     shutil.copytree(smoke[0], folder)
-    assert cli.main(["report", str(folder)]) == 0
-    return folder
+    report.write(folder, said.append)
+    return folder, said
+
+
+@pytest.fixture
+def reported(made) -> Path:
+    return made[0]
 
 
 def test_the_answer_comes_first_and_is_that_of_the_scores(reported):
@@ -157,6 +162,7 @@ def cut_run(smoke, folder: Path, keep) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_single_trial(smoke, tmp_path):
     one = sorted(topicjax.load(smoke[0]).trials["trial_id"])[0]
     folder = cut_run(smoke, tmp_path / "one", lambda frame: frame[frame["trial_id"] == one])
@@ -219,18 +225,14 @@ def test_a_run_as_it_was_loaded_has_scores_and_figures(smoke):
             assert entry.make(run, scores), entry.name
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_what_is_being_made_is_said(smoke, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(smoke[0], folder)
-    said: list[str] = []
-    report.write(folder, said.append)
+def test_what_is_being_made_is_said(made):
+    folder, said = made
     assert said[:2] == ["reading the run ...", "scoring 16 trials ..."]
     assert next(line for line in said if "figure" in line).startswith("figure phase_map (1 of ")
-    made = {path.stem.removesuffix("_2") for path in (folder / "figures").glob("*.svg")}
-    assert {line.split()[1] for line in said if line.startswith("figure ")} == made
-    made = {path.stem for path in (folder / "tables").glob("*.csv")}
-    assert {line.split()[1] for line in said if line.startswith("table ")} == made
+    figures = {path.stem.removesuffix("_2") for path in (folder / "figures").glob("*.svg")}
+    assert {line.split()[1] for line in said if line.startswith("figure ")} == figures
+    tables = {path.stem for path in (folder / "tables").glob("*.csv")}
+    assert {line.split()[1] for line in said if line.startswith("table ")} == tables
 
 
 def report_of(run, scores, file: str = "") -> report.Report:
@@ -332,7 +334,7 @@ def test_of_very_many_runs_and_plans_the_page_names_some():
     assert sentence.endswith("plan11 (1), ....")
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "one_figure")
 def test_a_folder_of_two_plans_has_both_at_the_top_of_its_page(smoke, tmp_path):
     folder = cut_run(smoke, tmp_path / "run", lambda frame: frame)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -344,22 +346,6 @@ def test_a_folder_of_two_plans_has_both_at_the_top_of_its_page(smoke, tmp_path):
     text = report.write(folder).read_text()
     sentence = "<p>This folder holds trials of 2 plans: smoke (16), smoke --set seed=1 (8)"
     assert sentence in text and text.index(sentence) < text.index("<li>")
-
-
-def count_calls(make, *arguments) -> int:
-    """Return how many functions are called, in Python and in C, while something is made."""
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        make(*arguments)
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.slow

@@ -302,18 +302,18 @@ class Small(NamedTuple):
     batch: rows.Rows
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def begin(spec, stream, hypers):
+    source = experiment.make_source(spec, stream)
+    batch = experiment.draw_batch(spec, stream, source, jnp.int32(0))
+    return source, experiment.init(spec, stream, hypers), batch
+
+
 @functools.cache
 def small_trial(**changed) -> Small:
     trial = make_trial(SMALL | changed)
-    spec, own_stream = EXPERIMENT.fit(trial.spec, [trial.stream]), traced(trial.stream)
-
-    @jax.jit
-    def begin(hypers):
-        source = experiment.make_source(spec, own_stream)
-        state = experiment.init(spec, own_stream, hypers)
-        return source, state, experiment.draw_batch(spec, own_stream, source, jnp.int32(0))
-
-    return Small(spec, own_stream, traced(trial.hypers), *begin(traced(trial.hypers)))
+    given = EXPERIMENT.fit(trial.spec, [trial.stream]), traced(trial.stream), traced(trial.hypers)
+    return Small(*given, *begin(*given))
 
 
 def test_rows_that_only_unusual_documents_need_change_nothing():

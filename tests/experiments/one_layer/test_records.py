@@ -2,12 +2,13 @@
 
 import functools
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.one_trial import as_lane, only_lane
+from support.one_trial import TINY, as_lane, only_lane
 
 from topicjax.engine import programs as orders
 from topicjax.experiments.one_layer import experiment, kernel, model, records
@@ -17,9 +18,8 @@ from topicjax.experiments.shared import lda, threefry
 from topicjax.theory.document_settings import Stream as AnyStream
 from topicjax.theory.theorems import theorem2_matrix
 
-SPEC = Spec(
-    topics=3,
-    words_per_topic=2,
+SPEC = replace(
+    TINY,
     shortest=6,
     longest=9,
     batch_size=3,
@@ -30,7 +30,6 @@ SPEC = Spec(
     attention_biases="trained",
     output_bias="trained",
     record_every=10,
-    word_query_probability=1.0,
 )
 Stream = functools.partial(AnyStream, length_min=6, length_max=9)
 STREAM = traced(Stream(seed=4, p_mask=0.4, p_keep=0.3, p_random=0.2, key_visibility="unmasked"))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.one_trial import programs
+from support.one_trial import TINY, programs
 
 from topicjax.engine import programs as orders
 from topicjax.engine.segments import check_room
@@ -22,23 +22,12 @@ from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import uniform_attention_loss
 from topicjax.theory.theorems import lemma1_member, lemma1_residual, theorem2_matrix
 
-TINY = Spec(
-    topics=3,
-    words_per_topic=2,
-    shortest=8,
-    longest=12,
-    batch_size=4,
-    eval_documents=6,
-    optimizer="sgd",
-    steps=40,
-    record_every=4,
-    word_query_probability=1.0,
-)
 Stream = functools.partial(AnyStream, length_min=8, length_max=12)
 PLAIN, USUAL = Stream(), Hypers()
+FAST = Hypers(learning_rate=0.5, init_scale=0.1)
 
 
-def run(spec: Spec, stream: AnyStream = PLAIN, hypers: Hypers = USUAL, num_records: int = 6):
+def run(spec: Spec, stream: AnyStream = PLAIN, hypers: Hypers = USUAL, num_records: int = 3):
     """Return the state and records after num_records windows."""
     stream, hypers = traced(stream), traced(hypers)
     init, advance, _ = programs(spec, num_records)
@@ -58,8 +47,8 @@ def documents_of(spec: Spec, stream: AnyStream, step: int) -> lda.Documents:
     ("sgd", "adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("momentum", "adamw"))),
 )
 def test_training_is_the_token_model_under_optax(optimizer):
-    """Six steps of the engine's program against six optax steps of the token-space model."""
-    spec = replace(TINY, optimizer=optimizer, record_every=6, steps=6)
+    """Twelve steps of the engine's program against twelve optax steps of the token-space model."""
+    spec = replace(TINY, optimizer=optimizer)
     stream = traced(Stream(seed=5, key_visibility="unmasked"))
     hypers = traced(Hypers(learning_rate=0.1, init_scale=0.3, l2=0.02, weight_decay=0.1, epsilon=1e-3))
     tx = {
@@ -82,9 +71,9 @@ def test_training_is_the_token_model_under_optax(optimizer):
         updates, opt_state = tx.update(jax.grad(objective)(trained), opt_state, trained)
         return optax.apply_updates(trained, updates), opt_state
 
-    for step in range(6):
+    for step in range(12):
         trained, opt_state = token_step(trained, opt_state, step)
-    init, advance, _ = programs(spec, 1)
+    init, advance, _ = programs(spec, 3)
     state, records = advance(stream, hypers, init(stream, hypers))
     for name, leaf in kernel.unpad(spec, state.params).items():
         np.testing.assert_allclose(leaf, (params | trained)[name], rtol=1e-3, atol=2e-5)
@@ -111,6 +100,22 @@ FROZEN = {
 }
 
 
+def before_and_after(spec: Spec, hypers: Hypers, steps: int):
+    """Return the parameters before and after some steps, without records: the smallest program."""
+
+    @jax.jit
+    def train(stream, hypers):
+        first, source = experiment.init(spec, stream, hypers), experiment.make_source(spec, stream)
+
+        def step(number, trial):
+            batch = EXPERIMENT.batch(spec, stream, source, number)
+            return EXPERIMENT.update(spec, stream, hypers, trial, batch, number)[0]
+
+        return first.params, jax.lax.fori_loop(0, steps, step, first).params
+
+    return train(traced(PLAIN), traced(hypers))
+
+
 @pytest.mark.parametrize(
     "variant",
     [
@@ -122,9 +127,8 @@ def test_frozen_parts_are_bit_identical_after_training(variant):
     settings, frozen = FROZEN[variant]
     spec = replace(TINY, optimizer="adamw", **settings)
     hypers = Hypers(l2=0.1, weight_decay=0.1, init_scale=0.3)
-    state, _ = run(spec, hypers=hypers, num_records=2)
-    start = programs(spec, 2)[0](traced(Stream()), traced(hypers)).params
-    for name, leaf in state.params.items():
+    start, params = before_and_after(spec, hypers, steps=8)
+    for name, leaf in params.items():
         same = (np.asarray(leaf) == np.asarray(start[name])).all()
         assert same == (name in frozen or name == "b_pred"), name
 
@@ -193,9 +197,9 @@ def test_initial_weights_follow_their_law(init):
 
 
 def test_seeds_differ_in_documents_and_weights_and_only_they_do():
-    first, records = run(TINY, Stream(seed=1))
-    again, records_again = run(TINY, Stream(seed=1))
-    other, records_other = run(TINY, Stream(seed=2))
+    first, records = run(TINY, Stream(seed=1), FAST)
+    again, records_again = run(TINY, Stream(seed=1), FAST)
+    other, records_other = run(TINY, Stream(seed=2), FAST)
     np.testing.assert_array_equal(records.loss, records_again.loss)
     assert (first.params["W_V"] == again.params["W_V"]).all()
     assert not np.allclose(first.params["W_K"], other.params["W_K"])
@@ -205,15 +209,19 @@ def test_seeds_differ_in_documents_and_weights_and_only_they_do():
         assert (batch == documents_of(TINY, traced(Stream(seed=1)), 0).word_BxN).all() == (seed == 1)
 
 
-def many(spec: Spec, num_records: int, order: str):
+@functools.cache
+def many(order: str):
     """Return the programs for many Hypers that share one Stream, and a list with an item per tracing."""
     tracings = []
 
     def advance(stream, hypers, state):
         tracings.append(1)
-        return orders.ORDERS[order].advance(EXPERIMENT, spec, stream, hypers, state, num_windows=num_records)
+        return orders.ORDERS[order].advance(EXPERIMENT, TINY, stream, hypers, state, num_windows=3)
 
-    return jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec)), jax.jit(advance), tracings
+    return jax.jit(functools.partial(orders.init_row, EXPERIMENT, TINY)), jax.jit(advance), tracings
+
+
+LANES = 17  # a number that no other axis has
 
 
 def stack(*hypers: Hypers) -> Hypers:
@@ -222,10 +230,11 @@ def stack(*hypers: Hypers) -> Hypers:
 
 @pytest.mark.parametrize("order", orders.ORDERS)
 def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane(order):
-    start, program, tracings = many(TINY, 3, order)
+    start, program, tracings = many(order)
     stream = traced(Stream())
 
     def result(rates, scale=0.1):
+        rates = [*rates, *[0.1] * (LANES - len(rates))]
         hypers = stack(*(Hypers(learning_rate=rate, init_scale=scale) for rate in rates))
         state, records = program(stream, hypers, start(stream, hypers))
         return state.trial_L, records
@@ -243,19 +252,29 @@ def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane(order):
 @pytest.mark.parametrize("order", orders.ORDERS)
 def test_documents_are_drawn_once_for_all_lanes(order):
     """No random number has a lane axis, and none is drawn for one lane at a time."""
-    start, program, _ = many(TINY, 1, order)
-    stream, hypers = traced(Stream()), stack(*(Hypers() for _ in range(17)))
+    start, program, _ = many(order)
+    stream, hypers = traced(Stream()), stack(*(Hypers() for _ in range(LANES)))
     text = program.lower(stream, hypers, start(stream, hypers)).as_text()
     draws = [line for line in text.splitlines() if "stablehlo.shift_left" in line]
-    assert draws and not any("tensor<17" in line for line in draws)
+    assert draws and not any(f"tensor<{LANES}" in line for line in draws)
 
 
-@pytest.mark.parametrize("record_every", (3, pytest.param(12, marks=pytest.mark.slow)))
+def every_step(number: int):
+    """Train one step at a time; return the state before each step, and the records of all of them."""
+    stream, hypers = traced(Stream(seed=3)), traced(FAST)
+    init, advance, _ = programs(replace(TINY, record_every=1), 1)
+    state, states, found = init(stream, hypers), [], []
+    for _ in range(number):
+        states.append(state)
+        state, record = advance(stream, hypers, state)
+        found.append(record)
+    return states, jax.tree.map(lambda *columns: np.concatenate(columns), *found)
+
+
+@pytest.mark.parametrize("record_every", (TINY.record_every, pytest.param(12, marks=pytest.mark.slow)))
 def test_any_record_interval_trains_the_same(record_every):
-    spec = replace(TINY, record_every=record_every, steps=24)
-    stream, hypers = Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1)
-    _, records = run(spec, stream, hypers, 24 // record_every)
-    _, every = run(replace(spec, record_every=1), stream, hypers, 24)
+    _, records = run(replace(TINY, record_every=record_every), Stream(seed=3), FAST, 24 // record_every)
+    _, every = every_step(24)
     for name in ("loss", "eval_loss", "norm_v", "grad_norm_k", "rotation_v"):
         np.testing.assert_allclose(
             getattr(records, name), getattr(every, name)[::record_every], rtol=1e-4, atol=1e-7
@@ -263,26 +282,20 @@ def test_any_record_interval_trains_the_same(record_every):
 
 
 def test_rotation_is_the_cosine_distance_to_ten_steps_before():
-    spec = replace(TINY, record_every=1, steps=24)
-    stream, hypers = traced(Stream()), traced(Hypers(learning_rate=0.5, init_scale=0.1))
-    init, advance, _ = programs(spec, 1)
-    state, values, rotations = init(stream, hypers), [], []
-    for _ in range(14):
-        values.append(np.asarray(state.params["W_V"]).ravel())
-        state, records = advance(stream, hypers, state)
-        rotations.append(float(records.rotation_v[0]))
-    assert np.isnan(rotations[:10]).all()
+    states, records = every_step(14)
+    values = [np.asarray(state.params["W_V"]).ravel() for state in states]
+    assert np.isnan(records.rotation_v[:10]).all()
     for step in (10, 13):
         now, before = values[step], values[step - 10]
         cosine = now @ before / np.linalg.norm(now) / np.linalg.norm(before)
-        assert rotations[step] == pytest.approx((1 - cosine) / 2, rel=1e-3)
+        assert records.rotation_v[step] == pytest.approx((1 - cosine) / 2, rel=1e-3)
 
 
 def test_segments_continue_and_the_last_record_is_of_the_final_state():
-    stream, hypers = traced(Stream(seed=3)), traced(Hypers(learning_rate=0.5, init_scale=0.1))
-    whole, records = run(TINY, Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1), 6)
-    half, _ = run(TINY, Stream(seed=3), Hypers(learning_rate=0.5, init_scale=0.1), 3)
-    final = programs(TINY, 6)[2](stream, hypers, half)
+    stream, hypers = traced(Stream(seed=3)), traced(FAST)
+    whole, records = run(TINY, Stream(seed=3), FAST, 6)
+    half, _ = run(TINY, Stream(seed=3), FAST, 3)
+    final = programs(TINY, 3)[2](stream, hypers, half)
     assert half.row.step == 12
     np.testing.assert_allclose(final.loss, records.loss[3], rtol=1e-6)
     np.testing.assert_allclose(final.norm_k, records.norm_k[3], rtol=1e-6)
