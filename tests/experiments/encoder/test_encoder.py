@@ -3,6 +3,7 @@
 import functools
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -387,19 +388,31 @@ def test_settings_that_do_not_go_together_are_refused():
     assert code("layer_norm", "post") == 2
 
 
-def test_a_sweep_of_encoders_has_its_layers_in_a_table_and_both_orders_agree(tmp_path):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> topicjax.Run:
+    return train_sweep(tmp_path_factory.mktemp("encoders") / "lane", "lane")
+
+
+def train_sweep(folder: Path, order: str) -> topicjax.Run:
     base = SMALL | dict(optimizer="sgd", learning_rate=0.1, init="default", init_scale=1.0)
     own = replace(EXPERIMENT, references=None)
     axes = product(seed=(0, 1), residual=(True, False), layer_norm=("none", "pre"))
-    one = topicjax.sweep(own, axes, tmp_path / "lane", base, devices=jax.devices()[:2])
-    other = topicjax.sweep(
-        own, axes, tmp_path / "together", base, devices=jax.devices()[:1], order="together"
-    )
-    assert one.details.groupby("layer").size().tolist() == [24, 24]  # 8 trials, 3 records
+    return topicjax.sweep(own, axes, folder, base, devices=jax.devices()[:1], order=order)
+
+
+@pytest.mark.slow
+def test_both_orders_agree(trained, tmp_path):
     keys = ["trial_id", "step", "layer"]
-    mine, others = (run.details.set_index(keys).sort_index() for run in (one, other))
+    runs = (trained, train_sweep(tmp_path / "together", "together"))
+    mine, others = (run.details.set_index(keys).sort_index() for run in runs)
     for name in ("norm_v", "attn_same_topic", "loss_uniform", "loss_silent", "norm_k_head2"):
         np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=1e-3, err_msg=name)
+
+
+def test_a_sweep_of_encoders_has_its_layers_in_a_table(trained):
+    one = trained
+    assert one.details.groupby("layer").size().tolist() == [24, 24]  # 8 trials, 3 records
+    mine = one.details.set_index(["trial_id", "step", "layer"]).sort_index()
     rows = one.trajectories.set_index(["trial_id", "step"]).sort_index()
     assert (
         rows["eval_loss"].groupby("trial_id").last() < rows["eval_loss"].groupby("trial_id").first()

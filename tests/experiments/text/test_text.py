@@ -3,6 +3,7 @@
 import functools
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -318,18 +319,24 @@ def test_held_out_losses_are_of_positions_that_show_mask(data):
     assert float(found["loss_uniform"][1]) == pytest.approx(alone.mean(), rel=2e-5)
 
 
-def test_a_sweep_on_text_in_both_orders(data, tmp_path):
+def train_sweep(folder: Path, order: str) -> topicjax.Run:
     base = SMALL | dict(optimizer="sgd", learning_rate=0.1, init="default", init_scale=1.0, p_mask=0.5)
     axes = product(seed=(0, 1, 2), layer_norm=("none", "pre"))
-    one = topicjax.sweep("text", axes, tmp_path / "lane", base, devices=jax.devices()[:2])
-    other = topicjax.sweep(
-        "text", axes, tmp_path / "together", base, devices=jax.devices()[:1], order="together"
-    )
-    assert set(one.trials["corpus"]) == {load_corpus("own").about["hash"]}
+    return topicjax.sweep("text", axes, folder, base, devices=jax.devices()[:1], order=order)
+
+
+@pytest.mark.slow
+def test_both_orders_agree(data, tmp_path):
     keys = ["trial_id", "step", "layer"]
-    mine, others = (run.details.set_index(keys).sort_index() for run in (one, other))
+    runs = (train_sweep(tmp_path / order, order) for order in ("lane", "together"))
+    mine, others = (run.details.set_index(keys).sort_index() for run in runs)
     for name in ("norm_v", "entropy_deficit", "loss_uniform", "loss_silent"):
         np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=2e-3, err_msg=name)
+
+
+def test_a_sweep_on_text(data, tmp_path):
+    one = train_sweep(tmp_path / "lane", "lane")
+    assert set(one.trials["corpus"]) == {load_corpus("own").about["hash"]}
     losses_ = one.trajectories.set_index(["trial_id", "step"]).sort_index()["eval_loss"].groupby("trial_id")
     assert losses_.last().mean() < losses_.first().mean()
     line = one.trajectories["eval_loss_unigram"]
