@@ -14,6 +14,7 @@ from support.command_line import FAST, ROOT, end_started, start
 
 os.environ["XDG_CACHE_HOME"] = str(ROOT / ".pytest_cache" / "cache")  # not the user's own
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # each worker has a core; more threads wait in busy loops
 
 import jax
 import pytest
