@@ -107,7 +107,7 @@ def test_killed_at_random_moments_and_resumed_equals_uninterrupted(sweep, steps,
 
 
 def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache, capsys):
-    arguments = ["--set", "depth=1", "--axis", "steps=10000000", "--save-every", "0"]
+    arguments = ["--set", "depth=1", "--axis", "steps=2500000", "--save-every", "0"]
     arguments += ["--out", "my runs", DEEP]
     process = start("run", *arguments, cache=cache, cwd=tmp_path)
     deadline = time.monotonic() + 60
