@@ -10,7 +10,7 @@ from topicjax.export import without_formulas
 LONG = "a" * 300
 ODD = {
     "run smoke --out gs://bucket/x": "'gs://bucket/x' is not on this machine; allowed: the name of a file",
-    "plan missing.py": "there is no file missing.py; allowed: a sweep file, or one of depth, ",
+    "plan missing.py": "there is no file 'missing.py'; allowed: a sweep file, or one of depth, ",
     f"plan smoke --cluster {LONG}:6379": "and nothing answers there",
     "plan depth --axis width=1000000000": "width is 1000000000; allowed: 0 to 65536",
     "plan two_stage_map --refine foo": "unknown setting 'foo'",
@@ -22,6 +22,8 @@ def test_odd_inputs_are_one_sentence_and_leave_nothing(typed, tmp_path, monkeypa
     if "--cluster" in typed:
         pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
+    for name in ("use_all_cores", "use_one_core"):  # jax has started already
+        monkeypatch.setattr(f"topicjax.engine.resources.{name}", lambda *_: None)
     try:
         code = main(typed.split())
     except SystemExit as stop:  # argparse

@@ -26,6 +26,7 @@ OTHER = dict(  # for every option a value that is not its default, as typed and 
     layout=("results/a", Path("results/a")),
     snapshots=("log:3", "log:3"),
     save_every=("5", 5.0),
+    other_code=(None, True),
     extend=(None, True),
 )
 WRONG = dict(
@@ -36,6 +37,7 @@ WRONG = dict(
     layout="a\0b",
     snapshots=5,
     save_every=float("nan"),
+    other_code="yes",
     extend="yes",
 )
 
@@ -82,7 +84,7 @@ def test_a_wrong_value_is_the_same_sentence_everywhere(name, tmp_path):
     with pytest.raises(UserError, match=rf"^{name} is .*; allowed: ") as called:
         topicjax.sweep("one_layer", product(seed=0), tmp_path / "run", **{name: WRONG[name]})
     assert OPTIONS[name].allowed in str(called.value) and not list(tmp_path.iterdir())
-    if name not in ("extend", "snapshots"):  # a flag without a value; any text may be typed
+    if name not in ("other_code", "extend", "snapshots"):  # a flag without a value; any text may be typed
         with pytest.raises(UserError) as typed:
             read_options({name: str(WRONG[name])})
         assert str(typed.value).partition(" is ")[0] == flag(name)

@@ -5,6 +5,7 @@ import io
 import pytest
 
 from topicjax.engine import costs, progress
+from topicjax.errors import size
 
 
 @pytest.fixture
@@ -88,4 +89,4 @@ def test_durations(seconds, said):
 
 @pytest.mark.parametrize(("num_bytes", "said"), [(12, "12 B"), (45_800_000, "45.8 MB"), (3e12, "3 TB")])
 def test_sizes(num_bytes, said):
-    assert progress.size(num_bytes) == said
+    assert size(num_bytes) == said

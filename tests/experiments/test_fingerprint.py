@@ -140,8 +140,9 @@ def test_shipped_experiments_are_their_slice_what_slices_share_and_theory(name):
     assert f"experiments/{name}/experiment.py" in parts
 
 
-def test_a_folder_of_other_code_is_refused_until_it_is_asked_for(folder, capsys):
+def test_a_folder_of_other_code_is_refused_until_it_is_asked_for(folder, capsys, monkeypatch):
     """The loss compared with 0.5, then with 7: the second run once said that nothing was left to train."""
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda *_: None)  # jax has started already
     assert main(["run", "mine.py"]) == 0
     (folder / "mine.py").write_text(FILE.replace("TARGET = 0.5", "TARGET = 7.0"))
     before = {path: path.stat().st_mtime_ns for path in (folder / "results").rglob("*")}

@@ -52,7 +52,7 @@ def load_sweep(name: str) -> NamedSweep:
     path = Path(name) if name.endswith(".py") else shipped_folder() / f"{name}.py"
     if name.endswith(".py") and not os.path.isfile(path):
         listed = ", ".join(sweep_names())
-        raise UserError(f"there is no file {name}; allowed: a sweep file, or one of {listed}")
+        raise UserError(f"there is no file {shown(name)}; allowed: a sweep file, or one of {listed}")
     if not os.path.isfile(path):
         unknown = unknown_name("sweep", name, sweep_names())
         raise UserError(f"{unknown}, or the path of a file that ends in .py")
