@@ -4,7 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.sessions import read_plainly, save_plainly
 from support.store_runs import write_run
+
+from topicjax.store import checkpoints
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +22,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(original: Path, tmp_path: Path) -> Path:
     """A copy of it."""
     return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+@pytest.fixture
+def plain_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots as plain files, which are written and read a hundred times as fast."""
+    monkeypatch.setattr(checkpoints, "save", save_plainly)
+    monkeypatch.setattr(checkpoints, "read_trials", read_plainly)

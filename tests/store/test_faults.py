@@ -1,14 +1,8 @@
 """Fail or kill at every file operation of the store: what is left is whole, and the next run finishes it."""
 
 import contextlib
-import errno
-import functools
-import io
-import json
-import os
-import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,221 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.damage import SOME_OR_ALL, some
-from support.store_runs import ENTRY, FIRST, SECOND, details_of, files, same, tables, weights
+from support.machines import MODES, WRITES, Killed, Machine, running_on
+from support.sessions import ONE, TWO, check_readers, file_names, frames, session
 
-from topicjax.store import checkpoints
-from topicjax.store import files as files_module
-from topicjax.store.files import StoreError, ids_name, part_path
-from topicjax.store.reader import committed, load, status
+from topicjax.store.files import StoreError, part_path
 from topicjax.store.verify import repair, verify
-from topicjax.store.writer import Writer
-
-CHUNKS = {ids_name(ids): ids for ids in (FIRST, SECOND)}
-STEPS = (2, 4)
-OPERATIONS = (
-    "open",
-    "write",
-    "pwrite",
-    "ftruncate",
-    "fsync",
-    "replace",
-    "rename",
-    "mkdir",
-    "unlink",
-    "rmdir",
-)
-WRITES = ("write", "pwrite")
-Outcome = dict[str, Any]
-
-
-class Killed(BaseException):
-    """The process is gone: from here on no operation has any effect."""
-
-
-class Machine:
-    """Counts file operations that change something; lets one of them fail, or be the last."""
-
-    def __init__(
-        self, last: int = -1, code: int = 0, part: float | None = None, for_good: bool = False
-    ) -> None:
-        """Fail at operation `last` with `code`, or die; if it writes, first write `part` of its bytes."""
-        self.last, self.code, self.part, self.for_good = last, code, part, for_good
-        self.is_dead = False
-        self.names: list[str] = []  # of all operations so far
-
-    def before(self, name: str) -> bool:
-        """Count an operation; return whether it is to be torn, or raise what happens instead of it."""
-        if self.is_dead:
-            raise Killed
-        number = len(self.names)
-        self.names.append(name)
-        is_struck = number == self.last or (self.for_good and 0 <= self.last < number and name != "unlink")
-        if is_struck and self.code:
-            raise OSError(self.code, os.strerror(self.code))
-        if is_struck:
-            self.is_dead = True
-            if self.part is not None and name in WRITES:
-                return True
-            raise Killed
-        return False
-
-    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an operation of the module os that this machine controls."""
-
-        def operation(*arguments: Any, **options: Any) -> Any:
-            if name == "open" and not arguments[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
-                return function(*arguments, **options)
-            if self.before(name):
-                descriptor, data, *rest = arguments
-                function(descriptor, data[: int(len(data) * (self.part or 0))], *rest)
-                raise Killed
-            return None if name == "fsync" else function(*arguments, **options)  # nothing here outlives power
-
-        return operation
-
-    def open(self, descriptor: int, mode: str) -> Any:
-        """Return a file whose writes this machine controls."""
-        machine = self
-
-        class Raw(io.FileIO):
-            def write(self, data: Any) -> int:
-                if machine.before("write"):
-                    super().write(bytes(data)[: int(len(data) * (machine.part or 0))])
-                    raise Killed
-                return super().write(data)
-
-        raw = Raw(descriptor, mode.replace("b", ""))
-        return io.BufferedRandom(raw) if "+" in mode else io.BufferedReader(raw)
-
-
-@contextlib.contextmanager
-def running_on(machine: Machine) -> Iterator[Machine]:
-    """Let the store run on this machine."""
-    unlock = files_module.unlock_folder
-
-    def unlock_or_die(folder: Path, descriptor: int) -> None:
-        try:
-            unlock(folder, descriptor)
-        except Killed:
-            os.close(descriptor)  # as the kernel does
-            raise
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in OPERATIONS:
-            patch.setattr(os, name, machine.wrap(name, getattr(os, name)))
-        patch.setattr(files_module, "open", machine.open, raising=False)
-        patch.setattr(files_module, "unlock_folder", unlock_or_die)
-        yield machine
-
-
-def save_plainly(folder: Path, structure: Any, leaves: Mapping[str, np.ndarray]) -> None:
-    """Stand in for orbax, which takes a tenth of a second: the same names and the same order, plain files."""
-    temporary = folder.with_name(f"{folder.name}{checkpoints.UNFINISHED}")
-    if folder.exists():
-        shutil.rmtree(folder)
-    temporary.mkdir(parents=True)
-    for name, array in leaves.items():
-        data = io.BytesIO()
-        np.save(data, array)
-        write_plainly(temporary / f"{name}.npy", data.getvalue())
-    os.rename(temporary, folder)
-    write_plainly(folder / checkpoints.STRUCTURE, json.dumps(structure).encode())
-    checkpoints.sync_tree(folder)
-
-
-def write_plainly(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
-    os.write(descriptor, content)
-    os.close(descriptor)
-
-
-def read_plainly(folder: Path, place: int | slice) -> tuple[Any, dict[str, np.ndarray]]:
-    structure = json.loads((folder / checkpoints.STRUCTURE).read_text())
-    names = checkpoints.leaf_names(structure)
-    return structure, {name: np.load(folder / f"{name}.npy")[place] for name in names}
-
-
-@pytest.fixture
-def plain_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "save", save_plainly)
-    monkeypatch.setattr(checkpoints, "read_trials", read_plainly)
-
-
-def session(folder: Path) -> None:
-    """Do what a run does, from wherever the last one left it."""
-    with Writer(folder, "demo") as writer:
-        plan = writer.write_plan([*FIRST, *SECOND])
-        runs = [ENTRY | {"plan": plan, "planned": 5}]
-        writer.write_manifest(writer.manifest | {"runs": runs})
-        done = committed(folder)
-        left = {chunk: ids for chunk, ids in CHUNKS.items() if not done >= {*ids}}
-        writer.keep_partials(left)
-        for chunk in left:
-            for number in (1, 2):
-                found = writer.load_partial(chunk, {"records": ["loss"]})
-                assert found is None or found[0]["W"].tolist() == [found[1]["number"]] * 3
-                if found is None or found[1]["number"] < number:
-                    writer.save_partial(
-                        chunk, {"W": np.full(3, number)}, {"number": number, "records": ["loss"]}
-                    )
-            for step in STEPS:
-                writer.save_snapshot(chunk, step, chunk_weights(chunk, step))
-            writer.save_end(chunk, {"0": np.arange(len(CHUNKS[chunk]))}, {"trial_ids": CHUNKS[chunk]})
-            writer.commit(chunk, *chunk_tables(chunk))
-        writer.write_manifest(writer.manifest | {"runs": [runs[0] | {"trials": 5}]})
-
-
-@functools.cache
-def chunk_weights(chunk: str, step: int) -> dict[str, np.ndarray]:
-    return weights(len(CHUNKS[chunk]), seed=step, size=4)
-
-
-@functools.cache
-def chunk_tables(chunk: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    ids = CHUNKS[chunk]
-    return *tables(ids, chunk, STEPS), details_of(ids)
-
-
-def file_names(folder: Path) -> set[str]:
-    """Return the names of all files; orbax gives random ones to some."""
-    return {re.sub("[0-9a-f]{32}", "*", name) for name in files(folder)}
-
-
-def frames(folder: Path) -> list[pd.DataFrame]:
-    run = load(folder)
-    keys = ["trial_id", "step", "layer"]
-    return [
-        run.trials.sort_values(keys[:1]),
-        run.trajectories.sort_values(keys[:2]),
-        run.details.sort_values(keys),
-    ]
-
-
-def check_readers(folder: Path, whole: list[pd.DataFrame]) -> int:
-    """Check that readers see whole chunks with the right numbers only; return how many trials."""
-    try:
-        tables = frames(folder)
-    except StoreError as error:
-        allowed = (
-            "is finished yet",
-            "there is no folder",
-            "is empty",
-            "it has no manifest.json; it holds lock",
-        )
-        assert any(text in str(error) for text in allowed), error
-        return 0
-    ids = set(tables[0]["trial_id"])
-    assert all(ids >= {*chunk} or not ids & {*chunk} for chunk in CHUNKS.values())
-    for mine, other in zip(tables, whole, strict=True):
-        expected = other[other["trial_id"].isin(ids)]
-        pd.testing.assert_frame_equal(mine.reset_index(drop=True), expected.reset_index(drop=True))
-    for chunk, own in CHUNKS.items():
-        for step in STEPS if ids >= {*own} else ():
-            assert same(load(folder).restore(own[-1], step), chunk_weights(chunk, step), len(own) - 1)
-        if ids >= {*own}:
-            assert load(folder).end_states(own[::-1])[0].tolist() == list(range(len(own)))[::-1]
-    assert status(folder).problems == ()
-    return len(ids)
 
 
 def survives(folder: Path, machines: list[Machine], whole: list[pd.DataFrame], names: set[str]) -> bool:
@@ -274,15 +58,6 @@ def try_all(tmp_path: Path, cases: Iterable[list[Machine]]) -> str:
     return f"tried {tried}, survived {tried}, failed 0"
 
 
-MODES: dict[str, Callable[[int], Machine]] = {
-    "fail": lambda number: Machine(number, code=(errno.ENOSPC, errno.EIO)[number % 2]),
-    "fail for good": lambda number: Machine(number, code=errno.ENOSPC, for_good=True),
-    "kill": Machine,
-    "torn in the middle": lambda number: Machine(number, part=0.5),
-    "torn before the last byte": lambda number: Machine(number, part=0.9999),
-}
-
-
 @pytest.fixture
 def operations(tmp_path: Path, plain_snapshots: None) -> list[str]:
     names = uninterrupted(tmp_path / "counted")[0].names
@@ -324,8 +99,8 @@ def all_bytes(folder: Path) -> set[bytes]:
 def damaged_copy(whole: Path, folder: Path) -> set[bytes]:
     """Copy a folder; damage weights, manifest and journal, remove a part; return the content of its files."""
     shutil.copytree(whole, folder)
-    part_path(folder / "trials", ids_name(SECOND)).unlink()
-    damaged = folder.glob(f"checkpoints/{ids_name(FIRST)}/*/*")
+    part_path(folder / "trials", TWO).unlink()
+    damaged = folder.glob(f"checkpoints/{ONE}/*/*")
     for path in (folder / "journal.log", folder / "manifest.json", *damaged):
         data = path.read_bytes()
         path.write_bytes(data[:-3] + b"x" + data[-2:])

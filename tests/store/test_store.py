@@ -381,7 +381,9 @@ def test_damaged_and_missing_trajectories_are_named(run: Path):
 def test_part_of_something_else_is_named(run: Path):
     part = part_path(run / "trials", "0" * 12)
     pd.DataFrame({"patient": [1]}).to_parquet(part)
-    with pytest.raises(StoreError, match=f"what {run}/journal.log says of {part} is missing"):
+    with pytest.raises(
+        StoreError, match=f"{part} is there, and {run}/journal.log does not know it; .*repair {run}`"
+    ):
         Writer(run, "demo").__enter__()
     with pytest.raises(StoreError, match=f"{part} is not part of a run"):
         committed(run)

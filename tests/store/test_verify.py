@@ -338,11 +338,6 @@ def test_users_files_in_a_run_folder_are_left_alone(run: Path):
         "plans/notes.txt",
         "plans/x.parquet",
     ]
-    mine += [
-        f"checkpoints/{'f' * 12}/4/x",
-        f"partial/{'f' * 12}.npz",
-        f"trajectories/part-{'f' * 12}.parquet",
-    ]
     for name in mine:
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(name)
@@ -398,8 +393,10 @@ def test_shared_store_behind_a_link_is_left_alone(run: Path, tmp_path: Path, dam
 def test_trials_lost_in_a_partial_copy_are_reported_and_nothing_changes(run: Path):
     shutil.rmtree(run / "trials")
     before = content(run)
-    lost = f"{run}/trials/part-.* is missing .and 1 more., though its trials are finished; copy it again, or"
-    with pytest.raises(StoreError, match=f"{lost} .* `topicjax repair {run}`"):
+    lost = (
+        f"{run}/trials/part-.* is missing, though its trials are finished .and 1 more.; copy the folder again"
+    )
+    with pytest.raises(StoreError, match=f"{lost}, or .* `topicjax repair {run}`"):
         Writer(run, "demo").__enter__()
     assert content(run) == before and not (run / "trials").exists()
     assert len(status(run).problems) == 2
@@ -410,13 +407,27 @@ def test_trials_lost_in_a_partial_copy_are_reported_and_nothing_changes(run: Pat
     assert len(load(run).trials) == 5 and verify(run).problems == []
 
 
-@pytest.mark.parametrize("name", ["checkpoints/{}/4/x", "partial/{}.npz", "trajectories/part-{}.parquet"])
+UNKNOWN = ("checkpoints/{}/4/x", "partial/{}.npz", "states/{}.npz", "trajectories/part-{}.parquet")
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
 def test_files_with_the_name_of_a_chunk_that_the_journal_does_not_know(run: Path, name: str):
     third = ids_name(["e" * 12])
     path = run / name.format(third)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
+    before, (problem,) = content(run), verify(run).problems
+    unknown = f"{problem.path} is there, and {run}/journal.log does not know it"
+    assert third in problem.path.name and problem.sentence == unknown and status(run).problems == (unknown,)
+    with pytest.raises(StoreError, match=f"{unknown}; .* `topicjax repair {run}`"):
+        Writer(run, "demo").__enter__()
+    assert content(run) == before
+    (moved,) = repair(run)[1]
+    assert (moved / "4" / "x" if moved.is_dir() else moved).read_text() == "x" and not path.exists()
+    assert verify(run).problems == [] and status(run).problems == ()
     with Writer(run, "demo") as writer:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")  # by someone else, meanwhile
         refused = f"{run}/.*{third}.* is there, but no run of this folder wrote it; move it elsewhere"
         with pytest.raises(StoreError, match=refused):
             writer.save_snapshot(third, 4, weights(1))
@@ -647,10 +658,10 @@ def test_status_says_what_is_missing_and_nothing_is_built_on_it(run: Path):
     os.truncate(part, 100)
     size = journal.read_journal(run).commits[TWO].files["trajectories"].size
     assert sorted(status(run).problems) == [
-        f"{part} has 100 bytes instead of {size:,}",
-        f"the snapshot {run}/checkpoints/{ONE}/2 is missing",
+        f"{part} has 100 bytes instead of {size:,}, though its trials are finished",
+        f"the snapshot {run}/checkpoints/{ONE}/2 is missing, though its trials are finished",
     ]
-    with pytest.raises(StoreError, match=r"\(and 1 more\), though its trials are finished"):
+    with pytest.raises(StoreError, match=r"though its trials are finished \(and 1 more\)"):
         Writer(run, "demo").__enter__()
     shutil.rmtree(run / "checkpoints")
     assert len(status(run).problems) == 3

@@ -124,11 +124,26 @@ def sync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, and sync their names: a power cut must not take them away again."""
+    """Make a folder and its parents, and sync their names: a power cut must not take them away again.
+
+    Parents that exist are synced too, as far as they may be opened: a killed process may have made them.
+    """
     made = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for each in reversed(made):
-        sync(each.parent)
+    for parent in path.parents:
+        try:
+            sync(parent)
+        except OSError:
+            if any(each.parent == parent for each in made):
+                raise
+
+
+def sync_names(folder: Path) -> None:
+    """Sync the journal and every name of a run folder: a killed process may have left some unsynced."""
+    folders = [folder / name for name in (*FOLDERS, DETAILS)]
+    for path in [folder / JOURNAL, *filter(Path.is_dir, folders), folder]:
+        if path.exists():
+            sync(path)
 
 
 def read_regular(path: Path) -> bytes:
@@ -251,6 +266,8 @@ def check_kind(folder: Path, may_be_new: bool = False) -> None:
         inside = [name for name in names if os.path.exists(folder / name / MANIFEST)]
         found = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
         hint = f"did you mean {folder / inside[0]}?" if inside else f"it holds {found}"
+        if {JOURNAL, TRIALS} <= set(names):
+            hint = f"if it is a copy of one, `topicjax repair {folder}` writes that file again"
         raise StoreError(f"{folder} is not a run folder, it has no {MANIFEST}; {hint}")
 
 
@@ -261,7 +278,8 @@ def has_only_a_lock(folder: Path, names: Sequence[str]) -> bool:
     with explained("read", folder / LOCK):
         descriptor = open_regular(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
         try:
-            return LOCK_BEGINS.startswith(os.pread(descriptor, len(LOCK_BEGINS), 0))
+            found = os.pread(descriptor, len(LOCK_BEGINS), 0)
+            return LOCK_BEGINS.startswith(found.rstrip(b"\0"))  # a power cut may leave zeros
         finally:
             os.close(descriptor)
 

@@ -1,33 +1,31 @@
-"""journal.log: which chunks were begun, finished or set aside; and recovery after a killed run.
+"""journal.log: which chunks were begun, finished or set aside.
 
 One JSON object per line, after its own CRC-32:
     {"event": "plan", "plan": ..., "sweep": ..., "file": [...]}
     {"event": "begin", "chunk": ...}    from here on files of this chunk are ours to remove
     {"event": "commit", "chunk": ..., "trial_ids": [...], "diverged": 2, "snapshots": {...}, "files": {...}}
     {"event": "drop", "chunk": ...}     its files were removed or set aside: it counts as never begun
-A killed process may leave an incomplete last line, which is ignored.
+A killed process may leave an incomplete last line, and a power cut one with zeros in it: it is ignored.
 """
 
 import json
 import os
-import re
-import shutil
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topicjax.store.checkpoints import UNFINISHED, tree_checksum
+from topicjax.store.checkpoints import tree_checksum
 from topicjax.store.files import (
     CHECKPOINTS,
+    DETAILS,
     JOURNAL,
-    MANIFEST,
     PARTIAL,
-    PLANS,
+    STATES,
     TABLES,
-    TEMPORARY,
+    TRAJECTORIES,
     TRIALS,
     FileMark,
     StoreError,
@@ -37,11 +35,9 @@ from topicjax.store.files import (
     part_files,
     part_name,
     part_path,
-    partial_path,
     plain,
     read_regular,
     scan,
-    state_path,
     sync,
     tables_of,
     write_whole,
@@ -49,7 +45,7 @@ from topicjax.store.files import (
 from topicjax.store.parts import check_rows, read_part
 
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-UNFINISHED_PLAN = re.compile(rf"{re.escape(TEMPORARY)}plan-[0-9a-f]{{12}}\.parquet")
+LINE_BYTES = 1 << 16  # more than most lines have
 APPENDING = threading.Lock()
 
 
@@ -135,6 +131,8 @@ def read_journal(folder: Path, skip_damaged: bool = False) -> Journal:
             *lines, rest = read_regular(path).split(b"\n")
     except FileNotFoundError:
         return Journal()
+    if not rest and lines and b"\0" in lines[-1]:
+        rest = lines.pop()
     journal = Journal(is_torn=bool(rest))
     for number, line in enumerate(lines, start=1):
         try:
@@ -164,11 +162,17 @@ def append(folder: Path, *entries: Mapping[str, Any]) -> None:
 
 
 def cut_torn_line(descriptor: int) -> int:
-    """Remove an incomplete last line left by a killed process; return the size of the file."""
+    """Remove a last line that is incomplete or has zeros in it; return the size of the file."""
     size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
+    start, tail = size, b""
+    while start and b"\n" not in tail[:-1]:  # back to the end of the line before
+        start = max(0, start - LINE_BYTES)
+        tail = os.pread(descriptor, size - start, start)
+    last = tail[tail.rfind(b"\n", 0, -1) + 1 :]
+    if last and (not last.endswith(b"\n") or b"\0" in last):
+        size -= len(last)
         os.ftruncate(descriptor, size)
+        os.fsync(descriptor)  # else a power cut could mix it with the next line
     return size
 
 
@@ -198,78 +202,87 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 def check_whole(folder: Path, found: Journal) -> None:
-    """Raise a StoreError if files of finished chunks are missing or truncated; nothing is changed."""
-    problems = list(missing_files(folder, found))
+    """Raise a StoreError if files of finished chunks are missing or of unknown ones there; change nothing."""
+    problems = list(misplaced_files(folder, found))
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
         raise StoreError(
-            f"{problems[0]}{more}, though its trials are finished; copy it again, or set the rest of such "
-            f"trials aside with `topicjax repair {folder}`, then they are computed again"
+            f"{problems[0]}{more}; copy the folder again, or set such files aside with "
+            f"`topicjax repair {folder}`, and the next run computes again what is missing"
         )
 
 
-def missing_files(folder: Path, found: Journal) -> Iterator[str]:
-    """Describe each file of a finished chunk that is missing or has another size; no file is read."""
+def misplaced_files(folder: Path, found: Journal) -> Iterator[str]:
+    """Describe the files that are missing or truncated, and those that the journal does not know.
+
+    Both are seen in a folder that was copied while a run wrote to it.  No file is read.
+    """
     try:
         sizes = {name: file_sizes(folder / name) for name in TABLES}
         snapshots = {entry.name for entry in scan(folder / CHECKPOINTS)}
     except StoreError as error:
         yield str(error)
         return
+    finished = "though its trials are finished"
     for chunk, commit in found.commits.items():  # thousands: paths are built only for missing files
         for name, mark in commit.files.items():
             size = sizes[name].get(part_name(chunk))
             if size is None:
-                yield f"{part_path(folder / name, chunk)} is missing"
+                yield f"{part_path(folder / name, chunk)} is missing, {finished}"
             elif size != mark.size:
-                yield f"{part_path(folder / name, chunk)} has {size:,} bytes instead of {mark.size:,}"
+                path = part_path(folder / name, chunk)
+                yield f"{path} has {size:,} bytes instead of {mark.size:,}, {finished}"
         is_there = commit.snapshots and chunk in snapshots
         kept = {entry.name for entry in scan(folder / CHECKPOINTS / chunk)} if is_there else set()
         for step in commit.snapshots:
             if str(step) not in kept:
-                yield f"the snapshot {folder / CHECKPOINTS / chunk / str(step)} is missing"
-    yield from (f"what {folder / JOURNAL} says of {path} is missing" for path in unknown_parts(folder, found))
+                yield f"the snapshot {folder / CHECKPOINTS / chunk / str(step)} is missing, {finished}"
+    for path in (*unknown_parts(folder, found), *unknown_files(folder, found)):
+        yield unknown_in_words(folder, path)
+
+
+def unknown_in_words(folder: Path, path: Path) -> str:
+    """Describe a file that the journal does not know."""
+    return f"{path} is there, and {folder / JOURNAL} does not know it"
 
 
 def unknown_parts(folder: Path, found: Journal) -> list[Path]:
     """List the parts of trials/ that the journal does not know: their checksums are lost."""
-    known = found.commits.keys() | found.begun
-    return [path for path in part_files(folder / TRIALS) if chunk_of(path) not in known]
+    parts = {chunk_of(path): path for path in part_files(folder / TRIALS)}
+    return [parts[chunk] for chunk in sorted(unknown_chunks(folder, found, parts))]
+
+
+def unknown_files(folder: Path, found: Journal) -> list[Path]:
+    """List the files of unfinished chunks that the journal does not know.
+
+    What lies behind a link may belong to another folder and is left out.
+    """
+    chunks = {path: chunk_of(path) for name in (TRAJECTORIES, DETAILS) for path in part_files(folder / name)}
+    others = [Path(entry.path) for name in (CHECKPOINTS, PARTIAL, STATES) for entry in scan(folder / name)]
+    suffixes = {CHECKPOINTS: "", PARTIAL: ".npz", STATES: ".npz"}
+    chunks |= {
+        path: path.stem
+        for path in others
+        if is_hex_name(path.stem) and path.suffix == suffixes[path.parent.name]
+    }
+    finished = {chunk_of(path) for path in part_files(folder / TRIALS)}
+    unknown = unknown_chunks(folder, found, chunks.values()) - finished
+    paths = [path for path, chunk in sorted(chunks.items()) if chunk in unknown]
+    return [path for path in paths if os.path.lexists(path) and not path.parent.is_symlink()]
+
+
+def unknown_chunks(folder: Path, found: Journal, chunks: Iterable[str]) -> set[str]:
+    """Return those of these chunks that the journal does not know, not even by now."""
+    unknown = {*chunks} - found.commits.keys() - found.begun
+    if unknown:  # a run that goes on may have begun some since the journal was read
+        later = read_journal(folder, skip_damaged=True)
+        unknown -= later.commits.keys() | later.begun
+    return unknown
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
     """Return the size of each file of a folder by name."""
     return {entry.name: entry.stat().st_size for entry in scan(folder) if entry.is_file()}
-
-
-def remove_unfinished(folder: Path, found: Journal) -> None:
-    """Complete the journal for chunks whose files all exist; remove the files of other unfinished chunks.
-
-    Saved states are kept: training resumes from them.  Only files of chunks that the journal lists as begun
-    or finished are touched, and our own temporary files.
-    """
-    with explained("clean", folder):
-        for name in (MANIFEST, JOURNAL):
-            (folder / f"{TEMPORARY}{name}").unlink(missing_ok=True)
-        for entry in scan(folder / PLANS):
-            if UNFINISHED_PLAN.fullmatch(entry.name):
-                os.unlink(entry.path)
-        for chunk in sorted(found.begun):
-            if part_path(folder / TRIALS, chunk).exists():
-                finish_commit(folder, found, chunk)
-            else:
-                remove_files(folder, found, chunk)
-        for entry in scan(folder / PARTIAL):
-            name, suffix = os.path.splitext(entry.name)
-            if suffix == ".npz" and name in found.commits:  # killed after its commit
-                os.unlink(entry.path)
-
-
-def finish_commit(folder: Path, found: Journal, chunk: str) -> None:
-    """Write the journal line of a chunk whose process was killed just before it could."""
-    entry = commit_entry(commit_of(folder, chunk))
-    append(folder, entry)
-    found.apply(entry)
 
 
 def commit_of(folder: Path, chunk: str) -> Commit:
@@ -288,30 +301,3 @@ def commit_of(folder: Path, chunk: str) -> Commit:
             snapshots[step] = tree_checksum(path)
     diverged = [row["status"] for row in rows].count("diverged")
     return Commit(chunk, tuple(row["trial_id"] for row in rows), diverged, snapshots, files)
-
-
-def remove_files(folder: Path, found: Journal, chunk: str) -> None:
-    """Remove the files of an unfinished chunk, except its saved state, which holds its snapshots too."""
-    parts = [part_path(folder / name, chunk) for name in TABLES]
-    for path in [*(part.with_name(TEMPORARY + part.name) for part in parts), *parts[:-1]]:
-        path.unlink(missing_ok=True)  # with a part in trials the chunk would be finished
-    state, end = partial_path(folder, chunk), state_path(folder, chunk)
-    for path in (state, end):
-        path.with_name(TEMPORARY + path.name).unlink(missing_ok=True)
-    end.unlink(missing_ok=True)
-    snapshots = folder / CHECKPOINTS / chunk
-    if snapshots.is_symlink():
-        raise StoreError(f"{snapshots} is a link; no run of this folder made it: move it elsewhere")
-    for entry in scan(snapshots):
-        step, _, rest = entry.name.partition(".")
-        if step.isdecimal() and (not rest or f".{rest}".startswith(UNFINISHED)):
-            shutil.rmtree(entry.path)
-    if snapshots.is_dir() and not scan(snapshots):
-        snapshots.rmdir()
-    if not state.exists() and not snapshots.exists():
-        for parent in {path.parent for path in (*parts, state, end, snapshots)}:
-            if parent.is_dir():
-                sync(parent)  # what the journal forgets must be gone for good
-        entry = {"event": "drop", "chunk": chunk}
-        append(folder, entry)
-        found.apply(entry)

@@ -27,6 +27,7 @@ from topicjax.store.files import (
 )
 
 FORMAT = 3
+FULL_PRECISION = ("highest", "float32")  # two names of jax for the same
 NUMBER = (int, float)
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "sweep": str,
@@ -46,7 +47,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "snapshots": str,
     "lanes": int,
     "order": str,
-    "arithmetic": dict,  # options of jax that change numbers
+    "arithmetic": dict,  # options of jax that change numbers; round_products, if it was given
     "started": str,
     "versions": dict,
     "python": str,
@@ -175,10 +176,37 @@ def added_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for run in manifest.get("runs", []) for name, value in run.get("added", {}).items()}
 
 
+def with_unknown_runs(manifest: Manifest, count: int) -> Manifest:
+    """Return a manifest with at least `count` runs: those that were lost are entries without any detail.
+
+    A run's number is its place in the list, and trials have the number of theirs: no other run may get it.
+    """
+    lost = {"sweep": manifest["sweep"], "experiment": experiment_of(manifest)}
+    return manifest | {"runs": [*manifest["runs"], *[lost] * (count - len(manifest["runs"]))]}
+
+
 def code_name(entry: Mapping[str, Any]) -> str:
     """Name the code of a run's experiment: its version, or 8 digits of its fingerprint."""
     code = entry.get("code", {})
+    if not code:
+        return "code unknown"
     return f"version {code['version']}" if code.keys() == {"version"} else f"code {digest(code)[:8]}"
+
+
+def arithmetic_in_words(entry: Mapping[str, Any]) -> str:
+    """Describe the numbers of a run and the precision of its matrix products; empty if it does not say."""
+    options = entry.get("arithmetic", {})
+    if not options:
+        return ""
+    numbers = (
+        "float64 where the code does not ask for float32" if options.get("jax_enable_x64") else "float32"
+    )
+    precision, rounding = options.get("jax_default_matmul_precision"), options.get("round_products")
+    if rounding:
+        return f"{numbers}, factors of matrix products rounded to {str(rounding).upper()}"
+    if precision in FULL_PRECISION:
+        return f"{numbers}, matrix products at full precision"
+    return f"{numbers}, matrix products at the precision that jax calls {precision}"
 
 
 def last_run(manifest: Mapping[str, Any]) -> dict[str, Any]:

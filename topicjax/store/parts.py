@@ -134,6 +134,11 @@ def read_plan(path: Path, mark: FileMark | None = None) -> list[str]:
     return read_part(path, ["trial_id"], mark, mend=FORGET)["trial_id"].to_pylist()
 
 
+def largest_run(table: pa.Table) -> int:
+    """Return the largest number of a run that these trials name; 0 if they name none."""
+    return max(table["run"].to_pylist(), default=0) if "run" in table.column_names else 0
+
+
 def is_as_written(path: Path, mark: FileMark) -> bool:
     """Check whether a file exists and has the bytes that were written."""
     try:

@@ -32,10 +32,11 @@ from topicjax.store.files import (
     plan_path,
     state_path,
 )
-from topicjax.store.journal import Journal, missing_files, read_journal
+from topicjax.store.journal import Journal, misplaced_files, read_journal
 from topicjax.store.manifest import (
     Manifest,
     added_settings,
+    arithmetic_in_words,
     code_name,
     distinct_plans,
     experiment_of,
@@ -365,9 +366,10 @@ class Status:
     planned: int | None  # distinct trials of all plans; None: unknown
     beyond: int  # finished trials that are in no plan
     plans: tuple[PlanStatus, ...]
-    problems: tuple[str, ...]  # files of finished trials that are missing or truncated
+    problems: tuple[str, ...]  # files that are missing, truncated or unknown
     versions: tuple[str, ...]  # of the code that trained them, if more than one
     running: Mapping[str, Any] | None  # the process that writes to the folder, if any
+    arithmetic: tuple[str, ...] = ()  # of its runs, in words
 
 
 def status(folder: str | Path) -> Status:
@@ -376,7 +378,7 @@ def status(folder: str | Path) -> Status:
     check_kind(folder)
     manifest, found = read_manifest(folder), read_journal(folder)
     finished, diverged = finished_trials(folder, found)
-    problems = list(missing_files(folder, found)) if manifest else []
+    problems = list(misplaced_files(folder, found)) if manifest else []
     plans, planned_ids = [], set()
     for entry in distinct_plans(manifest) if manifest else ():
         try:
@@ -398,6 +400,7 @@ def status(folder: str | Path) -> Status:
         problems=tuple(problems),
         versions=code_versions(manifest),
         running=lock_holder(folder),
+        arithmetic=tuple(dict.fromkeys(filter(None, map(arithmetic_in_words, manifest.get("runs", []))))),
     )
 
 

@@ -23,7 +23,6 @@ from topicjax.store.files import (
     COLUMNS,
     JOURNAL,
     MANIFEST,
-    PARTIAL,
     SET_ASIDE,
     TABLES,
     TRIALS,
@@ -40,25 +39,34 @@ from topicjax.store.files import (
     partial_path,
     plan_path,
     read_regular,
-    scan,
     state_path,
     sync,
     tables_of,
     write_whole,
 )
-from topicjax.store.journal import Commit, Journal, commit_of, read_journal, unknown_parts
+from topicjax.store.journal import (
+    Commit,
+    Journal,
+    commit_of,
+    read_journal,
+    unknown_files,
+    unknown_in_words,
+    unknown_parts,
+)
 from topicjax.store.manifest import (
     Manifest,
     OtherFormat,
     encode,
     new_manifest,
     read_manifest,
+    with_unknown_runs,
     write_manifest,
 )
 from topicjax.store.parts import (
     Columns,
     check_rows,
     incomplete_trials,
+    largest_run,
     read_part,
     read_plan,
     read_schema,
@@ -88,6 +96,7 @@ class Verdict:
     chunks: int = 0
     trials: int = 0
     bytes_read: int = 0
+    last_run: int = 0  # the largest number of a run that trials name
 
 
 def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
@@ -102,6 +111,9 @@ def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
         say(done, len(chunks))
         verdict.problems += check_chunk(folder, chunk, found.commits.get(chunk), verdict, manifest)
     say(len(chunks), len(chunks))
+    verdict.problems += check_run_numbers(folder, verdict.last_run)
+    unknown = unknown_files(folder, found)
+    verdict.problems += [Problem(path, unknown_in_words(folder, path)) for path in unknown]
     verdict.problems += check_states(folder, found)
     verdict.problems += check_column_files(folder)
     verdict.chunks = len(chunks)
@@ -165,10 +177,21 @@ def check_journal(folder: Path, verdict: Verdict) -> Journal:
         return read_journal(folder, skip_damaged=True)
     if found.is_torn:
         verdict.problems.append(Problem(path, f"{path} ends in the middle of a line"))
-    unknown = unknown_parts(folder, found)
-    if unknown:
-        verdict.problems.append(Problem(path, f"{path} does not know {unknown[0]}: its checksums are lost"))
+    for part in unknown_parts(folder, found)[:1]:
+        verdict.problems.append(Problem(path, f"{unknown_in_words(folder, part)}: its checksums are lost"))
     return found
+
+
+def check_run_numbers(folder: Path, last: int) -> Iterator[Problem]:
+    """Yield a problem if trials name a run that the manifest lacks, as in a copy taken during that run.
+
+    The manifest is read again: a run that goes on writes its entry before its first trials.
+    """
+    with contextlib.suppress(StoreError):  # a damaged manifest is a problem already
+        manifest = read_manifest(folder)
+        if manifest and last > len(manifest["runs"]):
+            path = folder / MANIFEST
+            yield Problem(path, f"{path} does not know run {last}, which trials name")
 
 
 def check_plans(folder: Path, manifest: Manifest, found: Journal) -> Iterator[Problem]:
@@ -197,6 +220,7 @@ def check_chunk(
         trials = read_part(path, None, marks.get(TRIALS))
         rows = read_rows(path, trials)
         verdict.trials += len(rows)
+        verdict.last_run = max(verdict.last_run, largest_run(trials))
         verdict.bytes_read += path.stat().st_size
     except StoreError as error:
         yield Problem(path, str(error), chunk)
@@ -293,6 +317,8 @@ def repair(folder: Path, say: Say = lambda done, total: None) -> tuple[Verdict, 
     check_kind(folder)
     descriptor = files.lock_folder(folder)
     try:
+        with explained("write", folder):
+            files.sync_names(folder)
         verdict = verify(folder, say)
         check_ours(folder, verdict)
         with explained("write", folder):
@@ -320,8 +346,6 @@ def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
     paths += [
         path for chunk in sorted(chunks) for path in files_of(folder, chunk) if is_ours(path, found, chunk)
     ]
-    if folder / JOURNAL in single:
-        paths += orphans(folder, found)
     moved = [copy(path, folder, place) for path in sorted(replaced) if path.exists()]
     paths = [path for path in paths if os.path.lexists(path)]
     moved += [move(path, folder, place) for path in paths]
@@ -342,16 +366,6 @@ def is_ours(path: Path, found: Journal, chunk: str) -> bool:
     return chunk in found.commits or chunk in found.begun or not path.parent.is_symlink()
 
 
-def orphans(folder: Path, found: Journal) -> list[Path]:
-    """List the files of unfinished chunks that a damaged journal no longer names."""
-    chunks = {entry.name for entry in scan(folder / CHECKPOINTS)}
-    chunks |= {chunk_of(path) for name in TABLES for path in part_files(folder / name)}
-    chunks |= {entry.name.removesuffix(".npz") for entry in scan(folder / PARTIAL)}
-    finished = {chunk_of(path) for path in part_files(folder / TRIALS)} | found.commits.keys()
-    lost = [chunk for chunk in chunks - finished - found.begun if is_hex_name(chunk)]
-    return [path for chunk in sorted(lost) for path in files_of(folder, chunk) if is_ours(path, found, chunk)]
-
-
 def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
     """Rebuild the journal from its undamaged lines and the complete parts."""
     for chunk in damaged:
@@ -365,11 +379,13 @@ def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
 
 
 def mend_manifest(folder: Path, sweep: str) -> None:
-    """Rewrite the manifest if it cannot be read, and drop plans whose files are missing."""
+    """Rewrite the manifest if it cannot be read, drop plans whose files are missing, count lost runs."""
     try:
         manifest = read_manifest(folder) or new_manifest(sweep)
     except StoreError:
         manifest = new_manifest(sweep)
+    last = max((largest_run(read_part(path, None)) for path in part_files(folder / TRIALS)), default=0)
+    manifest = with_unknown_runs(manifest, last)
     runs = [
         entry
         if "plan" not in entry or plan_path(folder, entry["plan"]).exists()
@@ -403,8 +419,22 @@ def move(path: Path, folder: Path, place: Path) -> Path:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        shutil.move(path, target)  # behind a link to another disk
+        move_to_disk(path, target)  # behind a link to another disk
     return target
+
+
+def move_to_disk(path: Path, target: Path) -> None:
+    """Move a file or a folder to another disk; the copy is synced before the original is removed."""
+    is_folder = path.is_dir() and not path.is_symlink()
+    if is_folder:
+        shutil.copytree(path, target, symlinks=True)
+    else:
+        shutil.copy2(path, target, follow_symlinks=False)
+    for copied in (target, *target.rglob("*")):
+        if not copied.is_symlink():
+            sync(copied)
+    sync(target.parent)
+    shutil.rmtree(path) if is_folder else path.unlink()
 
 
 def copy(path: Path, folder: Path, place: Path) -> Path:

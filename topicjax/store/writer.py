@@ -35,7 +35,7 @@ from topicjax.store.files import (
     state_path,
     sync,
 )
-from topicjax.store.journal import Commit, Journal, check_whole, remove_unfinished
+from topicjax.store.journal import Commit, Journal, check_whole
 from topicjax.store.manifest import Manifest, new_manifest, read_manifest, write_manifest
 from topicjax.store.parts import (
     Columns,
@@ -49,6 +49,7 @@ from topicjax.store.parts import (
     write_columns,
     write_table,
 )
+from topicjax.store.recovery import remove_unfinished
 from topicjax.store.verify import move, new_place
 
 
@@ -70,9 +71,10 @@ class Writer:
         """Lock the folder, or raise a StoreError; remove what an interrupted run left."""
         check_name(self.folder)
         check_kind(self.folder, may_be_new=True)
-        self._check_manifest()  # before anything is created in a foreign folder
-        with explained("write", self.folder):
-            files.make_folder(self.folder)
+        manifest = self._check_manifest()  # before anything is created in a foreign folder
+        if not manifest:
+            with explained("write", self.folder):
+                files.make_folder(self.folder)
         self._lock = files.lock_folder(self.folder)
         try:
             self._open()
@@ -93,6 +95,8 @@ class Writer:
             write_manifest(self.folder, self.manifest)  # first of all: it marks the folder as ours
         for name in FOLDERS:
             self._make_folder(name)
+        with explained("write", self.folder):
+            files.sync_names(self.folder)
         remove_unfinished(self.folder, self.journal)
 
     def __exit__(self, *_: object) -> None:
@@ -196,6 +200,8 @@ class Writer:
         except checkpoints.StateError as error:
             with explained("write", self.folder):
                 now = move(path, self.folder, new_place(self.folder))
+                sync(now.parent)
+                sync(path.parent)
             logging.getLogger(__name__).warning(
                 "%s %s; moved to %s, its trials start again", path, error, now
             )

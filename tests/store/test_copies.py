@@ -1,0 +1,112 @@
+"""A folder that was copied while a run wrote to it heals: verify, repair and run agree on what is wrong."""
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.machines import Machine, running_on
+from support.power import Moment, PowerMachine, Tree, make
+from support.sessions import ALL, RUN, check_numbers, frames, session
+from support.store_runs import files
+
+from topicjax.store.files import StoreError
+from topicjax.store.verify import repair, verify
+
+KEYS = ["trial_id", "step", "layer"]
+
+
+def copied(moments: list[Moment], rng: np.random.Generator) -> Tree:
+    """Copy a folder as cp -r does, in any order, while the session goes on; some copies are interrupted."""
+    time, pace = int(rng.integers(len(moments))), int(rng.choice([1, 3, 20]))
+    found: Tree = {}
+
+    def copy(folder: str) -> None:
+        nonlocal time
+        inside = [name for name in moments[time].seen if name.rpartition("/")[0] == folder]
+        for place in rng.permutation(len(inside)):
+            time = min(time + int(rng.integers(pace + 1)), len(moments) - 1)
+            name = inside[place]
+            if name in moments[time].seen:  # else it was removed meanwhile
+                found[name] = moments[time].seen[name]
+                if found[name] is None:
+                    copy(name)
+
+    copy("")
+    if rng.random() < 0.25:
+        names = [*found][: int(rng.integers(1, len(found) + 1))] if found else []
+        found = {name: found[name] for name in names}
+        if names and (content := found[names[-1]]):
+            found[names[-1]] = content[: int(rng.integers(len(content)))]
+    return found
+
+
+def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str:
+    """Let a copy heal and run to its end; return what was needed for it."""
+    try:
+        problems = [each.sentence for each in verify(folder).problems]
+    except StoreError as error:  # nothing in it says that it is a run folder
+        for attempt in (repair, lambda path: session(path, ALL)):
+            if not files(folder):
+                return "empty"
+            with pytest.raises(StoreError, match=r"is not a run folder|no trials: nothing to repair"):
+                attempt(folder)
+        assert "is not a run folder" in str(error)
+        return "no run folder"
+    needed = "run"
+    if not repair_first:
+        try:
+            session(folder, ALL)
+        except StoreError as error:
+            assert "topicjax repair" in str(error) and "\n" not in str(error), error
+            assert problems, f"verify does not know of: {error}"
+            needed = "repair, as run said"
+    if verify(folder).problems:
+        needed = "repair, as verify said" if needed == "run" else needed
+        before = {(folder / name).read_bytes() for name in files(folder) if "/" in name}
+        try:
+            _, moved = repair(folder)
+        except StoreError as error:
+            assert "no trials: nothing to repair" in str(error)
+            return "no run folder"
+        assert moved or "columns.parquet" in "".join(problems) or "is missing" in "".join(problems), problems
+        assert before <= {(folder / name).read_bytes() for name in files(folder)}, "repair deletes nothing"
+        assert verify(folder).problems == []
+    session(folder, ALL)
+    tables = frames(folder)
+    assert len(tables[0]) == len(whole[0]) and verify(folder).problems == []
+    check_numbers(folder, tables, whole, may_lack_states=True)
+    for name, frame in zip(("trials", "trajectories", "details"), tables, strict=True):
+        plain = pd.read_parquet(folder / name)
+        plain = plain.sort_values([key for key in KEYS if key in plain], ignore_index=True)
+        pd.testing.assert_frame_equal(
+            plain.drop(columns=["snapshot_steps", "snapshot_checksums"], errors="ignore"),
+            frame.drop(columns=["snapshot_steps", "snapshot_checksums"], errors="ignore").reset_index(
+                drop=True
+            ),
+        )
+    return needed
+
+
+@pytest.mark.parametrize("seeds", [8, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_copy_taken_while_a_run_was_writing_heals(
+    tmp_path: Path, plain_snapshots: None, seeds: int, record_property: Any
+):
+    (tmp_path / "run").mkdir()
+    machine = PowerMachine(tmp_path / "run")
+    with running_on(machine):
+        for job in (RUN, ALL):
+            session(tmp_path / "run", job)
+    whole, counts, failed = frames(tmp_path / "run"), collections.Counter[str](), []
+    for seed in range(seeds):
+        make(copied(machine.moments, np.random.default_rng(seed)), tmp_path / "copy")
+        try:
+            with running_on(Machine()):
+                counts[try_copy(tmp_path / "copy", whole, repair_first=seed % 2 == 1)] += 1
+        except (AssertionError, StoreError) as error:
+            failed.append(f"{seed}: {type(error).__name__}: {error!s:.300}")
+    record_property("copies", dict(counts))
+    print(f"copies healed by: {dict(counts)}")
+    assert not failed, f"{len(failed)} of {seeds}: {failed[:5]}"
