@@ -1,9 +1,14 @@
 """Trials: defaults, impossible settings, identity, and every setting declared with what it needs."""
 
+import hashlib
+import json
+import random
 from dataclasses import replace
 
 import pytest
 
+from topicjax.errors import UserError
+from topicjax.experiments import SHIPPED, trial_settings
 from topicjax.experiments.one_layer.settings import (
     DEFAULTS,
     SETTINGS,
@@ -17,7 +22,7 @@ from topicjax.experiments.one_layer.settings import (
     traced,
     trial_id,
 )
-from topicjax.settings import Choice, Role
+from topicjax.settings import Choice, Flag, Key, Real, Role
 from topicjax.theory.document_settings import DATA_SETTINGS, DOCUMENT_SETTINGS, Stream
 
 
@@ -50,6 +55,39 @@ def test_identity_is_stable_across_releases():
     assert trial_id(Trial(Spec(), Stream(), Hypers())) == trial_id(make_trial({}))
     assert trial_id(make_trial({})) == "023aea1b0430"
     assert trial_id(make_trial({"optimizer": "sgd", "seed": 7, "l2": 0.5})) == "f0783626b55c"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_identity_is_the_hash_of_the_settings_as_json(name):
+    """Ids are made of remembered pieces; here of whole dicts, for settings drawn at random."""
+    known, draw = trial_settings(name), random.Random(name)
+    (_, *_, prefix, in_spec, unless) = known._given
+    spec, stream, hypers = map(set, known.names)
+    parts = (spec | {*in_spec}, stream - {*in_spec}, hypers)
+
+    def drawn(setting):
+        kind = setting.kind
+        if isinstance(kind, Choice):
+            return draw.choice(kind.names)
+        numbers = [1, 0.5, 10 ** draw.uniform(-8, 0), 0.1 + 0.2] if isinstance(kind, Real) else [1, 2, 3]
+        return draw.choice([setting.default, *(() if isinstance(kind, Flag | Key) else numbers)])
+
+    made = 0
+    while made < 100:
+        names = draw.sample(list(known.settings), 5)
+        try:
+            trial = known.make_trial({name: drawn(known.settings[name]) for name in names})
+        except UserError:
+            continue  # some contradict each other
+        every = {
+            name: value
+            for name, value in sorted(known.settings_of(trial).items())
+            if name not in unless or value != known.defaults[name]
+        }
+        texts = [json.dumps({name: value for name, value in every.items() if name in own}) for own in parts]
+        text = (f"{name}\n" if prefix is None else prefix) + "\n".join(texts)
+        assert known.trial_id(trial) == hashlib.sha256(text.encode()).hexdigest()[:12]
+        made += 1
 
 
 def test_every_setting_is_known_everywhere():

@@ -19,6 +19,7 @@ import numpy as np
 from topicjax.errors import UserError, shown
 
 MAX_WHOLE = 2**63  # no array holds larger integers
+NUMBERS = (int, float, np.integer, np.floating)
 MAX_INT32 = 2**31 - 1  # compiled programs count in int32 ...
 FORM = 'Annotated[type, kind, "one line of help"], with at most one Role and one Only, or a Literal or bool'
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # ... and in float32
@@ -116,6 +117,8 @@ class Real:
 
     def convert(self, value: Any) -> Any:
         """Convert the value to a float, or return None if it is not a number."""
+        if type(value) is float and value:
+            return value
         return float(value) + 0.0 if is_number(value) else None  # + 0.0: -0.0 and 0.0 are one setting
 
     def holds(self, value: Any) -> bool:
@@ -298,7 +301,9 @@ def read_field(name: str, hint: Any, default: Any) -> Setting:
 
 def is_number(value: Any) -> bool:
     """Check whether the value is a number that an array can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if type(value) is float:
+        return True
+    if isinstance(value, bool) or not isinstance(value, NUMBERS):
         return False
     return not isinstance(value, int) or abs(value) <= MAX_WHOLE
 

@@ -9,7 +9,9 @@ table columns follow.
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+import math
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from topicjax.errors import UserError, shown, unknown_name
 from topicjax.settings import Choice, Role, Setting, declared
 
 NEEDED = ("steps", "record_every")  # every Spec has them: the engine counts in them
+REMEMBERED = 4096  # values of a setting, and texts of parts, that many trials share
 
 
 class Trial(NamedTuple):
@@ -61,13 +64,17 @@ class TrialSettings:
         self.spec_names = tuple(name for name in declared(Spec) if name in self.settings)
         self.names = (self.spec_names, tuple(declared(Stream)), tuple(declared(Hypers)))
         self._every = every
+        self._part_of = {name: number for number, names in enumerate(self.names) for name in names}
+        remember = functools.lru_cache(maxsize=REMEMBERED)
+        exactly = functools.lru_cache(maxsize=REMEMBERED, typed=True)  # 1 is a number of steps, 1.0 is not
+        self._check_value = {name: exactly(setting.check) for name, setting in every.items()}
+        self.conditional = [setting for setting in self.settings.values() if setting.only is not None]
         spec, stream, hypers = map(set, self.names)
-        parts = (spec | set(id_in_spec), stream - set(id_in_spec), hypers)
-        self._id_names = tuple(tuple(sorted(part)) for part in parts)
-        self._id_unless = {name: self.defaults[name] for name in id_unless_default}
-        self._part_text = functools.lru_cache(maxsize=4096)(part_text)
-        self._checked_spec = functools.lru_cache(maxsize=4096)(self._check_spec)
-        self._only = [setting for setting in self.settings.values() if setting.only is not None]
+        id_names = map(sorted, (spec | set(id_in_spec), stream - set(id_in_spec), hypers))
+        self._id_parts = [
+            (self._values_of(names), remember(part_writer(names, self.defaults, id_unless_default)))
+            for names in id_names
+        ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TrialSettings, self._given  # caches are not pickled
@@ -101,18 +108,29 @@ class TrialSettings:
 
     def valid(self, trial: Trial) -> Trial:
         """Reset settings that have no effect and return the trial, or raise a UserError if it is invalid."""
-        self._checked_spec(trial.spec)
-        for part in trial[1:]:
-            for name, value in zip(part._fields, part, strict=True):
-                self.settings[name].check(value)
-        trial = self.without_inert(trial)
+        for part, names in zip(trial, self.names, strict=True):
+            self.check_part(part, names)
+        return self.settled(trial, self.conditional)
+
+    def check_part(self, part: Any, names: Iterable[str]) -> None:
+        """Raise a UserError if one of these settings of a Spec, Stream or Hypers is out of range."""
+        for name in names:
+            self._check_value[name](getattr(part, name))
+        if isinstance(part, self.classes[0]) and part.steps % part.record_every:
+            raise UserError(
+                f"steps is {part.steps}; allowed: a multiple of record_every = {part.record_every}"
+            )
+
+    def settled(self, trial: Trial, conditional: Iterable[Setting]) -> Trial:
+        """Reset those of some conditional settings that have no effect; check the settings together."""
+        trial = self.without_inert(trial, conditional)
         self._check(trial)
         return trial
 
-    def without_inert(self, trial: Trial) -> Trial:
-        """Reset all settings that have no effect in this trial to their defaults."""
+    def without_inert(self, trial: Trial, conditional: Iterable[Setting]) -> Trial:
+        """Reset those of some conditional settings that have no effect in this trial to their defaults."""
         changes: dict[str, Any] = {}
-        for setting in self._only:
+        for setting in conditional:
             assert setting.only is not None
             acts = self.value(trial, setting.only.name) in setting.only.values
             if not acts and self.value(trial, setting.name) != setting.default:
@@ -128,8 +146,7 @@ class TrialSettings:
 
     def value(self, trial: Trial, name: str) -> Any:
         """Look up a setting of a trial."""
-        part = next(i for i, names in enumerate(self.names) if name in names)
-        return getattr(trial[part], name)
+        return getattr(trial[self._part_of[name]], name)
 
     def code(self, name: str, value: str) -> int:
         """Return the number that encodes a value of a choice in compiled programs."""
@@ -145,21 +162,15 @@ class TrialSettings:
 
     def trial_id(self, trial: Trial) -> str:
         """Compute the trial's id: 12 hexadecimal digits that depend on its settings alone."""
-        every = vars(trial.spec) | trial.stream._asdict() | trial.hypers._asdict()
-        unless = {name for name, default in self._id_unless.items() if every[name] == default}
-        texts = (
-            self._part_text(tuple((n, every[n]) for n in names if n not in unless))
-            for names in self._id_names
-        )
+        texts = (text_of(values_of(trial)) for values_of, text_of in self._id_parts)
         return hashlib.sha256((self._prefix + "\n".join(texts)).encode()).hexdigest()[:12]
 
-    def _check_spec(self, spec: Any) -> None:
-        for name in self.spec_names:
-            self.settings[name].check(getattr(spec, name))
-        if spec.steps % spec.record_every:
-            raise UserError(
-                f"steps is {spec.steps}; allowed: a multiple of record_every = {spec.record_every}"
-            )
+    def _values_of(self, names: Sequence[str]) -> Callable[[Trial], tuple[Any, ...]]:
+        """Make the function that looks up these settings of a trial."""
+        paths = [f"{Trial._fields[self._part_of[name]]}.{name}" for name in names]
+        if len(paths) > 1:
+            return operator.attrgetter(*paths)
+        return lambda trial: tuple(operator.attrgetter(path)(trial) for path in paths)
 
     def traced(self, part: Any) -> Any:
         """Convert a Stream or Hypers to the NumPy scalars that compiled programs take."""
@@ -181,6 +192,30 @@ def check_classes(experiment: str, Spec: type, Stream: type, Hypers: type) -> No
             raise UserError(f"{what} of {experiment} is {shown(part)}; allowed: a NamedTuple")
 
 
-def part_text(items: tuple[tuple[str, Any], ...]) -> str:
-    """Serialize settings for hashing; cached, since trials share parts."""
-    return json.dumps(dict(items))
+def part_writer(
+    names: Sequence[str], defaults: Mapping[str, Any], unless: Collection[str]
+) -> Callable[[tuple[Any, ...]], str]:
+    """Make the function from values of these settings to the JSON that is hashed.
+
+    It equals json.dumps of a dict without those of `unless` that have their default.  Most values of most
+    trials are defaults, whose text is made once.
+    """
+    fields = []
+    for name in names:
+        key, default = f"{json.dumps(name)}: ", defaults[name]
+        fields.append((key, default, "" if name in unless else key + value_text(default)))
+
+    def write(values: tuple[Any, ...]) -> str:
+        texts = [
+            text if value is default or (not text and value == default) else key + value_text(value)
+            for (key, default, text), value in zip(fields, values, strict=True)
+        ]
+        return f"{{{', '.join(filter(None, texts))}}}"
+
+    return write
+
+
+def value_text(value: Any) -> str:
+    """Write a value as JSON; numbers are by far the most, and json writes them by their repr."""
+    kind = type(value)
+    return repr(value) if kind is int or (kind is float and math.isfinite(value)) else json.dumps(value)

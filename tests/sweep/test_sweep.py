@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.calls import count_calls
 from support.one_trial import axes_of
 from support.one_trial import expand as trials
 
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.settings import SETTINGS, TRIALS, Spec, make_trial, settings_of
+from topicjax.settings import Setting
 from topicjax.sweep import (
     Sweep,
     bind,
@@ -27,7 +29,8 @@ from topicjax.sweep import (
     where,
     zipped,
 )
-from topicjax.trial import Trial
+from topicjax.sweep import expand as expand_any
+from topicjax.trial import Trial, TrialSettings
 
 SGD = product(optimizer="sgd", learning_rate=[1.0, 3.0])
 ADAM = product(optimizer="adam", learning_rate=[0.01, 0.03, 0.1])
@@ -238,6 +241,32 @@ def test_twenty_thousand_trials_expand_to_distinct_identities() -> None:
     assert len({t.spec for t in expanded}) == len({id(t.spec) for t in expanded}) == 2
     sample = list(sweep)[::997]
     assert expanded[::997] == [make_trial(row) for row in sample]
+
+
+def test_values_are_checked_once_however_many_trials_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[str, Any]] = []
+    check = Setting.check
+    monkeypatch.setattr(
+        Setting, "check", lambda own, value: checked.append((own.name, value)) or check(own, value)
+    )
+    fresh = TrialSettings("one_layer", *TRIALS.classes)  # it has checked nothing yet
+    axes = dict(seed=range(30), learning_rate=logspace(1e-4, 1, 20), optimizer=("sgd", "adam"))
+    assert len(expand_any(fresh, dict(l2=0.5), product(**axes))) == 30 * 20 * 2
+    assert len(checked) == len(set(checked)) == len(SETTINGS) - len(axes) + 30 + 20 + 2
+
+
+def test_the_work_of_expanding_and_naming_grows_with_the_trials_alone() -> None:
+    def name_all(sweep: Sweep) -> None:
+        for trial in expand_any(TRIALS, {}, sweep):
+            TRIALS.trial_id(trial)
+
+    def sampled(count: int) -> Sweep:
+        return sample(count, seed=range(count), learning_rate=loguniform(1e-4, 1.0), p_keep=uniform(0, 0.3))
+
+    calls = [count_calls(name_all, sampled(count)) for count in (500, 2000)]
+    assert (
+        calls[1] < 4.2 * calls[0] and calls[1] < 120 * 2000
+    )  # 385 where every value of every trial is checked
 
 
 def test_impossible_trials_say_which_one() -> None:

@@ -434,10 +434,11 @@ RECORDED = {  # default documents, by the plain search over all queries and toke
 @OBJECTIVES
 @BOTH
 def test_stage_lines_are_those_on_record(visibility, objective):
-    with threadpool_limits(1):  # as beside training; with more threads the search may end 1e-7 elsewhere
+    with threadpool_limits(1):  # as beside training
         lines = stage_lines(DataModel(key_visibility=visibility), objective)
     found = [lines[name] for name in ("stage1", "stage1_se", "stage2", "stage2_se")]
-    np.testing.assert_allclose(found, RECORDED[visibility, objective], rtol=0, atol=1e-7)
+    # Other threads or another processor's BLAS round differently, and the search may end 1e-7 elsewhere.
+    np.testing.assert_allclose(found, RECORDED[visibility, objective], rtol=0, atol=1e-6)
 
 
 def test_objectives_share_what_they_have_in_common_and_give_the_same_lines():

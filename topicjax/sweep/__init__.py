@@ -8,8 +8,9 @@ the first.
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Sweep:
     """Ordered partial settings: made by product, zipped and sample, combined by chain, where and *."""
 
     settings: tuple[Settings, ...]
+    bound_to: TrialSettings | None = field(default=None, compare=False, repr=False)  # values are of its types
 
     @property
     def names(self) -> set[str]:
@@ -158,28 +160,37 @@ def linspace(lo: float, hi: float, n: int) -> tuple[float, ...]:
 
 def bind(settings: TrialSettings, sweep: Sweep) -> Sweep:
     """Convert every value of the sweep to the type of its setting, or raise a UserError."""
-    known: dict[tuple[str, type, Any], Any] = {}
+    if sweep.bound_to is settings:
+        return sweep
+    convert = functools.lru_cache(maxsize=MAX_VALUES, typed=True)(settings.convert)
 
-    def convert(name: str, value: Any) -> Any:
+    def bound(own: Settings) -> Settings:
         try:
-            key = (name, type(value), value)
-            if key not in known:
-                known[key] = settings.convert(name, value)
-            return known[key]
+            converted = {name: convert(name, value) for name, value in own.items()}
         except TypeError:  # unhashable values are not valid settings
-            return settings.convert(name, value)
+            converted = {name: settings.convert(name, value) for name, value in own.items()}
+        is_same = all(map(operator.is_, converted.values(), own.values()))
+        return own if is_same else converted  # a million dicts need not be there twice
 
-    return Sweep(tuple({name: convert(name, value) for name, value in own.items()} for own in sweep.settings))
+    return Sweep(tuple(map(bound, sweep.settings)), bound_to=settings)
 
 
 def expand(settings: TrialSettings, base: Mapping[str, Any], sweep: Sweep) -> list[Trial]:
-    """Expand the sweep over the base to distinct, validated trials, in order."""
-    base = settings.converted(base)
-    make_part = [part_maker(settings, number, base) for number in range(3)]
+    """Expand the sweep over the base to distinct, validated trials, in order.
+
+    A million trials share most of their values: a value is checked once, and equal parts are one object.
+    """
+    base, sweep = settings.converted(base), bind(settings, sweep)
+    names = sweep.names
+    conditional = [each for each in settings.conditional if each.name in base or each.name in names]
+    makers: dict[tuple[str, ...], Callable[[Settings], Trial]] = {}
     made: dict[Trial, None] = {}
-    for own in bind(settings, sweep).settings:
+    for own in sweep.settings:
         try:
-            trial = settings.valid(Trial(*(make(own) for make in make_part)))
+            given = tuple(own)
+            if given not in makers:
+                makers[given] = trial_maker(settings, base, given)
+            trial = settings.settled(makers[given](own), conditional)
         except UserError as error:
             which = ", ".join(f"{name}={value}" for name, value in own.items())
             raise UserError(f"{error} (in the trial with {which or 'the base alone'})") from None
@@ -244,13 +255,32 @@ def distinct(default: Settings, candidates: Iterable[Settings]) -> tuple[Setting
     return tuple(first.values())
 
 
-def part_maker(settings: TrialSettings, number: int, base: Settings) -> Callable[[Settings], Any]:
-    """Make the function from settings to a Spec, Stream or Hypers; equal parts are one object."""
-    part, names = settings.classes[number], frozenset(settings.names[number])
+def trial_maker(
+    settings: TrialSettings, base: Settings, given: tuple[str, ...]
+) -> Callable[[Settings], Trial]:
+    """Make the function from these settings, the rest as in the base, to a trial with checked parts."""
+    makers = [part_maker(settings, number, base, given) for number in range(3)]
+    make_spec, make_stream, make_hypers = makers
+    return lambda own: Trial(make_spec(own), make_stream(own), make_hypers(own))
+
+
+def part_maker(
+    settings: TrialSettings, number: int, base: Settings, given: tuple[str, ...]
+) -> Callable[[Settings], Any]:
+    """Make the function from settings to a checked Spec, Stream or Hypers; equal ones are one object."""
+    part, names = settings.classes[number], settings.names[number]
     fixed = {name: value for name, value in base.items() if name in names}
+    axes = [name for name in given if name in names]
+    unchecked = [name for name in names if name not in axes]  # those that all parts share: checked once
 
-    @functools.cache
-    def make(items: tuple[tuple[str, Any], ...]) -> Any:
-        return part(**fixed | dict(items))
+    @functools.lru_cache(maxsize=MAX_VALUES)  # as many as an axis may have
+    def make(values: tuple[Any, ...]) -> Any:
+        made = part(**fixed | dict(zip(axes, values, strict=True)))
+        settings.check_part(made, [*unchecked, *axes])
+        unchecked.clear()
+        return made
 
-    return lambda own: make(tuple(item for item in own.items() if item[0] in names))
+    if len(axes) > 1:
+        values_of = operator.itemgetter(*axes)
+        return lambda own: make(values_of(own))
+    return lambda own: make(tuple([own[name] for name in axes]))

@@ -33,6 +33,8 @@ def override(named: NamedSweep, sets: Iterable[str], axes: Iterable[str]) -> tup
     fixed, added = parse_once(known, sets, parse_setting), parse_once(known, axes, parse_axis)
     if both := sorted(fixed.keys() & added.keys()):
         raise UserError(given_twice(both[0]))
+    if not fixed and not added:
+        return named, []
     kept, notes, default = named.sweep.settings, [], known.defaults | named.base
     for name, value in fixed.items():
         if name not in named.sweep.names:

@@ -4,7 +4,6 @@ Experiments on topic documents extend `DocumentSpec` and use `Stream`; theory's 
 setting with the role DOCUMENTS.  Imports no jax.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -91,9 +90,12 @@ class Stream(NamedTuple):
     ] = "all"
 
 
-def check_documents(settings: Mapping[str, Any]) -> None:
-    """Raise a UserError if document settings, each valid by itself, contradict each other."""
-    length_min, length_max = settings["length_min"], settings["length_max"]
+def check_documents(spec: Any, stream: Any) -> None:
+    """Raise a UserError if document settings, each valid by itself, contradict each other.
+
+    It is asked for every trial of a sweep, so it reads the few settings that it needs where they are.
+    """
+    length_min, length_max = stream.length_min, stream.length_max
     if length_min > length_max:
         raise UserError(f"length_min is {length_min}; allowed: at most length_max = {length_max}")
     if length_max - length_min >= MAX_LENGTHS:
@@ -101,14 +103,14 @@ def check_documents(settings: Mapping[str, Any]) -> None:
             f"documents have {length_max - length_min + 1:,} different lengths; allowed: up to "
             f"{MAX_LENGTHS:,}; bring length_max = {length_max} and length_min = {length_min} closer together"
         )
-    p_keep, p_random = settings["p_keep"], settings["p_random"]
+    p_keep, p_random = stream.p_keep, stream.p_random
     if p_keep + p_random > 1:
         raise UserError(f"p_keep + p_random is {p_keep} + {p_random}; allowed: a sum of at most 1")
-    tau, topics = settings["topics_per_document"], settings["topics"]
-    if settings["documents"] == "tau" and tau > topics:
+    tau, topics = stream.topics_per_document, spec.topics
+    if spec.documents == "tau" and tau > topics:
         raise UserError(f"topics_per_document is {tau}; allowed: at most topics = {topics}")
-    if settings.get("overlap", 0) > 0 and topics < 2:
-        raise UserError(f"overlap is {settings['overlap']}; allowed: 0 when there is one topic")
+    if topics < 2 and getattr(stream, "overlap", 0) > 0:  # a DataModel has the words themselves
+        raise UserError(f"overlap is {stream.overlap}; allowed: 0 when there is one topic")
 
 
 SETTINGS = declared(DocumentSpec) | declared(Stream)

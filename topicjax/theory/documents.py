@@ -36,10 +36,9 @@ class DataModel(DocumentSettings):
 
     def __post_init__(self) -> None:
         """Raise a UserError that names the bad value and what is allowed."""
-        values = {name: getattr(self, name) for name in DOCUMENT_SETTINGS}
-        for name, value in values.items():
-            SETTINGS[name].check(value)
-        check_documents(values)
+        for name in DOCUMENT_SETTINGS:
+            SETTINGS[name].check(getattr(self, name))
+        check_documents(self, self)
         if self.p_mask == 1:
             raise UserError(f"p_mask is {self.p_mask}; allowed in theory: below 1")
         shape = (self.topics, self.num_words)

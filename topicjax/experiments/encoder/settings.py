@@ -40,7 +40,7 @@ def check(trial: Trial) -> None:
             "0 for infinite documents" if spec.infinite_documents else f"0, or at least {stream.length_max}"
         )
         raise UserError(f"positions is {spec.positions}; allowed: {allowed}")
-    check_documents(vars(spec) | stream._asdict())
+    check_documents(spec, stream)
 
 
 TRIALS = TrialSettings("encoder", Spec, Stream, LayerHypers, check)

@@ -90,7 +90,7 @@ def check(trial: Trial) -> None:
         raise UserError(
             f"value is 'blocks'; allowed: only when embedding is 'one_hot', not {spec.embedding!r}"
         )
-    check_documents(vars(spec) | stream._asdict())
+    check_documents(spec, stream)
     if spec.value == "blocks" and stream.p_keep + stream.p_random == 1:
         raise UserError("value is 'blocks'; allowed: only with p_keep + p_random below 1 (Theorem 2)")
 
