@@ -19,7 +19,16 @@ import pandas as pd
 import pytest
 from support import slow_trials
 from support.command_line import ROOT, start
-from support.ray_processes import AGENT_SECONDS, agents, all_gone, descendants, of_session
+from support.ray_processes import (
+    AGENT_SECONDS,
+    LOOPBACK,
+    agents,
+    all_gone,
+    descendants,
+    listening,
+    named,
+    of_session,
+)
 
 import topicjax
 from topicjax import cli
@@ -233,6 +242,7 @@ def test_ctrl_c_and_a_killed_driver_leave_no_process_and_lose_nothing(local, con
         process = start_local(folder, cache)
         wait_for(lambda: (folder / "trials").is_dir() and len(committed(folder)) >= enough)  # noqa: B023
         started = descendants(process.pid)
+        assert (found := listening({process.pid, *started})) and found <= set(LOOPBACK)
         helpers = agents(started) if ending == signal.SIGKILL else set()
         process.send_signal(ending)
         out, err = process.communicate(timeout=60)
@@ -246,6 +256,53 @@ def test_ctrl_c_and_a_killed_driver_leave_no_process_and_lose_nothing(local, con
     assert_equal(found, local)
     assert set(found.trials["run"]) == {1, 2, 3}  # what was finished is kept
     assert all_gone(helpers, AGENT_SECONDS)
+
+
+ENDINGS = {  # a process of a local cluster, the signal it gets, the exit code, and what is said then
+    "head": (
+        "gcs_server",
+        signal.SIGKILL,
+        1,
+        "topicjax: the head of the Ray cluster cannot be reached any more",
+    ),
+    "node": ("raylet", signal.SIGKILL, 1, "topicjax: Ray on this machine cannot be reached any more"),
+    "worker": (
+        "ray::Handshake",
+        signal.SIGKILL,
+        0,
+        "is lost (its process ended): its chunk of 2 trials again",
+    ),
+    "a worker that is stopped": ("ray::Handshake", signal.SIGSTOP, 0, "has not answered for 2"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ending", "code", "said"), ENDINGS.values(), ids=ENDINGS)
+def test_whatever_ends_of_a_local_cluster_is_a_sentence(
+    name, ending, code, said, local, control, cache, tmp_path
+):
+    """The run ends or goes on, no process is left, and the same command gives the local run."""
+    folder = tmp_path / "run"
+    control(pause="0.2")
+    process = start_local(folder, cache, workers=2)
+    wait_for(lambda: (folder / "trials").is_dir() and len(committed(folder)) >= 4)
+    started = descendants(process.pid)
+    victim = min(named(name, started))
+    if code == 1:
+        control(pause="3")  # so that the run is not over before it is noticed
+    os.kill(victim, ending)
+    if ending == signal.SIGSTOP:
+        time.sleep(30)
+        os.kill(victim, signal.SIGCONT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, out + err
+    assert said in out + err and "Traceback" not in err and err.count("\n") == code
+    assert all_gone(started)
+    control()
+    process = start_local(folder, cache, workers=2)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0 and err == "", out + err
+    assert_equal(topicjax.load(folder), local)
 
 
 @pytest.mark.slow

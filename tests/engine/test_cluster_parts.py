@@ -1,6 +1,8 @@
 """Parts of the cluster room without a cluster: addresses, who gets which chunk, versions, estimates."""
 
 import importlib.util
+import socket
+import sys
 import types
 from pathlib import Path
 
@@ -13,13 +15,13 @@ from topicjax.bench import driver_load
 from topicjax.bench.sleepers import Sleeper
 from topicjax.engine import costs
 from topicjax.engine.chunk import Chunk, Start
-from topicjax.engine.cluster import driver
-from topicjax.engine.cluster.driver import Jobs, Member, Members, share_of
+from topicjax.engine.cluster import connection, driver
+from topicjax.engine.cluster.driver import Jobs, Lifeline, Member, Members, share_of
 from topicjax.engine.cluster.handshake import Handshake
-from topicjax.engine.cluster.messages import Orders, Task, WorkerDevice
+from topicjax.engine.cluster.messages import Lost, Orders, Task, WorkerDevice
 from topicjax.engine.options import Address, Options, parse_address
 from topicjax.engine.plan import make_groups
-from topicjax.errors import UserError
+from topicjax.errors import ClusterLost, UserError
 from topicjax.sweep import expand
 
 FILE = str(Path(slow_trials.__file__))
@@ -153,6 +155,60 @@ def test_other_versions_are_refused_in_a_sentence(name):
     assert len(said) == 1 and said[0].endswith("that machine gets no work") and not found.all
 
 
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [(0, "the head of the Ray cluster cannot be reached any more; finished trials are kept")]
+    + [(1, "Ray on this machine cannot be reached any more; finished trials are kept")],
+)
+def test_a_cluster_that_ends_is_noticed(ended, said, monkeypatch):
+    """Ray itself waits a minute for its head, and for its node on this machine for ever."""
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    head, node = (each.getsockname() for each in listening)
+    context = types.SimpleNamespace(gcs_address=f"{head[0]}:{head[1]}", get_node_id=lambda: "mine")
+    own = {"NodeID": "mine", "NodeManagerAddress": node[0], "NodeManagerPort": node[1]}
+    ray = types.SimpleNamespace(nodes=lambda: [own], get_runtime_context=lambda: context)
+    now = [100.0]
+    monkeypatch.setattr(driver.time, "monotonic", lambda: now[0])
+    lifeline = Lifeline(ray)
+
+    def check(seconds: float) -> None:
+        now[0] += seconds
+        lifeline.check()
+
+    check(100)
+    listening[ended].close()
+    check(driver.PROBE_SECONDS / 2)  # not asked again within a second
+    check(driver.ENDED_SECONDS / 2)  # a head with a backup may come back
+    with pytest.raises(ClusterLost, match=f"^{said}, the same command continues$"):
+        check(driver.ENDED_SECONDS)
+    for each in listening:
+        each.close()
+
+
+def test_a_worker_that_does_not_answer_is_named_and_given_up_after_minutes(monkeypatch):
+    found, member, said = members()
+    now, answers = [100.0], []
+    monkeypatch.setattr(driver.time, "monotonic", lambda: now[0])
+    found.lifeline = types.SimpleNamespace(check=lambda: None)
+    found.ray.wait = lambda calls, **_: (answers, [call for call in calls if call not in answers])
+    found.ray.get = lambda call: driver.Report()
+    member.stage, member.call, member.called = "ready", "first call", now[0]
+    now[0] += driver.SILENT_SECONDS - 1
+    assert found.listen(0) == [] and said == []
+    now[0] += 2
+    assert found.listen(0) == found.listen(0) == []
+    assert said == [
+        "the worker on far has not answered for 21 s: it is stopped or very busy; given up after 5 min 00 s"
+    ]
+    answers = ["first call"]
+    assert [answer for _, answer in found.listen(0)] == [driver.Report()]
+    assert said[1:] == ["the worker on far answers again"]
+    answers, member.call, member.called = [], "second call", now[0]
+    now[0] += driver.LOST_SECONDS + 1
+    assert found.listen(0) == [(member, Lost("it did not answer for 5 min 00 s", False, False))]
+    assert found.all == []
+
+
 def test_versions_are_those_of_this_process():
     found = Handshake().versions()
     assert found["jax"] == jax.__version__ and len(found["the code of topicjax"]) == 8
@@ -211,3 +267,24 @@ def test_the_slowest_part_of_the_driver_limits_how_many_workers_it_feeds(num_byt
     """A chunk of 512 trials x 1,000 steps takes 40 s on 8 cores of 1,600 trial-steps/s."""
     cost = driver_load.Costs(dispatch=0.1, fetch=0.1, write=0.8, num_bytes=num_bytes)
     assert said in driver_load.text(cost, [])
+
+
+def test_a_local_cluster_is_started_on_loopback_and_only_that_one(monkeypatch):
+    constants = types.SimpleNamespace(ENABLE_RAY_CLUSTER=True)
+    seen = []
+
+    def init(**where):
+        seen.append((where["address"], constants.ENABLE_RAY_CLUSTER))
+
+    private = types.SimpleNamespace(ray_constants=constants, worker=types.SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(init=init, _private=private))
+    for name in ("check_installed", "check_reachable"):
+        monkeypatch.setattr(connection, name, lambda *_: None)
+    for text in ("local:2", "10.0.0.5:6379"):
+        connection.connect(parse_address(text), 2)
+    assert seen == [("local", False), ("10.0.0.5:6379", True)] and constants.ENABLE_RAY_CLUSTER
+
+
+def test_ray_still_has_the_switch_for_loopback():
+    constants = pytest.importorskip("ray._private.ray_constants")
+    assert constants.ENABLE_RAY_CLUSTER is True or sys.platform != "linux"

@@ -36,6 +36,12 @@ def of_session(session: str) -> set[int]:
     return {pid for pid, (_, command) in processes().items() if session in command}
 
 
+def named(program: str, which: set[int]) -> set[int]:
+    """Select the processes that run a program, given its name without its folder."""
+    every = processes()
+    return {pid for pid in which & every.keys() if every[pid][1].split(" ")[0].endswith(program)}
+
+
 def agents(which: set[int]) -> set[int]:
     """Select the processes that are Ray's agents."""
     return {pid for pid, (_, command) in processes().items() if pid in which and command.startswith(AGENTS)}
@@ -50,3 +56,18 @@ def all_gone(which, seconds: float = GONE_SECONDS) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+
+
+def listening(which: set[int]) -> set[str]:
+    """List the addresses on which processes accept connections, as hexadecimal digits of /proc/net."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":  # LISTEN
+                sockets[f"socket:[{words[9]}]"] = words[1].partition(":")[0]
+    files = [path for pid in which for path in Path("/proc", str(pid), "fd").glob("*")]
+    return {sockets[name] for path in files if (name := str(path.readlink())) in sockets}

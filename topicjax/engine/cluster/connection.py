@@ -26,6 +26,7 @@ SETTINGS = {  # environment variables of Ray, unless the user set them
     "RAY_worker_niceness": "0",  # else local workers yield to every other process
 }
 CONNECT_SECONDS = 5.0
+END_SECONDS = 3.0  # for processes of a cluster to end by themselves
 NAMESPACE = "topicjax"
 TOO_BUSY = "Ray did not start within its 30 seconds; is the machine too busy?"
 NOT_INSTALLED = "--cluster needs Ray, which is not installed; install it with: make ray"
@@ -117,7 +118,8 @@ def connect(address: Address, num_cpus: int) -> None:
             where = {"address": "local", "num_cpus": num_cpus, "num_gpus": 0, "include_dashboard": False}
         where |= {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
-            ray.init(**where)
+            with loopback_only(ray) if address.local else contextlib.nullcontext():
+                ray.init(**where)
         except Exception as error:  # Ray may raise any exception
             ray.shutdown()
             why = reason(address, error)
@@ -137,7 +139,26 @@ def disconnect() -> None:
     import ray
 
     with quiet(), kept_signals():
+        started = started_processes(ray)
         ray.shutdown()
+        import psutil
+
+        _, left = psutil.wait_procs(started, END_SECONDS)
+        for process in left:  # without a head, helpers of Ray would wait for it for a minute
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def started_processes(ray: Any) -> list[Any]:
+    """List the processes of a cluster that we started, and the processes that these have started."""
+    import psutil
+
+    node, found = ray._private.worker._global_node, []
+    every = node.all_processes.values() if node is not None else ()
+    for pid in [info.process.pid for infos in every for info in infos]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [own := psutil.Process(pid), *own.children(recursive=True)]
+    return found
 
 
 def check_reachable(address: Address) -> None:
@@ -155,6 +176,22 @@ def check_reachable(address: Address) -> None:
 def silence(ray: Any) -> None:
     """Stop Ray from printing pages of output when a node dies; the driver reports it."""
     ray._private.worker.print_to_stdstream = lambda *arguments, **options: None
+
+
+@contextlib.contextmanager
+def loopback_only(ray: Any) -> Iterator[None]:
+    """Let a cluster that is started inside listen on 127.0.0.1 only, as Ray does on macOS and Windows.
+
+    On Linux it would listen on every interface; `_node_ip_address="127.0.0.1"` of `ray.init` is replaced by
+    the address of the machine.
+    """
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ time of a run and what limits it.
 import heapq
 import itertools
 import os
+import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from topicjax.engine import costs
-from topicjax.engine.arithmetic import arithmetic
 from topicjax.engine.chunk import Chunk, Interrupted
 from topicjax.engine.cluster import handshake
 from topicjax.engine.cluster.messages import Event, Lost, Orders, Report, Task, WorkerDevice
+from topicjax.engine.origin import arithmetic
 from topicjax.engine.plan import Group, StreamRow
 from topicjax.engine.segments import prepare
 from topicjax.engine.training import Failure, IsStopping, Trained, Training
-from topicjax.errors import UserError, counted
+from topicjax.errors import ClusterLost, UserError, counted, duration
 from topicjax.store.files import first_line
 
 WORKER = ("topicjax.engine.cluster.worker", "Worker")  # created on the nodes; the driver never imports it
@@ -30,12 +32,19 @@ SMALLER_FROM = 2  # ... and before it is tried in halves, in case memory ran out
 NUMBERS = itertools.count()
 
 LOOK_SECONDS = 2.0  # between two checks for new nodes
+ANSWER_SECONDS = 3.0  # for the list of nodes
 MOST_CORES = 8  # per worker by default: small chunks spread well, and losing one costs little
 MOST_STARTS = 3  # of workers on a node before it is refused, if none became ready
 START_SECONDS = 300.0  # for the first worker
 PATIENCE = 10.0  # for the others, once one is ready
 LOW_MEMORY = "running low on memory"  # in Ray's message when it kills a worker for that
 NODE_DIED = "its node has died"
+
+PROBE_SECONDS = 1.0  # between two checks that the cluster answers, and for an answer
+ENDED_SECONDS = 5.0  # for which connections are refused before the cluster counts as lost ...
+UNREACHABLE_SECONDS = 30.0  # ... or for which nothing answers at all
+SILENT_SECONDS = 20.0  # without a report before a worker is called silent: reports come every second
+LOST_SECONDS = 300.0  # without a report before a worker is given up
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 30.0  # for a worker to finish its segment after Ctrl-C
@@ -181,11 +190,47 @@ class Member:
     seconds: float = 0.0  # busy, excluding compilation
     called: float = 0.0  # when the last orders were sent
     sent: list[int] = field(default_factory=list)  # the tasks of the last orders
+    is_silent: bool = False  # it has been said that it does not answer
 
     @property
     def rate(self) -> float:
         """Trial-steps per second."""
         return self.steps / self.seconds if self.seconds > 0 else 0.0
+
+
+class Lifeline:
+    """Checks that the head of the cluster and the node of this process still answer.
+
+    Ray waits a minute for a head that has ended and then ends this process; of the node it says nothing.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        context = ray.get_runtime_context()
+        host, _, port = context.gcs_address.rpartition(":")
+        own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+        node = (own["NodeManagerAddress"], own["NodeManagerPort"])
+        self.places = {"the head of the Ray cluster": (host, int(port)), "Ray on this machine": node}
+        self._answered = dict.fromkeys(self.places, time.monotonic())
+        self._checked = 0.0
+
+    def check(self) -> None:
+        """Ask both, unless that was done a moment ago; raise ClusterLost if one has ended."""
+        if time.monotonic() - self._checked < PROBE_SECONDS:
+            return
+        self._checked = time.monotonic()
+        for name, place in self.places.items():
+            limit = UNREACHABLE_SECONDS
+            try:
+                socket.create_connection(place, PROBE_SECONDS).close()
+                self._answered[name] = time.monotonic()
+            except ConnectionRefusedError:  # its process has ended; a head with a backup may come back
+                limit = ENDED_SECONDS
+            except OSError:
+                pass
+            if time.monotonic() - self._answered[name] > limit:
+                raise ClusterLost(
+                    f"{name} cannot be reached any more; finished trials are kept, the same command continues"
+                )
 
 
 class Members:
@@ -198,10 +243,13 @@ class Members:
 
         self.ray: Any = ray
         self.maker, self.all = maker, list[Member]()
+        self.lifeline = Lifeline(ray)
         cloudpickle.register_pickle_by_value(handshake)
         self.actor_class = self.ray.remote(handshake.Handshake)
         self.versions = handshake.Handshake().versions()
-        self.share = share_of(self._nodes(), asked)
+        self._look: threading.Thread | None = None
+        self._known: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
+        self.share = share_of(self._known, asked)
         self.devices: list[WorkerDevice] = []  # of one worker
         self.say: Callable[[str], None] = lambda text: None
         self._looked = 0.0
@@ -214,7 +262,16 @@ class Members:
         return [member for member in self.all if member.stage == "ready"]
 
     def _nodes(self) -> list[dict[str, Any]]:
-        return [node for node in self.ray.nodes() if node["Alive"]]
+        """List the living nodes; those last known if the head does not answer."""
+
+        def look() -> None:
+            self._known = [node for node in self.ray.nodes() if node["Alive"]]
+
+        if self._look is None or not self._look.is_alive():
+            self._look = threading.Thread(target=look, daemon=True)  # a look-up without a head never returns
+            self._look.start()
+        self._look.join(ANSWER_SECONDS)
+        return self._known
 
     def recruit(self) -> None:
         """Start workers wherever there is capacity: on new nodes, and in place of lost workers."""
@@ -258,7 +315,11 @@ class Members:
             member.call, member.orders = member.actor.exchange.remote(member.orders), Orders()
 
     def listen(self, seconds: float) -> list[tuple[Member, Report | Lost]]:
-        """Collect reports and losses of workers; wait up to `seconds` for the first."""
+        """Collect reports and losses of workers; wait up to `seconds` for the first.
+
+        Raises ClusterLost if the cluster itself has ended.
+        """
+        self.lifeline.check()
         asked = {member.call: member for member in self.all if member.call is not None}
         if not asked:
             time.sleep(seconds)
@@ -266,13 +327,37 @@ class Members:
         some, others = self.ray.wait(list(asked), timeout=seconds)
         more, _ = self.ray.wait(others, num_returns=len(others), timeout=0) if others else ([], [])
         heard = [(asked[call], self._answer(asked[call])) for call in [*some, *more]]
+        heard += [(member, self._give_up(member)) for member in self._silent()]
         return [(member, answer) for member, answer in heard if answer is not None]
+
+    def _silent(self) -> list[Member]:
+        """Find the workers that have not answered for a long time; say so of those that are late."""
+        now, lost = time.monotonic(), []
+        for member in (member for member in self.ready if member.call is not None):
+            seconds = now - member.called
+            if seconds > LOST_SECONDS:
+                lost.append(member)
+            elif seconds > SILENT_SECONDS and not member.is_silent:
+                member.is_silent = True
+                self.say(
+                    f"the worker on {member.host} has not answered for {duration(seconds)}: it is stopped or "
+                    f"very busy; given up after {duration(LOST_SECONDS)}"
+                )
+        return lost
+
+    def _give_up(self, member: Member) -> Lost:
+        """Kill a worker that does not answer; another will take its place."""
+        self._drop(member)
+        return Lost(f"it did not answer for {duration(LOST_SECONDS)}", False, False)
 
     def _answer(self, member: Member) -> Report | Lost | None:
         """Return the report of a worker, or its loss; None if the answer was part of its start."""
         call, member.call = member.call, None
         try:
             answer = self.ray.get(call)
+            if member.is_silent:
+                member.is_silent = False
+                self.say(f"the worker on {member.host} answers again")
             if member.stage == "ready":
                 member.seconds += time.monotonic() - member.called - answer.compile_seconds
                 member.steps += sum(done for done, _ in answer.steps.values())
@@ -330,7 +415,14 @@ class Members:
             self._refused.add(member.node)
             self.say(f"workers on {member.host} end before they begin: that machine gets no work")
         is_memory = isinstance(error, self.ray.exceptions.OutOfMemoryError) or LOW_MEMORY in text
-        return Lost(first_line(error), is_memory, NODE_DIED in text or member.node not in alive)
+        with_its_node = NODE_DIED in text or member.node not in alive
+        if is_memory:
+            why = "its machine is low on memory"
+        elif isinstance(error, self.ray.exceptions.ActorDiedError):
+            why = "its machine cannot be reached" if with_its_node else "its process ended"
+        else:
+            why = first_line(error)
+        return Lost(why, is_memory, with_its_node)
 
     def _drop(self, member: Member) -> None:
         self.all.remove(member)
@@ -455,8 +547,7 @@ class Dispatch:
             training.progress.say(event.content)
         elif event.kind == "saved":
             job.steps = job.spared = 0.0
-            saved = event.content
-            training.later(training.writer.save_partial, job.name, saved.payload, saved.meta)
+            training.later(training.save, group, job.name, event.content)
         elif event.kind == "refused":
             raise UserError(event.content)
         else:

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 
 from topicjax.engine import costs
-from topicjax.engine.arithmetic import use
 from topicjax.engine.chunk import Callbacks, Interrupted
 from topicjax.engine.cluster.messages import Event, Kind, Orders, Report, Task
 from topicjax.engine.options import DEVICES_FLAG, DEVICES_VARIABLE
+from topicjax.engine.origin import use
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, device_mesh
 from topicjax.engine.references import ReferencesOf
