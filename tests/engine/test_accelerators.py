@@ -11,7 +11,7 @@ from support.one_trial import expand
 
 from topicjax.engine import programs as orders
 from topicjax.engine import target
-from topicjax.engine.plan import fitted_specs, make_groups
+from topicjax.engine.plan import group_trials, make_groups
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
@@ -52,8 +52,10 @@ NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 def test_shipped_programs_can_be_lowered_for_gpu_and_tpu(name):
     named = load_sweep(name)
     experiment = load_experiment(named.experiment)
-    for spec in fitted_specs(experiment, expand_any(named.settings, named.base, named.sweep)):
-        assert lowered_for(experiment, spec) == ("cuda", "tpu")
+    trials = expand_any(named.settings, named.base, named.sweep)
+    by_id = {named.settings.trial_id(trial): trial for trial in trials}
+    for group in group_trials(experiment, by_id):
+        assert lowered_for(experiment, group.spec) == ("cuda", "tpu")
 
 
 def test_a_target_needs_the_compiler_of_tpus(monkeypatch):

@@ -11,13 +11,14 @@ from support.one_trial import expand
 
 from topicjax import cli
 from topicjax.engine import admission, costs, resources
-from topicjax.engine.plan import make_groups
+from topicjax.engine.plan import group_trials, make_groups, shaped
 from topicjax.errors import UserError
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Spec, make_trial, trial_id
 from topicjax.experiments.shared import bags
-from topicjax.store.files import StoreError
-from topicjax.sweep import product
+from topicjax.store.files import StoreError, ids_name
+from topicjax.store.manifest import FORMAT, write_manifest
+from topicjax.sweep import logspace, product
 
 GB = 10**9
 Usage = namedtuple("Usage", "total used free")
@@ -117,6 +118,74 @@ def test_a_small_machine_takes_the_shipped_sweeps(name, monkeypatch, capsys):
 def groups_of(snapshots: str = "last", lanes: int = 16, **settings):
     trials = {trial_id(trial): trial for trial in expand(settings, product(seed=range(4)))}
     return make_groups(EXPERIMENT, trials, 4, lanes, snapshots)
+
+
+def chosen(sweep, num_devices: int = 2, order: str = "lane", most: int = 64, **settings):
+    """Choose the lanes of a sweep; return them and the shape of its chunks."""
+    trials = {trial_id(trial): trial for trial in expand(settings, sweep)}
+    groups, devices = group_trials(EXPERIMENT, trials), jax.devices()[:num_devices]
+    lanes = costs.chosen_lanes(groups, devices, order, most)
+    return lanes, [shaped(group, num_devices, lanes) for group in groups]
+
+
+def test_chunks_are_as_large_as_fits_if_they_end_soon():
+    lanes, (group,) = chosen(product(seed=range(120)), steps=100)
+    assert lanes == 64 and len(group.chunks) == 1
+
+
+def test_long_trials_make_short_chunks():
+    """A trial of 1,000 steps takes half a second, and its data, drawn for it alone, a second."""
+    lanes, (group,) = chosen(product(seed=range(120)), steps=1000)
+    longest, _ = costs.training_seconds([group], jax.devices()[:2], lanes)
+    assert lanes == 16 and len(group.chunks) == 4 and 15 < longest < costs.CHUNK_SECONDS
+    lanes, (group,) = chosen(product(seed=range(120)), steps=100_000)
+    assert lanes == 1 and [len(chunk) for chunk in group.chunks] == [2] * 60  # one trial for each device
+
+
+def test_no_stream_is_cut_for_the_sake_of_short_chunks():
+    """Data drawn for half as many trials are drawn twice."""
+    sweep = product(seed=range(8), learning_rate=logspace(1e-3, 1, 30))
+    lanes, (group,) = chosen(sweep, steps=10_000)
+    assert lanes == 32 and group.lanes == 30 and group.rows_per_chunk == 2
+    _, quickest = costs.training_seconds([group], jax.devices()[:2], 64)
+    assert costs.training_seconds([group], jax.devices()[:2], lanes)[1] <= costs.MOST_SLOWER * quickest
+    assert costs.training_seconds([group], jax.devices()[:2], 16)[1] > costs.MOST_SLOWER * quickest
+
+
+def test_trials_that_are_trained_together_stay_together():
+    lanes, _ = chosen(product(seed=range(600)), order="together", most=512, steps=100_000)
+    assert lanes == costs.TOGETHER_LANES
+    assert chosen(product(seed=range(600)), order="together", most=20, steps=100_000)[0] == 20
+
+
+def test_all_programs_of_a_sweep_have_lanes_that_suit_the_slowest():
+    sweep = product(steps=[500, 1000], seed=range(120))
+    assert chosen(sweep)[0] == chosen(product(seed=range(120)), steps=1000)[0]
+
+
+def test_a_resumed_run_has_the_lanes_of_the_run_before(tmp_path, monkeypatch):
+    """Whatever would be chosen now: unfinished chunks are found by their trials."""
+    trials = {trial_id(trial): trial for trial in expand({}, product(seed=range(8)))}
+    groups, devices, folder = group_trials(EXPERIMENT, trials), jax.devices()[:2], tmp_path / "run"
+    monkeypatch.setattr(costs, "chosen_lanes", lambda *_: 5)
+    kinds = [device.device_kind for device in devices]
+    entry = dict(
+        sweep="test", experiment="one_layer", plan=ids_name(list(trials)), devices=kinds, order="lane"
+    )
+    folder.mkdir()
+
+    def lanes_after(*runs) -> int:
+        write_manifest(
+            folder, dict(format=FORMAT, sweep="test", runs=[entry | run for run in runs], references=[])
+        )
+        return admission.best_lanes(groups, trials, folder, devices, "lane")
+
+    assert lanes_after() == 5
+    assert lanes_after(dict(lanes=3)) == 3
+    assert lanes_after(dict(lanes=3), dict(lanes=2), dict(lanes=4, plan="a" * 12)) == 2
+    assert lanes_after(dict(lanes=3, devices=kinds[:1])) == 5
+    assert lanes_after(dict(lanes=3, order="together")) == 5
+    assert lanes_after(dict(lanes=10**9)) == 5  # more than fit
 
 
 def test_the_largest_setting_is_named():

@@ -1,5 +1,6 @@
 """Records with one value per layer: layers that follow closed forms, through engine, store and exports."""
 
+import itertools
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,12 +151,15 @@ def test_both_orders_agree(run, tmp_path):
 
 
 def test_an_interrupted_run_resumes_bit_for_bit(run, tmp_path, monkeypatch, capsys):
+    """Its chunks stay the same, even if others would be chosen now."""
     monkeypatch.setattr(costs, "SEGMENT_STEPS", 10)
+    lanes = itertools.cycle([2, 1])
+    monkeypatch.setattr(costs, "chosen_lanes", lambda *_: next(lanes))
     stops, resumed = 0, None
     with stopped_at_every_segment(monkeypatch):
         while resumed is None:
             try:
-                resumed = train(tmp_path / "run")
+                resumed = train(tmp_path / "run", lanes=0)
             except KeyboardInterrupt:
                 stops += 1
                 assert stops < 40

@@ -9,7 +9,17 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from support.engine_runs import BASE, SWEEP, columns, stopped_at_every_segment, train_sweep
+from support.calls import count_calls
+from support.engine_runs import (
+    BASE,
+    DEEP_BASE,
+    DEEP_LINEAR,
+    SWEEP,
+    WITHOUT_LINES,
+    columns,
+    stopped_at_every_segment,
+    train_sweep,
+)
 from support.one_trial import expand
 
 import topicjax
@@ -20,69 +30,90 @@ from topicjax.engine.progress import Progress
 from topicjax.engine.resources import Layout, choose_devices, layout_of
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment
-from topicjax.experiments.one_layer import model
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
-from topicjax.experiments.one_layer.settings import SETTINGS, Spec, make_trial, settings_of, traced, trial_id
-from topicjax.experiments.shared import lda
+from topicjax.experiments.one_layer.settings import Spec, trial_id
 from topicjax.experiments.shared.bags import fit_queries
 from topicjax.store.files import StoreError
 from topicjax.store.writer import Writer
-from topicjax.sweep import Sweep, chain, logspace, product
+from topicjax.sweep import Sweep, logspace, product
 from topicjax.sweep import expand as expand_any
 from topicjax.sweep.files import load_sweep, sweep_names
 from topicjax.sweep.overrides import override
 from topicjax.theory.document_settings import Stream
 
+SLOW = pytest.mark.slow
+ONE_LAYER = dict(sweep=SWEEP, base=BASE, experiment=WITHOUT_LINES)
+DEEP = dict(
+    sweep=product(seed=(0, 1, 2), learning_rate=(0.003, 0.01, 0.03), init_scale=(0.01, 0.3)),
+    base=DEEP_BASE,
+    experiment=DEEP_LINEAR,
+)
+RECORDED = {"deep_linear": ("loss", "mode_1", "sharpness"), "one_layer": ("loss", "norm_k", "rotation_v")}
+
+
+@pytest.fixture(scope="module", params=[DEEP, pytest.param(ONE_LAYER, marks=SLOW)], ids=list(RECORDED))
+def case(request):
+    """What is trained: the engine knows neither; deep linear networks compile in a sixth of the time."""
+    return request.param
+
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    found, outcome = train_sweep(tmp_path_factory.mktemp("whole") / "run")
+def whole(case, tmp_path_factory):
+    found, outcome = train_sweep(tmp_path_factory.mktemp("whole") / "run", **case)
     assert (outcome.ok, outcome.diverged, outcome.programs) == (18, 0, 1)
     return found
 
 
 def assert_same_training(run, other):
     for name in other.trials["trial_id"]:
-        mine, others = run.restore(name), other.restore(name)
-        for key in mine:
-            np.testing.assert_allclose(mine[key], others[key], rtol=1e-4, atol=1e-6)
+        pairs = zip(*(jax.tree.leaves(each.restore(name)) for each in (run, other)), strict=True)
+        for mine, others in pairs:
+            np.testing.assert_allclose(mine, others, rtol=1e-4, atol=1e-6)
 
 
-def test_plain_pandas_reads_the_folder(whole):
+def records(run):
+    return columns(run, *RECORDED[run.experiment])
+
+
+def test_plain_pandas_reads_the_folder(whole, case):
     trials = pd.read_parquet(whole.folder / "trials")
     trajectories = pd.read_parquet(whole.folder / "trajectories")
     assert len(trials) == 18 and trials["trial_id"].is_unique
-    assert set(trials["learning_rate"]) == {0.1, 0.5, 1.0}
+    assert set(trials["learning_rate"]) == {row["learning_rate"] for row in case["sweep"]}
     assert (trajectories.groupby("trial_id")["step"].apply(list).map(str) == "[0, 10, 20, 30, 40]").all()
     joined = trajectories.merge(trials[["trial_id", "final_loss"]], on="trial_id").query("step == 40")
     assert (joined["loss"] == joined["final_loss"]).all()
 
 
-def test_every_trial_has_the_id_and_settings_of_its_plan(whole):
-    planned = {trial_id(t): settings_of(t) for t in expand(BASE, SWEEP)}
+def test_every_trial_has_the_id_and_settings_of_its_plan(whole, case):
+    settings = case["experiment"].settings
+    trials = expand_any(settings, case["base"], case["sweep"])
+    planned = {settings.trial_id(trial): settings.settings_of(trial) for trial in trials}
     for _, row in whole.trials.iterrows():
-        assert {name: row[name] for name in SETTINGS} == planned[row["trial_id"]]
-
-
-SLOW = pytest.mark.slow
+        own = planned[row["trial_id"]]
+        assert {name: row[name] for name in own} == own
 
 
 @pytest.mark.parametrize(
     ("lanes", "devices"), [(1, 4), pytest.param(3, 2, marks=SLOW), (3, 1), pytest.param(8, 1, marks=SLOW)]
 )
-def test_chunks_and_devices_do_not_change_results(whole, tmp_path, lanes, devices):
-    found, _ = train_sweep(tmp_path / "run", lanes=lanes, devices=devices)
+def test_chunks_and_devices_do_not_change_results(whole, case, tmp_path, lanes, devices):
+    found, _ = train_sweep(tmp_path / "run", **case, lanes=lanes, devices=devices)
     assert set(found.trials["trial_id"]) == set(whole.trials["trial_id"])
     assert_same_training(found, whole)
+    np.testing.assert_allclose(records(found), records(whole), rtol=1e-4, atol=1e-6)
+
+
+def test_a_lane_is_the_trial_alone(tmp_path):
+    """Also on other devices: 18 trials in lanes of 4 devices against one of them."""
+    together, _ = train_sweep(tmp_path / "together", **ONE_LAYER)
+    alone = ONE_LAYER | dict(sweep=product(seed=1, learning_rate=0.5, init_scale=0.3))
+    found, _ = train_sweep(tmp_path / "alone", **alone, devices=1)
+    assert (len(together.trials), len(found.trials)) == (18, 1)
+    assert_same_training(together, found)
     names = ("loss", "eval_loss", "norm_k", "norm_v")
-    np.testing.assert_allclose(columns(found, *names), columns(whole, *names), rtol=1e-4)
-
-
-def test_a_lane_is_the_trial_alone(whole, tmp_path):
-    alone = product(seed=1, learning_rate=0.5, init_scale=0.3)
-    found, _ = train_sweep(tmp_path / "run", alone, devices=1)
-    assert len(found.trials) == 1
-    assert_same_training(whole, found)
+    mine = columns(found, *names)
+    np.testing.assert_allclose(mine, columns(together, *names).loc[mine.index], rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -95,95 +126,101 @@ def test_adam_lanes_agree_in_norms(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_record_interval_does_not_change_training(whole, tmp_path):
-    found, _ = train_sweep(tmp_path / "run", base=BASE | {"record_every": 5})
+def test_the_record_interval_does_not_change_training(tmp_path):
+    runs = [train_sweep(tmp_path / str(n), base=BASE | {"record_every": n})[0] for n in (10, 5)]
     pairs = zip(expand(BASE, SWEEP), expand(BASE | {"record_every": 5}, SWEEP), strict=True)
     for trial, other in itertools.islice(pairs, 0, None, 5):
-        coarse = columns(whole, "eval_loss").loc[trial_id(trial)]
-        fine = columns(found, "eval_loss").loc[trial_id(other)]
+        coarse = columns(runs[0], "eval_loss").loc[trial_id(trial)]
+        fine = columns(runs[1], "eval_loss").loc[trial_id(other)]
         np.testing.assert_allclose(fine.loc[coarse.index], coarse, rtol=1e-5)
 
 
-def test_extending_an_axis_trains_only_the_new_trials(tmp_path):
+def test_extending_an_axis_trains_only_the_new_trials(case, tmp_path):
     folder = tmp_path / "run"
-    small = product(seed=(0, 1), learning_rate=(0.1, 0.5))
-    train_sweep(folder, small, lanes=1)
+    small, wide = (
+        case | dict(sweep=product(seed=(0, 1), learning_rate=rates))
+        for rates in ((0.003, 0.01), (0.003, 0.01, 0.03))
+    )
+    train_sweep(folder, **small, lanes=1)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/part-*")}
-    _, outcome = train_sweep(folder, product(seed=(0, 1), learning_rate=(0.1, 0.5, 1.0)), lanes=1)
+    _, outcome = train_sweep(folder, **wide, lanes=1)
     assert outcome.ok == 2 and len(topicjax.load(folder).trials) == 6
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    _, outcome = train_sweep(folder, small, lanes=1)
+    _, outcome = train_sweep(folder, **small, lanes=1)
     assert outcome.ok == outcome.programs == 0
 
 
-def test_a_diverged_trial_is_a_result_and_spares_its_neighbours(whole, tmp_path):
+def test_a_diverged_trial_is_a_result_and_spares_its_neighbours(whole, case, tmp_path):
     """One of the six trials of seed 0 is replaced; all others are those of the whole run, to the bit."""
-    sick = chain(
-        product(seed=(1, 2), learning_rate=(0.1, 0.5, 1.0), init_scale=(0.01, 0.3)),
-        product(seed=0, learning_rate=(0.1, 0.5), init_scale=(0.01, 0.3)),
-        product(seed=0, learning_rate=1.0, init_scale=0.01),
-        product(seed=0, learning_rate=1e20, init_scale=0.3, objective="squared"),
-    )
-    found, outcome = train_sweep(tmp_path / "run", sick)
+    *others, last = [row for row in case["sweep"] if row["seed"] == 0]
+    rows = [row for row in case["sweep"] if row["seed"] > 0] + others
+    sick = Sweep((*rows, last | {"learning_rate": 1e20}))
+    found, outcome = train_sweep(tmp_path / "run", **case | dict(sweep=sick))
     assert (outcome.ok, outcome.diverged) == (17, 1)
     diverged = found.trials.query("status == 'diverged'").iloc[0]
     assert diverged["learning_rate"] == 1e20 and diverged["diverged_step"] == 10
     healthy = found.trials.query("status == 'ok'")
     assert healthy["diverged_step"].isna().all() and healthy["final_loss"].notna().all()
-    same = columns(found.select(healthy["trial_id"].tolist()), "loss", "norm_k")
-    pd.testing.assert_frame_equal(same, columns(whole, "loss", "norm_k").loc[same.index])
+    same = records(found.select(healthy["trial_id"].tolist()))
+    pd.testing.assert_frame_equal(same, records(whole).loc[same.index])
 
 
-def test_snapshots_at_chosen_steps(tmp_path):
-    found, _ = train_sweep(tmp_path / "run", snapshots="0,10,40")
-    row = found.trials.iloc[0]
+def recorded_weight(weights) -> tuple[str, float]:
+    """Return a column that is a function of the weights, and what it should be."""
+    if isinstance(weights, dict):
+        return "norm_v", float(np.linalg.norm(weights["W_V"]))
+    return "mode_1", float((weights[1] @ weights[0])[0, 0]) / 4  # of the strongest mode of the teacher
+
+
+def test_snapshots_at_chosen_steps(case, tmp_path):
+    found, _ = train_sweep(tmp_path / "run", **case, snapshots="0,10,40")
+    own, row = case["experiment"], found.trials.iloc[0]
     name, settings = row["trial_id"], {name: row[name] for name in ("seed", "learning_rate", "init_scale")}
-    spec, stream, hypers = make_trial(BASE | settings)
-    keys = lda.stream_keys(int(row["seed"]))
-    start = model.init(spec, traced(stream), traced(hypers), keys.weights)
-    np.testing.assert_allclose(found.restore(name, 0)["W_K"], start["W_K"], rtol=1e-6)
-    norms = [np.linalg.norm(found.restore(name, step)["W_V"]) for step in (0, 10, 40)]
-    recorded = columns(found, "norm_v").loc[name].loc[[0, 10, 40], "norm_v"]
-    np.testing.assert_allclose(norms, recorded, rtol=1e-5)
-    assert found.restore(name)["W_V"].shape == (7, 7)
-    none, _ = train_sweep(tmp_path / "none", snapshots="none")
+    spec, stream, hypers = own.settings.make_trial(case["base"] | settings)
+    start = jax.jit(lambda *given: own.weights(spec, own.init(spec, *given)))(
+        own.settings.traced(stream), own.settings.traced(hypers)
+    )
+    for mine, drawn in zip(*map(jax.tree.leaves, (found.restore(name, 0), start)), strict=True):
+        np.testing.assert_allclose(mine, drawn, rtol=1e-6)
+    for step in (0, 10, 40):
+        column, value = recorded_weight(found.restore(name, step))
+        assert columns(found, column).loc[(name, step), column] == pytest.approx(value, rel=1e-5)
+    none, _ = train_sweep(tmp_path / "none", **case, snapshots="none")
     with pytest.raises(StoreError, match="without snapshots"):
         none.restore(name)
 
 
-def test_a_stop_inside_a_chunk_resumes_bit_for_bit(whole, tmp_path, monkeypatch):
+def test_a_stop_inside_a_chunk_resumes_bit_for_bit(whole, case, tmp_path, monkeypatch):
     """Stop after every segment, over and over: the records and weights equal an unbroken run's."""
     monkeypatch.setattr(costs, "SEGMENT_STEPS", 10)
     stops, left = 0, True
     with stopped_at_every_segment(monkeypatch):
         while left:
-            resumed, outcome = train_sweep(tmp_path / "run")
+            resumed, outcome = train_sweep(tmp_path / "run", **case)
             stops, left = stops + 1, outcome.left
             assert stops < 20
     assert stops > 3
-    pd.testing.assert_frame_equal(
-        columns(resumed, "loss", "norm_k", "rotation_v"), columns(whole, "loss", "norm_k", "rotation_v")
-    )
+    pd.testing.assert_frame_equal(records(resumed), records(whole))
     assert not list((tmp_path / "run" / "partial").iterdir())
 
 
-def test_a_state_saved_under_another_layout_is_not_used(whole, tmp_path, monkeypatch):
+def test_a_state_saved_under_another_layout_is_not_used(whole, case, tmp_path, monkeypatch):
     """Stopped with short segments, continued with long ones: trained anew, never past the end."""
     with monkeypatch.context() as patch, stopped_at_every_segment(patch):
         patch.setattr(costs, "SEGMENT_STEPS", 10)
         with pytest.raises(StoreError, match=r"no trial of 18 in .* is finished yet"):
-            _ = train_sweep(tmp_path / "run")[0].trials
+            _ = train_sweep(tmp_path / "run", **case)[0].trials
     assert list((tmp_path / "run" / "partial").iterdir())
-    found, _ = train_sweep(tmp_path / "run")
-    pd.testing.assert_frame_equal(columns(found, "loss", "norm_k"), columns(whole, "loss", "norm_k"))
+    found, _ = train_sweep(tmp_path / "run", **case)
+    pd.testing.assert_frame_equal(records(found), records(whole))
 
 
 def damaged(change):
     """Return a Writer's load_partial whose payload or meta is changed."""
     whole = Writer.load_partial
 
-    def load_partial(writer, chunk):
-        found = whole(writer, chunk)
+    def load_partial(writer, chunk, expected):
+        found = whole(writer, chunk, expected)
         return found and change(dict(found[0]), dict(found[1]))
 
     return load_partial
@@ -210,44 +247,44 @@ DAMAGES = {
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(case, tmp_path_factory):
     """A run that was stopped in its first chunk."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch, stopped_at_every_segment(patch):
         patch.setattr(costs, "SEGMENT_STEPS", 10)
-        train_sweep(folder)
+        train_sweep(folder, **case)
     assert list((folder / "partial").iterdir())
     return folder
 
 
 @pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
-def test_a_state_that_is_not_whole_is_not_used(change, stopped, whole, tmp_path, monkeypatch, capsys):
+def test_a_state_that_is_not_whole_is_not_used(change, stopped, whole, case, tmp_path, monkeypatch, capsys):
     """Its trials start again, with a sentence, and end as if nothing had been saved."""
     folder = Path(shutil.copytree(stopped, tmp_path / "run"))
     monkeypatch.setattr(costs, "SEGMENT_STEPS", 10)
     monkeypatch.setattr(Writer, "load_partial", damaged(change))
-    found, outcome = train_sweep(folder)
+    found, outcome = train_sweep(folder, **case)
     assert outcome.ok == 18
     assert capsys.readouterr().out.count(": its trials start again\n") == 1
-    pd.testing.assert_frame_equal(columns(found, "loss", "norm_k"), columns(whole, "loss", "norm_k"))
+    pd.testing.assert_frame_equal(records(found), records(whole))
 
 
-def test_the_same_layout_gives_the_same_bits_and_another_the_same_numbers(whole, tmp_path):
+def test_the_same_layout_gives_the_same_bits_and_another_the_same_numbers(whole, case, tmp_path):
     """The manifest says under which layout a run was trained, also if it was chosen."""
     assert layout_of(whole.folder) == Layout(64, ("cpu",) * 4, "lane")
     layout = layout_of(whole.folder)
-    same, _ = train_sweep(tmp_path / "same", lanes=layout.lanes, devices=len(layout.devices))
-    other, _ = train_sweep(tmp_path / "other", lanes=3, devices=1)
+    same, _ = train_sweep(tmp_path / "same", **case, lanes=layout.lanes, devices=len(layout.devices))
+    other, _ = train_sweep(tmp_path / "other", **case, lanes=3, devices=1)
     assert layout_of(other.folder) == Layout(3, ("cpu",), "lane")
     names = [name for name in whole.trajectories if name not in ("trial_id", "step")]
     pd.testing.assert_frame_equal(columns(same, *names), columns(whole, *names))
     for name in whole.trials["trial_id"]:
-        mine, its = same.restore(name), whole.restore(name)
-        assert all((mine[key] == its[key]).all() for key in its)
+        mine, its = (jax.tree.leaves(run.restore(name)) for run in (same, whole))
+        assert all((a == b).all() for a, b in zip(mine, its, strict=True))
     assert_same_training(other, whole)
 
 
-def test_devices_are_those_asked_for(whole, tmp_path):
+def test_devices_are_those_asked_for(tmp_path):
     four = jax.devices()[:4]
     assert choose_devices(four, None, None) == four
     assert choose_devices(four, 3, None) == four[:3]
@@ -294,10 +331,10 @@ def test_a_number_of_devices_that_jax_cannot_take_is_one_sentence(text, monkeypa
         requested_cpu_devices()
 
 
-def test_one_compilation_per_group_whatever_the_chunks(tmp_path, monkeypatch):
+def test_one_compilation_per_group_whatever_the_chunks(case, tmp_path, monkeypatch):
     compiled = []
     monkeypatch.setattr(Progress, "add_compile_time", lambda self, seconds: compiled.append(seconds))
-    train_sweep(tmp_path / "run", lanes=1)
+    train_sweep(tmp_path / "run", **case, lanes=1)
     assert len(compiled) == 3  # init, advance, weights: five chunks
 
 
@@ -372,8 +409,18 @@ def test_stream_rows_share_a_stream_and_survive_resuming():
     assert rest.chunks == group.chunks[1:] and rest.spec == group.spec and rest.lanes == group.lanes
 
 
-def test_stream_rows_one_by_one_are_those_under_vmap(whole, tmp_path, monkeypatch):
+def test_the_work_of_grouping_grows_with_the_trials_alone():
+    def plan(trials):
+        (group,) = make_groups(EXPERIMENT, trials, 2, 16)
+        return group.chunks, group.trial_steps, group.without({"0" * 12}).chunks
+
+    few, many = (by_id(expand({}, product(seed=range(n), l2=[0, 1, 2]))) for n in (200, 800))
+    assert count_calls(plan, many) < 4.2 * count_calls(plan, few)
+    assert count_calls(plan, many) < 30 * len(many)
+
+
+def test_stream_rows_one_by_one_are_those_under_vmap(whole, case, tmp_path, monkeypatch):
     """Cores loop over the stream rows of a chunk, accelerators take them together."""
     monkeypatch.setattr(programs, "on_cores", lambda mesh: False)
-    found, _ = train_sweep(tmp_path / "together", lanes=12, devices=1)
+    found, _ = train_sweep(tmp_path / "together", **case, lanes=12, devices=1)
     assert_same_training(found, whole)

@@ -1,10 +1,16 @@
 """Progress: rates leave compile time out, numbers read as people say them."""
 
 import io
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from topicjax.engine import costs, progress
+from topicjax.engine.chunk import Chunk
+from topicjax.engine.options import Options
+from topicjax.engine.training import Training, callbacks
 from topicjax.errors import size
 
 
@@ -24,7 +30,9 @@ def test_rate_and_time_left_without_compile_time(clock):
     bar.update(steps=2000, ok=1, diverged=1)
     assert bar.rate == 200
     line = out.getvalue()
-    assert line.startswith("2/10 trials · 200 trial-steps/s · 40 s left · 1 ok, 1 diverged")
+    assert line.startswith(
+        "2/10 trials · 20% of the steps · 200 trial-steps/s · 40 s left · 1 ok, 1 diverged"
+    )
 
 
 def test_time_left_counts_the_programs_that_are_not_compiled_yet(clock):
@@ -63,13 +71,38 @@ def test_plain_lines_come_every_ten_seconds(clock):
     assert len(out.getvalue().splitlines()) == 5
 
 
+def test_the_first_line_comes_with_the_first_segment(clock):
+    out = io.StringIO()
+    bar = progress.Progress(10, 1000.0, out)
+    clock[0] += 2
+    bar.update(steps=50)
+    assert out.getvalue().startswith("0/10 trials · 5% of the steps · 25 trial-steps/s · 38 s left")
+
+
+def test_trials_are_shown_once_they_are_written_not_when_the_next_chunk_ends(clock):
+    bar = progress.Progress(10, 1000.0, io.StringIO())
+    own = Training([], {}, cast(Any, None), cast(Any, None), bar, Options())
+    group = SimpleNamespace(experiment=SimpleNamespace(decided=None))
+    on_segment = callbacks(own, cast(Any, group), Chunk([]), lambda: False).on_segment
+    written, goes_on = threading.Event(), threading.Event()
+    own.later(lambda: (3, 1) if goes_on.wait(10) else None)
+    own.later(lambda: written.set())
+    on_segment(50, 0)
+    assert (bar.ok, bar.diverged) == (0, 0)
+    goes_on.set()
+    assert written.wait(10)  # so the first is done
+    on_segment(50, 0)
+    assert (bar.ok, bar.diverged, bar.steps) == (3, 1, 100)
+
+
 def test_a_terminal_without_the_middle_dot_gets_a_bar(clock):
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
     bar = progress.Progress(10, 1000.0, out)
     clock[0] += 20
     bar.update(steps=100)
-    assert raw.getvalue().startswith(b"0/10 trials | 5 trial-steps/s | 3 min 00 s left | 0 ok, 0 diverged")
+    line = b"0/10 trials | 10% of the steps | 5 trial-steps/s | 3 min 00 s left | 0 ok, 0 diverged"
+    assert raw.getvalue().startswith(line)
 
 
 def test_a_closed_standard_output_is_silence(clock, monkeypatch):

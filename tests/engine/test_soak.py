@@ -1,6 +1,7 @@
-"""The real command, killed a hundred times at random moments, with damage and repair in between."""
+"""The real command, killed hundreds of times at random moments, with damage and repair in between."""
 
 import collections
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.command_line import start
+from support.command_line import DEEP, start
+from support.forked_commands import Commands
 
 import topicjax
 from topicjax.store.reader import committed
@@ -94,3 +96,75 @@ def test_a_hundred_kills_with_damage_and_repair(
     counts["seconds"] = round(time.monotonic() - begun)
     record_property("soak", dict(counts))
     print(dict(counts))
+
+
+SMALL = ("width=4", "batch_size=8", "depth=2", "record_every=5", "rare_every=2", "seed=0")
+
+
+def small_run(rates: str = "0.01,0.02", steps: int = 60) -> tuple[str, ...]:
+    """Return a command that trains deep linear networks within a second."""
+    settings = [text for value in (*SMALL, f"steps={steps}") for text in ("--set", value)]
+    axes = ["--axis", f"learning_rate={rates}", "--axis", "init_scale=log:1e-4:1e-1:4"]
+    return ("run", DEEP, *settings, *axes, "--lanes", "2", "--save-every", "0", "--out", "run")
+
+
+SESSION = {  # commands on one folder, one after another
+    "run": small_run(),
+    "extend": small_run(rates="0.01,0.02,0.03"),
+    "more steps": small_run(steps=120),
+    "refine": (*small_run(steps=120), "--refine", "init_scale", "--levels", "1"),
+}
+KILLS_EACH, IN_A_ROW = 20, 4
+
+
+def numbers(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the tables of a folder without the number of the run, which counts interrupted ones too."""
+    run = topicjax.load(folder)
+    return {
+        name: getattr(run, name).sort_values(keys, ignore_index=True).drop(columns="run", errors="ignore")
+        for name, keys in KEYS.items()
+    }
+
+
+def test_kills_of_a_session_of_commands(tmp_path: Path, record_property: Any, monkeypatch):
+    """Run, extend, train further, refine: each killed over and over ends as if undisturbed."""
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
+    rng, commands = np.random.default_rng(1), Commands(tmp_path)
+    folder, kills = tmp_path / "run", collections.Counter[str]()
+    for name, command in SESSION.items():
+        before = tmp_path / f"before {name}"
+        if folder.exists():
+            shutil.copytree(folder, before)
+        commands.finish(*command)
+        shutil.copytree(folder, tmp_path / "whole", dirs_exist_ok=False)
+        expected = numbers(tmp_path / "whole")
+        seconds = min(timed(commands, command, before, folder) for _ in range(2))
+        while kills[name] < KILLS_EACH:
+            start_again(before, folder)
+            for _ in range(rng.integers(1, IN_A_ROW + 1)):
+                code = commands.run(*command, kill_after=rng.uniform(0.02, 1.0) * seconds)
+                assert code in (0, -signal.SIGKILL), commands.printed.read_text()[-2000:]
+                kills[name] += code != 0
+            commands.finish(*command)
+            found = numbers(folder)
+            for table, frame in expected.items():
+                pd.testing.assert_frame_equal(found[table], frame, check_exact=True)
+            assert verify(folder).problems == []
+        print(f"{name}: {kills[name]} kills, {seconds:.1f} s undisturbed", flush=True)
+        start_again(tmp_path / "whole", folder)
+        shutil.rmtree(tmp_path / "whole")
+    record_property("kills", dict(kills))
+    print(dict(kills))
+
+
+def timed(commands: Commands, command: tuple[str, ...], before: Path, folder: Path) -> float:
+    """Measure an undisturbed command, its programs compiled."""
+    start_again(before, folder)
+    return commands.finish(*command)
+
+
+def start_again(before: Path, folder: Path) -> None:
+    """Bring a folder back to an earlier state."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if before.exists():
+        shutil.copytree(before, folder)

@@ -15,27 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from topicjax.engine import costs
-from topicjax.engine.arithmetic import arithmetic
 from topicjax.engine.chunk import Chunk
 from topicjax.engine.options import Options
-from topicjax.engine.plan import ALL_STEPS, Group, StreamRow, fitted_specs, make_groups, with_earlier
+from topicjax.engine.origin import difference, origin
+from topicjax.engine.plan import ALL_STEPS, Group, StreamRow, group_trials, shaped, with_earlier
 from topicjax.engine.programs import default_order
 from topicjax.engine.references import checked
 from topicjax.engine.segments import tables
 from topicjax.errors import UserError, duration, shown, size
 from topicjax.experiments import load_experiment
 from topicjax.experiments.contract import TAKEN, Experiment
-from topicjax.experiments.fingerprint import changed_parts, fingerprint
 from topicjax.settings import Setting, Whole, declared
 from topicjax.store.checkpoints import describe_tree
-from topicjax.store.files import TRIALS, StoreError, check_kind, check_name
+from topicjax.store.files import MANIFEST, TRIALS, StoreError, check_kind, check_name, ids_name
 from topicjax.store.manifest import added_settings, experiment_of, read_manifest
 from topicjax.store.parts import Columns, check_columns, column_types, columns_of, make_tables
 from topicjax.store.reader import Run, committed
 from topicjax.sweep.files import NamedSweep
 from topicjax.trial import NEEDED, Trial
 
-MOST_PARTS = 6  # of changed code in a message
 MAX_PROGRAMS = 1000  # compiling one takes seconds to a minute
 MAX_WINDOW_SECONDS = 3600.0  # within a window a run can neither stop nor save
 HOST_COPIES = dict(records=6, snapshots=3, states=2)  # of a chunk: being built, written, read back
@@ -59,22 +57,44 @@ def plan_groups(
 
     Nothing is written: this is where a run that is too large, or whose folder is unusable, is refused.
     """
-    specs = fitted_specs(experiment, trials.values())
+    groups = group_trials(experiment, trials, options.snapshots)
+    specs = [group.spec for group in groups]
     check_folder(folder, experiment)
-    if not options.other_code:
-        check_code(folder, experiment)
+    alike = runs_of_this_origin(folder, experiment, options)
     check_specs(experiment, specs, devices)
     check_references(experiment, next(iter(trials.values())))
     columns = new_columns(experiment, specs[0], next(iter(trials.values())))
     check_columns(folder, columns)
-    lanes = options.lanes or costs.lanes_that_fit(experiment, specs, devices)
-    options = replace(options, lanes=lanes, order=options.order or default_order(devices))
-    groups = make_groups(experiment, trials, len(devices), lanes, options.snapshots)
+    order = options.order or default_order(devices)
+    lanes = options.lanes or best_lanes(groups, trials, folder, devices, order)
+    options = replace(options, lanes=lanes, order=order)
+    rounding = options.round_products
+    groups = [replace(shaped(group, len(devices), lanes), round_products=rounding) for group in groups]
     check_groups(groups, devices)
     measured = {name: own for name, own in columns.items() if name != TRIALS}
-    groups = with_earlier(unfinished(groups, folder), trials, folder, measured)
+    groups = with_earlier(unfinished(groups, folder), trials, folder, alike, measured)
     check_disk(groups, folder)
     return groups, options
+
+
+def best_lanes(
+    groups: Sequence[Group], trials: Collection[str], folder: Path, devices: Sequence[Any], order: str
+) -> int:
+    """Return the lanes of the folder's last run of these trials on such devices; without one, choose.
+
+    A chunk is named after its trials: with other lanes a run would not find the states of unfinished chunks.
+    """
+    most = costs.lanes_that_fit(groups[0].experiment, [group.spec for group in groups], devices)
+    same = {
+        "plan": ids_name(list(trials)),
+        "devices": [device.device_kind for device in devices],
+        "order": order,
+    }
+    for entry in reversed(read_manifest(folder).get("runs", [])):
+        lanes = entry.get("lanes", 0)
+        if 1 <= lanes <= most and {name: entry.get(name) for name in same} == same:
+            return lanes
+    return costs.chosen_lanes(groups, devices, order, most)
 
 
 def unfinished(groups: Sequence[Group], folder: Path) -> list[Group]:
@@ -116,11 +136,10 @@ def fitted_to_folder(named: NamedSweep, folder: Path) -> NamedSweep:
     that these are found.
     """
     experiment = load_experiment(named.experiment)
-    there = columns_of(folder).get(TRIALS, {}) if folder.is_dir() else {}
-    names = experiment.settings.settings
-    later = {*added_settings(read_manifest(folder)), *(name for name in names if there and name not in there)}
-    settings = experiment.settings.extended_by([name for name in names if name in later])
-    return replace(named, experiment=replace(experiment, settings=settings) if later else experiment)
+    later = {**added_settings(read_manifest(folder)), **new_settings(experiment, folder)}
+    if later:
+        experiment = replace(experiment, settings=experiment.settings.extended_by(list(later)))
+    return replace(named, experiment=experiment)
 
 
 def new_settings(experiment: Experiment, folder: Path) -> dict[str, Any]:
@@ -278,27 +297,26 @@ def check_folder(folder: Path, experiment: Experiment) -> None:
         raise UserError(f"{parent} is not a folder; allowed: a run folder (--out)")
 
 
-def check_code(folder: Path, experiment: Experiment) -> None:
-    """Raise a StoreError if trials of the folder were trained by other code, or by other arithmetic."""
-    if not folder.exists():
-        return
-    runs, now = read_manifest(folder).get("runs", []), fingerprint(experiment)
-    trained = {row["run"] for row in Run(folder).columns(["run"])}
-    for number in sorted(number for number in trained if 0 < number <= len(runs)):
-        differ, before = changed_parts(runs[number - 1].get("code", {}), now), runs[number - 1]
-        for name, value in arithmetic().items():
-            if (old := before.get("arithmetic", {}).get(name)) != value:
-                raise StoreError(
-                    f"{folder} holds trials trained with {name} = {old}, and it is {value} now, which gives "
-                    "other numbers; allowed: another folder (--out), or --other-code to add to this one"
-                )
-        if differ:
-            more = f" and {len(differ) - MOST_PARTS} more" if len(differ) > MOST_PARTS else ""
+def runs_of_this_origin(folder: Path, experiment: Experiment, options: Options) -> set[int]:
+    """Find the runs of a folder whose results are of the same code and arithmetic as those of a run now.
+
+    Raises a StoreError if trials of others are there, unless the options allow it.
+    """
+    runs, now = read_manifest(folder).get("runs", []), origin(experiment, options.round_products)
+    differ = {number: difference(entry, now) for number, entry in enumerate(runs, 1)}
+    trained = {row["run"] for row in Run(folder).columns(["run"])} if folder.exists() else set()
+    if trained - differ.keys():
+        raise StoreError(
+            f"{folder} holds trials of run {max(trained)}, which its {MANIFEST} does not know; "
+            f"`topicjax repair {folder}` counts it in"
+        )
+    for number in sorted(trained):
+        if differ[number] and not options.other_code:
             raise StoreError(
-                f"{folder} holds trials of other code of {experiment.name} (changed since: "
-                f"{', '.join(differ[:MOST_PARTS])}{more}), and their results may differ; allowed: another "
-                "folder (--out), or --other-code to add to this one"
+                f"{folder} holds trials of other code ({differ[number]}), and their results may differ; "
+                "allowed: another folder (--out), or --other-code to add to this one"
             )
+    return {number for number, words in differ.items() if not words}
 
 
 def check_disk(groups: Sequence[Group], folder: Path) -> None:

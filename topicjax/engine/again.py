@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from topicjax.engine.arithmetic import pinned
+from topicjax.engine.options import MANTISSA_BITS
+from topicjax.engine.origin import ROUND_PRODUCTS, pinned
+from topicjax.engine.rounding import with_rounded_products
 from topicjax.engine.segments import is_key, state_leaves
 from topicjax.experiments.contract import Experiment, columns_of
 from topicjax.store.files import StoreError
@@ -41,11 +43,21 @@ def evaluate(run: Run, trial_id: str, experiment: Experiment, settings: Mapping[
         rare = {} if experiment.measure_rarely is None else columns_of(experiment.measure_rarely(*given))
         return columns_of(experiment.measure(*given)) | rare
 
+    if bits := MANTISSA_BITS.get(rounding_of(run, trial_id), 0):
+        train, measure = with_rounded_products(train, bits), with_rounded_products(measure, bits)
     kept = kept_state(run, trial_id, jax.eval_shape(train, stream, hypers, data))
     with pinned():
         state = jax.jit(train)(stream, hypers, data) if kept is None else kept
         columns = jax.jit(measure)(stream, hypers, data, state)
     return {name: np.asarray(values) for name, values in columns.items()}
+
+
+def rounding_of(run: Run, trial_id: str) -> str:
+    """Look up how the run that trained a trial rounded the factors of products; empty if it did not."""
+    numbers = {row["trial_id"]: row["run"] for row in run.columns(["trial_id", "run"])}
+    entries = dict(enumerate(run.manifest.get("runs", []), 1))
+    arithmetic = entries.get(numbers.get(trial_id, 0), {}).get("arithmetic", {})
+    return str(arithmetic.get(ROUND_PRODUCTS, ""))
 
 
 def kept_state(run: Run, trial_id: str, like: Any) -> Any:

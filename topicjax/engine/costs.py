@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
-from topicjax.engine.plan import Group
+from topicjax.engine.plan import Group, shaped
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
 from topicjax.store.files import StoreError, read_regular, write_whole
@@ -26,6 +26,10 @@ from topicjax.store.files import StoreError, read_regular, write_whole
 BLOCK_BYTES = 16_000_000  # of data drawn ahead
 CPU_LANES = 64  # trials of a stream that a core trains in turn between two returns to Python
 ACCELERATOR_LANES = 512
+TOGETHER_LANES = 64  # fewer trials together leave a device's vector units idle
+CHUNK_SECONDS = 30.0  # of a chunk's steps; records take up to as long: something finishes every minute ...
+CHUNK_OVERHEAD = 0.5  # ... and a chunk more costs this many seconds, to start and to write ...
+MOST_SLOWER = 1.03  # ... which together may slow a run down by this factor
 SEGMENT_STEPS = 200  # limit on the steps between two returns to Python ...
 SEGMENT_SECONDS = 3.0  # ... and on the time, so that Ctrl-C stops soon
 CPU_FLOP_RATE = 3.5e10  # useful FLOP/s of one core, before any measurement
@@ -223,6 +227,34 @@ def lanes_that_fit(experiment: Experiment, specs: Iterable[Any], devices: Sequen
     most = CPU_LANES if devices[0].platform == "cpu" else ACCELERATOR_LANES
     room = 0.5 * device_memory(devices)
     return max(1, min(most, *(int(room / trial_bytes(experiment, spec)) for spec in specs)))
+
+
+def chosen_lanes(groups: Sequence[Group], devices: Sequence[Any], order: str, most: int) -> int:
+    """Choose how many trials a device trains together: at most as fit, and chunks shall end soon.
+
+    Fewer trials make shorter chunks, until the data of a stream are drawn too often.  The choice follows from
+    the sweep and the devices alone, never from a measured rate: it is the same in a resumed run, which finds
+    its unfinished chunks by it.
+    """
+    least = 1 if order == "lane" else min(most, TOGETHER_LANES)
+    candidates = [most, *(2**power for power in range(most.bit_length() - 1, -1, -1) if 2**power < most)]
+    seconds = {lanes: training_seconds(groups, devices, lanes) for lanes in candidates if lanes >= least}
+    quickest = min(total for _, total in seconds.values())
+    quick = [lanes for lanes, (_, total) in seconds.items() if total <= MOST_SLOWER * quickest]
+    return next((lanes for lanes in quick if seconds[lanes][0] <= CHUNK_SECONDS), quick[-1])
+
+
+def training_seconds(groups: Iterable[Group], devices: Sequence[Any], lanes: int) -> tuple[float, float]:
+    """Estimate the duration of the longest chunk and of all chunks, with so many trials on a device."""
+    rate, longest, total = flop_rate(devices[0].platform), 0.0, 0.0
+    for group in groups:
+        made = shaped(group, len(devices), lanes)
+        rows = sum(count * math.ceil(size / made.lanes) for size, count in made.stream_sizes.items())
+        each = (made.lanes + group.experiment.draw_cost) * step_flops(group.experiment, group.spec) / rate
+        per_chunk = group.spec.steps * each * (made.rows_per_chunk // len(devices))
+        longest = max(longest, per_chunk)
+        total += math.ceil(rows / made.rows_per_chunk) * (per_chunk + CHUNK_OVERHEAD)
+    return longest, total
 
 
 def device_memory(devices: Sequence[Any]) -> int:

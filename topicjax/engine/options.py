@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 from topicjax.errors import UserError, shown, unknown_name
 
 ORDERS = ("lane", "together")
+MANTISSA_BITS = {"tf32": 10, "bf16": 7}  # that are stored, of the formats to round to
 MAX_LOCAL = 1024
 ADDRESSES = re.compile(
     r"auto|local:(?P<count>[0-9]{1,9})|(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>[0-9]{1,5})"
@@ -105,7 +106,10 @@ def check_devices(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """How to run.  Results agree to rounding for all options, and bit for bit under the same layout."""
+    """How to run.  Results agree to rounding for all options, and bit for bit under the same layout.
+
+    Only `round_products` changes numbers on purpose.
+    """
 
     lanes: Annotated[
         int,
@@ -146,6 +150,17 @@ class Options:
             metavar="|".join(ORDERS),
             check=one_of("", *ORDERS),
             allowed=", ".join(ORDERS),
+        ),
+    ] = ""
+    round_products: Annotated[
+        str,
+        Option(
+            help="round the factors of matrix products as GPUs (tf32) or TPUs (bf16) do by default "
+            "(default: full precision)",
+            metavar="|".join(MANTISSA_BITS),
+            check=one_of("", *MANTISSA_BITS),
+            allowed=", ".join(MANTISSA_BITS),
+            unrecorded="the manifest has it among what numbers depend on: arithmetic",
         ),
     ] = ""
     layout: Annotated[

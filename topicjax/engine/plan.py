@@ -6,6 +6,7 @@ the folder has with fewer steps resume where they ended.  Nothing here compiles 
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ MAX_SNAPSHOTS = 1000  # per trial
 ALL_STEPS = "steps"  # stop reason of a trial that ran all its steps and could be trained further
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a sweep may have a million of them
 class StreamRow:
     """Trials of one Stream, which share their data."""
 
@@ -32,6 +33,8 @@ class StreamRow:
     def without(self, trial_ids: Collection[str]) -> "StreamRow":
         """Drop these trials."""
         left = [place for place, trial_id in enumerate(self.trial_ids) if trial_id not in trial_ids]
+        if len(left) == len(self.trial_ids):
+            return self
         return StreamRow(
             self.stream,
             tuple(self.hypers[place] for place in left),
@@ -40,6 +43,8 @@ class StreamRow:
 
     def cut(self, lanes: int) -> "list[StreamRow]":
         """Cut into pieces of at most `lanes` trials."""
+        if len(self.trial_ids) <= lanes:
+            return [self]
         places = [slice(start, start + lanes) for start in range(0, len(self.trial_ids), lanes)]
         return [StreamRow(self.stream, self.hypers[place], self.trial_ids[place]) for place in places]
 
@@ -63,14 +68,19 @@ class Group:
     streams: tuple[StreamRow, ...]  # each with all of its trials
     lanes: int
     rows_per_chunk: int
+    round_products: str = ""  # the format to which factors of matrix products are rounded, if any
     earlier: Mapping[str, Earlier] = field(default_factory=dict, compare=False)  # by trial, if there is one
 
     @cached_property
     def chunks(self) -> list[tuple[StreamRow, ...]]:
         """The stream rows of each chunk; the last may be shorter.  Trials of a chunk start at one step."""
-        size, chunks = self.rows_per_chunk, []
-        for start in sorted({self.start(trial_id) for trial_id in self.trial_ids}):
-            others = {trial_id for trial_id in self.trial_ids if self.start(trial_id) != start}
+        size, chunks, starts = self.rows_per_chunk, [], {0}
+        if self.earlier:
+            starts = {self.start(trial_id) for trial_id in self.trial_ids}
+        for start in sorted(starts):
+            others = set()
+            if len(starts) > 1:
+                others = {trial_id for trial_id in self.trial_ids if self.start(trial_id) != start}
             streams = (stream.without(others) for stream in self.streams) if others else self.streams
             rows = [row for stream in streams for row in stream.cut(self.lanes)]
             chunks += [tuple(rows[first : first + size]) for first in range(0, len(rows), size)]
@@ -91,12 +101,18 @@ class Group:
     @property
     def trial_steps(self) -> int:
         """Maximum number of steps of all its trials together."""
-        return sum(self.spec.steps - self.start(trial_id) for trial_id in self.trial_ids)
+        spared = sum(self.start(trial_id) for trial_id in self.trial_ids) if self.earlier else 0
+        return self.spec.steps * self.num_trials - spared
 
     @property
     def num_trials(self) -> int:
         """How many trials the group has."""
         return sum(len(stream.trial_ids) for stream in self.streams)
+
+    @property
+    def stream_sizes(self) -> Counter[int]:
+        """How many of its streams have how many trials."""
+        return Counter(len(stream.trial_ids) for stream in self.streams)
 
     @property
     def trials_per_chunk(self) -> int:
@@ -105,6 +121,8 @@ class Group:
 
     def without(self, trial_ids: Collection[str]) -> "Group":
         """Drop these trials from the group; its program and shapes stay the same."""
+        if not trial_ids:
+            return self
         left = (stream.without(trial_ids) for stream in self.streams)
         return replace(self, streams=tuple(stream for stream in left if stream.trial_ids))
 
@@ -116,48 +134,53 @@ def make_groups(
     lanes_per_device: int,
     snapshots: str = "none",
 ) -> list[Group]:
-    """Group trials (given by id) by Spec, in the order of the sweep.
+    """Group trials (given by id) by Spec, in the order of the sweep, and shape their chunks.
 
     Shapes follow from all trials of a sweep: for a resumed run remove the finished ones afterwards, so that
     it has the same programs as an uninterrupted one.
     """
-    by_spec: dict[Any, dict[Any, dict[str, Any]]] = {}
-    for trial_id, trial in trials.items():
-        by_spec.setdefault(trial.spec, {}).setdefault(trial.stream, {})[trial_id] = trial.hypers
+    groups = group_trials(experiment, trials, snapshots)
+    return [shaped(group, num_devices, lanes_per_device) for group in groups]
+
+
+def group_trials(experiment: Experiment, trials: Mapping[str, Trial], snapshots: str = "none") -> list[Group]:
+    """Group trials (given by id) by Spec, in the order of the sweep; a chunk has one trial until `shaped`."""
+    by_spec: dict[Any, dict[Any, list[str]]] = {}
+    for trial_id, (spec, stream, _) in trials.items():
+        by_spec.setdefault(spec, {}).setdefault(stream, []).append(trial_id)
     labels = spec_labels(experiment, list(by_spec))
     groups = []
     for spec, members in by_spec.items():
-        streams = tuple(StreamRow(stream, tuple(own.values()), tuple(own)) for stream, own in members.items())
-        sizes = [len(stream.trial_ids) for stream in streams]
-        lanes, rows = chunk_shape(sizes, num_devices, lanes_per_device, experiment.draw_cost)
+        streams = tuple(
+            StreamRow(stream, tuple([trials[trial_id].hypers for trial_id in own]), tuple(own))
+            for stream, own in members.items()
+        )
         fitted, steps = experiment.fit(spec, list(members)), parse_snapshots(snapshots, spec)
-        groups.append(Group(experiment, fitted, labels[spec], steps, streams, lanes, rows * num_devices))
+        groups.append(Group(experiment, fitted, labels[spec], steps, streams, lanes=1, rows_per_chunk=1))
     return groups
 
 
-def fitted_specs(experiment: Experiment, trials: Iterable[Trial]) -> list[Any]:
-    """Make the Spec of each program, with its execution settings."""
-    streams: dict[Any, dict[Any, None]] = {}
-    for trial in trials:
-        streams.setdefault(trial.spec, {})[trial.stream] = None
-    return [experiment.fit(spec, list(own)) for spec, own in streams.items()]
+def shaped(group: Group, num_devices: int, lanes_per_device: int) -> Group:
+    """Choose the shape of a group's chunks, with at most this many trials on a device."""
+    lanes, rows = chunk_shape(group.stream_sizes, num_devices, lanes_per_device, group.experiment.draw_cost)
+    return replace(group, lanes=lanes, rows_per_chunk=rows * num_devices)
 
 
 def chunk_shape(
-    sizes: Sequence[int], num_devices: int, lanes_per_device: int, draw_cost: float
+    sizes: Mapping[int, int], num_devices: int, lanes_per_device: int, draw_cost: float
 ) -> tuple[int, int]:
-    """Choose lanes per stream row and stream rows per device, for streams with `sizes` trials each.
+    """Choose lanes per stream row and stream rows per device; `sizes` counts the streams by their trials.
 
     The shape wastes the fewest lanes, with the data of a stream row counted as `draw_cost` trials; among
     equally good ones it is the largest.
     """
 
-    def cost(lanes: int) -> float:
-        rows = sum(math.ceil(size / lanes) for size in sizes)
-        return math.ceil(rows / num_devices) * (lanes + draw_cost)
+    def rows_needed(lanes: int) -> int:
+        return math.ceil(sum(count * math.ceil(size / lanes) for size, count in sizes.items()) / num_devices)
 
-    lanes = min(range(min(max(sizes), lanes_per_device), 0, -1), key=cost)
-    needed = math.ceil(sum(math.ceil(size / lanes) for size in sizes) / num_devices)
+    most = min(max(sizes), lanes_per_device)
+    lanes = min(range(most, 0, -1), key=lambda lanes: rows_needed(lanes) * (lanes + draw_cost))
+    needed = rows_needed(lanes)
     most = max(1, min(lanes_per_device // lanes, needed))
     return lanes, min(range(most, 0, -1), key=lambda rows: math.ceil(needed / rows) * rows)
 
@@ -205,14 +228,15 @@ def with_earlier(
     groups: Iterable[Group],
     trials: Mapping[str, Trial],
     folder: Path,
-    columns: Mapping[str, Iterable[str]] | None = None,
+    runs: Collection[int],
+    columns: Mapping[str, Iterable[str]],
 ) -> list[Group]:
     """Record for each group which of its trials the folder has with fewer steps.
 
-    Given the columns of the tables to write, trials whose records lack some of them do not count.
+    Only trials of these runs count, and only those whose records have these columns, by table.
     """
-    known = ended_trials(folder)
-    if columns and known:
+    known = {trial_id: row for trial_id, row in ended_trials(folder).items() if row["run"] in runs}
+    if known:
         run = Run(folder)
         chunks = {row["chunk"] for row in known.values()}
         whole = {chunk for chunk in chunks if run.has_columns(chunk, columns)}
@@ -227,7 +251,7 @@ def ended_trials(folder: Path) -> dict[str, dict[str, Any]]:
     """Read where and why each finished trial of a folder ended; empty if the folder does not say."""
     if not folder.exists():
         return {}
-    names = ("trial_id", "steps", "stopped_step", "stop_reason", "snapshot_steps", "chunk")
+    names = ("trial_id", "steps", "stopped_step", "stop_reason", "snapshot_steps", "chunk", "run")
     run = Run(folder)
     rows = run.columns(names)
     return {

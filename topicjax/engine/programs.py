@@ -23,9 +23,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from topicjax.engine import costs
-from topicjax.engine.arithmetic import pinned
 from topicjax.engine.costs import BLOCK_BYTES, example, shapes
+from topicjax.engine.options import MANTISSA_BITS
+from topicjax.engine.origin import pinned
 from topicjax.engine.plan import Group, StreamRow
+from topicjax.engine.rounding import with_rounded_products
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
 
@@ -327,6 +329,8 @@ class Programs:
         A core takes one row after another: a second batch axis would only cost it transposed copies.
         """
         of_row = functools.partial(function, self.group.experiment, self.spec)
+        if self.group.round_products:
+            of_row = with_rounded_products(of_row, MANTISSA_BITS[self.group.round_products])
         over_rows = one_by_one if on_cores(self.mesh) else all_rows
         rows = over_rows(of_row, *(axes(shards) for shards in (takes, gives)))
         mapped = jax.shard_map(rows, mesh=self.mesh, check_vma=False, in_specs=takes, out_specs=gives)

@@ -1,5 +1,9 @@
-"""Progress of a run: a bar on a terminal, a plain line every ten seconds elsewhere."""
+"""Progress of a run: a bar on a terminal, a plain line every ten seconds elsewhere.
 
+Both move with every segment of a chunk, long before its trials are finished.
+"""
+
+import math
 import os
 import sys
 import threading
@@ -12,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from topicjax.errors import duration
+from topicjax.errors import duration, printable
 
 LINE_SECONDS = 10.0
 
@@ -30,7 +34,7 @@ class Progress:
         self.started = time.monotonic()
         self.compile_seconds = 0.0
         self.programs = self.compiled = 0  # all programs of the run, and those compiled
-        self.last_line = self.started
+        self.last_line = -math.inf  # the first line comes as soon as there is something to say
         self.out = out or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (a closed standard output)
         self.console = Console(file=self.out, highlight=False, soft_wrap=True)
         self.live: Live | None = None
@@ -72,7 +76,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a separate line."""
-        self.console.print(text, markup=False)
+        self.console.print(printable(text), markup=False, emoji=False)
 
     def update(self, steps: float = 0.0, ok: int = 0, diverged: int = 0, spared: float = 0.0) -> None:
         """Count what was done and show it; trials that ended early have spared some steps."""
@@ -89,8 +93,11 @@ class Progress:
 
     def line(self) -> str:
         """Describe the state in one line."""
-        parts = [f"{self.trials}/{self.total_trials} trials", f"{self.rate:,.0f} trial-steps/s"]
-        parts += [
+        share = self.steps / self.total_steps if self.total_steps else 1.0
+        parts = [
+            f"{self.trials}/{self.total_trials} trials",
+            f"{share:.0%} of the steps",
+            f"{self.rate:,.0f} trial-steps/s",
             f"{duration(self.seconds_left)} left",
             f"{self.ok} ok, {self.diverged} diverged",
             *filter(None, (self.workers, self.group)),
@@ -101,7 +108,7 @@ class Progress:
         """Draw the bar and the line under it."""
         grid = Table.grid()
         grid.add_row(ProgressBar(total=self.total_steps, completed=self.steps, width=60))
-        grid.add_row(Text(self.line(), no_wrap=True, overflow="ellipsis"))
+        grid.add_row(Text(printable(self.line()), no_wrap=True, overflow="ellipsis"))
         return grid
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from topicjax.engine.admission import new_settings, plan_groups, unfinished
-from topicjax.engine.arithmetic import arithmetic
 from topicjax.engine.chunk import Interrupted
 from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.options import Options
+from topicjax.engine.origin import origin
 from topicjax.engine.plan import Group
 from topicjax.engine.progress import Progress
 from topicjax.engine.references import pending_references
@@ -29,7 +29,6 @@ from topicjax.engine.training import Failure, RunManifest, Source, Training, now
 from topicjax.errors import counted
 from topicjax.experiments import load_experiment
 from topicjax.experiments.contract import Experiment
-from topicjax.experiments.fingerprint import fingerprint
 from topicjax.store.writer import Writer
 from topicjax.sweep import axes_of
 from topicjax.sweep.files import NamedSweep
@@ -137,7 +136,7 @@ def describe_run(
         **({"file": named.file} if named.file else {}),
         "experiment": experiment.name,
         **({"details": list(experiment.details)} if experiment.details else {}),
-        "code": fingerprint(experiment),
+        **origin(experiment, options.round_products),
         **({"added": added} if (added := new_settings(experiment, folder)) else {}),
         "description": named.description,
         "base": named.base,
@@ -170,7 +169,6 @@ def opening(entry: Mapping[str, Any], folder: Path, resources: Resources, groups
 def provenance(devices: Sequence[Any]) -> dict[str, Any]:
     """Record the versions and devices of a run, and when it started."""
     return {
-        "arithmetic": arithmetic(),
         "started": now(),
         "versions": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),

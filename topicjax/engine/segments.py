@@ -15,12 +15,15 @@ import pandas as pd
 
 from topicjax.engine.chunk import Callbacks, Chunk, Columns, Interrupted, Saved, Snapshot, Start
 from topicjax.engine.costs import shapes, sizes
+from topicjax.engine.origin import origin_name
 from topicjax.engine.plan import ALL_STEPS, Earlier, Group
 from topicjax.engine.programs import Programs, RowState
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 from topicjax.store.writer import Writer
 from topicjax.trial import Trial
+
+ORIGIN = "origin"  # in the meta of a saved state
 
 
 def train_chunk(programs: Programs, chunk: Chunk, start: Start, run: Callbacks) -> None:
@@ -100,7 +103,9 @@ def prepare(chunk: Chunk, group: Group, writer: Writer) -> Start:
     If all its trials are already decided, nothing is left to train.
     """
     states = take_over(chunk, group, Run(writer.folder)) if group.start(chunk.trial_ids[0]) else []
-    found = writer.load_partial(chunk.name) if chunk.goes_on.any() else None
+    # A state of other code or arithmetic is set aside.
+    expected = {ORIGIN: origin_name(group.experiment, group.round_products)}
+    found = writer.load_partial(chunk.name, expected) if chunk.goes_on.any() else None
     return Start(str(writer.folder), None if found is None else Saved(*found), states)
 
 

@@ -5,6 +5,7 @@ Only this process writes the folder and its manifest, also on a cluster.
 
 import contextlib
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,13 +15,14 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from topicjax.engine import costs
-from topicjax.engine.chunk import Callbacks, Chunk, Interrupted
+from topicjax.engine.chunk import Callbacks, Chunk, Interrupted, Saved
 from topicjax.engine.options import Options
+from topicjax.engine.origin import origin_name
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.engine.progress import Progress
 from topicjax.engine.references import Background, Known, Pending, ReferencesOf
-from topicjax.engine.segments import prepare, train_chunk, write_chunk
+from topicjax.engine.segments import ORIGIN, prepare, train_chunk, write_chunk
 from topicjax.experiments.contract import Experiment, Records
 from topicjax.store.files import StoreError
 from topicjax.store.manifest import FORMAT
@@ -77,11 +79,16 @@ class Training:
         """Queue a call to the store for the writing thread."""
         self._written.append(self._pool.submit(function, *arguments))
 
-    def settle(self, waiting: int = 0) -> None:
+    def settle(self, waiting: float = 0) -> None:
         """Wait until at most `waiting` writes are pending; count the trials of the finished ones."""
         while self._written and (len(self._written) > waiting or self._written[0].done()):
             if counts := self._written.pop(0).result():
                 self.progress.update(ok=counts[0], diverged=counts[1])
+
+    def save(self, group: Group, chunk: str, saved: Saved) -> None:
+        """Store a state to resume from, with the origin of what was trained so far."""
+        meta = {**saved.meta, ORIGIN: origin_name(group.experiment, group.round_products)}
+        self.writer.save_partial(chunk, saved.payload, meta)
 
     def references_of(self, chunk: Chunk) -> ReferencesOf | None:
         """Look up the reference losses of a chunk's trials; None if some are not known yet."""
@@ -137,6 +144,7 @@ def callbacks(training: Training, group: Group, chunk: Chunk, is_stopping: IsSto
         return known
 
     def on_segment(steps: float, spared: float) -> bool:
+        training.settle(waiting=math.inf)  # the trials of the chunk before are shown once they are written
         training.progress.update(steps=steps, spared=spared)
         return is_stopping()
 
@@ -144,7 +152,7 @@ def callbacks(training: Training, group: Group, chunk: Chunk, is_stopping: IsSto
         training.options,
         decider(group.experiment, training.trials, references),
         on_segment,
-        lambda saved: training.writer.save_partial(chunk.name, saved.payload, saved.meta),
+        lambda saved: training.save(group, chunk.name, saved),
         training.progress.say,
     )
 
