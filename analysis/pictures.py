@@ -3,6 +3,7 @@
 import contextlib
 import io
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from topicjax.errors import UserError
+from topicjax.errors import UserError, printable
 
 from .outputs import write_file
 
@@ -71,7 +72,8 @@ class Picture:
         """Write path.png and path.svg; return both paths, or raise a StoreError if they cannot be written."""
         path = Path(path)
         files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
-        with style():
+        with style(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")  # it is drawn as a box
             engine = self.figure.get_layout_engine()
             if engine and any(ax.get_aspect() != "auto" for ax in self.figure.axes):
                 engine.execute(self.figure)  # panels of fixed aspect need two passes, or titles are cut off
@@ -79,7 +81,10 @@ class Picture:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
                 drawn = io.BytesIO()
                 self.figure.savefig(drawn, format=file.suffix[1:], metadata=metadata)
-                write_file(file, drawn.getvalue())
+                data = drawn.getvalue()
+                if file.suffix == ".svg":  # it repeats every label in a comment, as it came
+                    data = printable(data.decode()).encode()
+                write_file(file, data)
                 self.figure.set_layout_engine("none")  # lay out only once: it takes as long as drawing
         return files
 
@@ -101,15 +106,15 @@ def style() -> Iterator[None]:
 
 def label(name: Any) -> str:
     """Write a setting or column in words."""
-    return LABELS.get(str(name), str(name).replace("_", " "))
+    return LABELS.get(str(name), printable(str(name)).replace("_", " "))
 
 
 def written(value: Any, digits: int = 3) -> str:
-    """Write the value of a setting for a reader; floats are rounded to `digits` significant digits."""
+    """Write the value of a setting for a reader: words as they are, floats to `digits` significant digits."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if not isinstance(value, float):
-        return label(value)
+        return LABELS.get(str(value), printable(str(value)))
     if not np.isfinite(value):
         return "-"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
@@ -121,7 +126,7 @@ def written(value: Any, digits: int = 3) -> str:
 def distinct_texts(values: Sequence[Any]) -> list[str]:
     """Write the values with two digits, or with as many as they need to differ."""
     tries = ([written(value, digits) for value in values] for digits in range(2, 18))
-    plain = [str(value) for value in values]  # needed for words that differ only in an underscore
+    plain = [printable(str(value)) for value in values]  # needed for words that share a label
     return next((names for names in tries if len({*names}) == len(names)), plain)
 
 

@@ -1,11 +1,15 @@
 """Tables for readers: means with standard errors, medians with quartiles; written as CSV and Markdown."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+from topicjax.errors import printable, quoted_cell
 
 from .outputs import write_file
 from .pictures import label, written
@@ -24,7 +28,8 @@ def spread_text(values: Sequence[float]) -> str:
 
 def to_csv(table: pd.DataFrame, path: str | Path) -> Path:
     """Write the table with all its digits; return the path."""
-    return write_file(Path(path), table.to_csv(index=False))
+    safe: Any = table.apply(lambda own: own if is_numeric_dtype(own) else own.map(quoted_cell))
+    return write_file(Path(path), safe.to_csv(index=False))
 
 
 def to_text(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) -> pd.DataFrame:
@@ -48,9 +53,26 @@ def to_text(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) ->
 
 def to_markdown(table: pd.DataFrame, headers: Mapping[str, str], digits: int = 3) -> str:
     """Write the table of `to_text` in Markdown."""
-    read = to_text(table, headers, digits)
-    lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
+    return markdown_table(to_text(table, headers, digits))
+
+
+def markdown_table(read: pd.DataFrame) -> str:
+    """Write a table of texts in Markdown."""
+    cells = [
+        [markdown_cell(str(text)) for text in line] for line in (read.columns, *read.to_numpy().tolist())
+    ]
+    lines = [cells[0], ["---"] * len(read.columns), *cells[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def markdown_cell(text: str) -> str:
+    """Escape a text so that a Markdown table shows it as it is, on one line.
+
+    Underscores inside of words mark nothing and stay, so that settings can be copied from the file.
+    """
+    words = printable(" ".join(text.split()))
+    words = re.sub(r"[\\|`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)", r"\\\g<0>", words)
+    return re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda marks: r"\_" * len(marks[0]), words)
 
 
 def entry_text(value: Any, error: float | None, digits: int) -> str:

@@ -1,10 +1,15 @@
-"""`UserError`, raised for invalid input, and helpers that word messages."""
+"""`UserError`, raised for invalid input, and helpers that word messages and make text safe to show."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 MOST_SHOWN = 80  # characters of a value in a message
+KEPT = (
+    "\n\t\u00a0\u202f"  # printed as they are, though Python does not call them printable: breaks and spaces
+)
 
 
 class UserError(ValueError):
@@ -15,6 +20,10 @@ class UserError(ValueError):
     """
 
 
+class ClusterLost(Exception):
+    """The cluster ended during a run.  The message says what ended, what is kept and how to continue."""
+
+
 def shown(value: Any) -> str:
     """Format the value as Python would, on one line of limited length."""
     try:
@@ -22,6 +31,23 @@ def shown(value: Any) -> str:
     except Exception:  # the repr of a user's class may raise
         text = f"an object of type {type(value).__name__}"
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 4]} ..."
+
+
+def printable(text: str) -> str:
+    """Write characters that control a terminal, or that XML cannot hold, as escapes; line breaks stay.
+
+    Everything we print or draw passes through here: names and values may come from foreign files.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in KEPT else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted_cell(value: Any) -> Any:
+    """Put a quote before a text that a spreadsheet would compute, such as =1+1; numbers stay as they are."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return value
+    return value if NUMBER.fullmatch(value) else f"'{value}"
 
 
 def unknown_name(what: str, name: Any, allowed: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """Export a run: its tables as CSV files, its records as TensorBoard events.
 
 Each function takes the run that `topicjax.load` returns and a new or empty folder, and returns the paths of
-the files it wrote.  A failed export leaves no files behind.
+the files it wrote.  A failed export leaves no files behind; after a power cut each file is whole or absent.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from pandas.api.types import is_numeric_dtype
 from pyarrow import csv
 
-from topicjax.errors import UserError
-from topicjax.store.files import StoreError, explained, is_hex_name
+from topicjax.errors import UserError, quoted_cell
+from topicjax.store.files import StoreError, explained, is_hex_name, make_folder, sync
 from topicjax.store.parts import SNAPSHOT_COLUMNS
 from topicjax.store.reader import Run
 
@@ -53,15 +53,11 @@ def write_csv(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
 
 
 def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put a quote before texts that a spreadsheet would compute: those that begin with = + - or @."""
-    texts = [name for name in frame if not is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])]
-    quoted = {str(name): frame[name].astype(object).map(quoted_text) for name in texts}
-    return frame.assign(**quoted)
-
-
-def quoted_text(value: Any) -> Any:
-    """Quote a text that begins like a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    """Quote texts that a spreadsheet would compute, such as =1+1; numbers stay as they are."""
+    found: Any = frame.apply(
+        lambda own: own if is_numeric_dtype(own) else own.astype(object).map(quoted_cell)
+    )
+    return found
 
 
 def write_tensorboard(run: Run, out: Path, say: Say = lambda text: None) -> list[Path]:
@@ -166,13 +162,16 @@ def new_folder(out: Path) -> Iterator[Path]:
     with explained("write", out):
         check_new(out)
         shutil.rmtree(folder, ignore_errors=True)  # left by an export that was killed
-        folder.mkdir(parents=True)
+        make_folder(folder)
         try:
             yield folder
+            for path in folder.rglob("*"):
+                sync(path)  # before it gets its name
             for path in sorted(folder.iterdir()):
                 path.rename(out / path.name)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        sync(out)
 
 
 def check_new(out: Path) -> None:

@@ -82,7 +82,7 @@ RULE = (
 )
 MOST_CELLS = 6
 TURNING_ROWS = {"rotation of $W^V$": 1.3, "norm / max": 1.0}  # rows of panels: label, height in inches
-SETTLED = 0.1  # W^V has settled once its rotation stays below this share of its maximum
+STEADY = 0.1  # W^V is steady once its rotation stays below this share of its maximum
 SETTLES = "rotation below a tenth of its maximum from here on"
 DEGREES = (10.0, 1.0, 0.1)  # angles of the guide lines
 TURNING_WORDS = (
@@ -419,11 +419,11 @@ def share_limits(axes: Sequence[Axes]) -> None:
 
 
 def settling_step(frame: pd.DataFrame) -> float:
-    """Find the step after which the median rotation stays below SETTLED of its maximum; NaN if never."""
+    """Find the step after which the median rotation stays below STEADY of its maximum; NaN if never."""
     values, steps = column(frame, TURNING), column(frame, "step")
     known = np.isfinite(values)
     values, steps = values[known], steps[known]
-    above = np.flatnonzero(values >= SETTLED * values.max(initial=0))
+    above = np.flatnonzero(values >= STEADY * values.max(initial=0))
     after = above[-1] + 1 if len(above) else 0
     return float(steps[after]) if after < len(values) else np.nan
 

@@ -13,15 +13,25 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from topicjax.errors import printable
+
 from ..pictures import Picture
 from .contract import Claim
 
 LARGEST_SVG = 300_000  # bytes; instead of a larger SVG the page shows the PNG, if that is smaller
 MOST_OPEN_ROWS = 12  # a longer table is folded
+
+
+def finalized(value: object) -> object:
+    """Prepare a value that a template writes: text has no control characters; Markup is finished."""
+    return value if hasattr(value, "__html__") else printable(str(value))
+
+
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
     undefined=StrictUndefined,
+    finalize=finalized,
     trim_blocks=True,
     lstrip_blocks=True,
 )
@@ -106,7 +116,7 @@ def table(frame: pd.DataFrame, caption: str, after: str = "") -> Markup:
     """
     is_text = [not all(shown(value)[:1] in "-+.0123456789" for value in frame[name]) for name in frame]
     rows = [[shown(value) for value in row] for row in frame.itertuples(index=False)]
-    title = Markup("{} {}").format(caption, Markup(after))
+    title = Markup("{} {}").format(printable(caption), Markup(after))
     return PARTS.table(
         [shown(name) for name in frame.columns], rows, is_text, title, len(frame) > MOST_OPEN_ROWS
     )

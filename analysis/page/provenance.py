@@ -8,13 +8,14 @@ import pandas as pd
 from markupsafe import Markup
 
 from topicjax.errors import counted
-from topicjax.store.manifest import code_name, last_run, plan_in_words
+from topicjax.store.manifest import arithmetic_in_words, code_name, last_run, plan_in_words
 from topicjax.store.reader import Run, Status
 
 from ..pictures import MOST_VALUES, first_of
 from . import html as page
 
 REPORT, FIGURES_FOLDER, TABLES_FOLDER, CELLS = "report.html", "figures", "tables", "cells.parquet"
+USUAL_ARITHMETIC = "float32, matrix products at full precision"
 MOST_RUNS = 40  # rows of the table of runs; the manifest has all
 CONTENTS = {  # of a run folder with a report
     "trials": "one row per trial: settings, status, final values (parquet parts)",
@@ -48,6 +49,13 @@ def code_sentence(status: Status) -> str:
         return ""
     listed = "; ".join(status.versions)
     return f"These trials were trained by {len(status.versions)} versions of the code: {listed}."
+
+
+def arithmetic_sentence(status: Status) -> str:
+    """Say how the folder's runs computed, if any did not use float32 and full precision."""
+    if {*status.arithmetic} <= {USUAL_ARITHMETIC}:
+        return ""
+    return f"Arithmetic: {'; '.join(status.arithmetic)}."
 
 
 def settings_tables(run: Run, defaults: Mapping[str, Any]) -> Markup:
@@ -110,7 +118,8 @@ def circumstances(entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     rows = [
         ("commit", [entry.get("git_commit") for entry in entries]),
         ("experiment", [f"{entry.get('experiment')}, {code_name(entry)}" for entry in entries]),
-        ("arithmetic", [in_words(entry.get("arithmetic", {})) for entry in entries]),
+        ("arithmetic", [arithmetic_in_words(entry) for entry in entries]),
+        ("its options", [in_words(entry.get("arithmetic", {})) for entry in entries]),
         ("devices", [", ".join(entry.get("devices", [])) for entry in entries]),
         ("Python", [entry.get("python") for entry in entries]),
     ]

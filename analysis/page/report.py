@@ -37,6 +37,7 @@ from .provenance import (
     FIGURES_FOLDER,
     REPORT,
     TABLES_FOLDER,
+    arithmetic_sentence,
     code_sentence,
     files,
     plans_sentence,
@@ -231,9 +232,10 @@ class Report:
         return html.page(f"topicjax: {run.name}", subtitle, lead, shown, live.reload_seconds if live else 0)
 
     def remarks(self) -> Markup:
-        """Say which plans the folder holds, why its experiment has no page here, and what was filtered."""
+        """Say which plans and arithmetic the folder has, why it lacks its own page, and what was filtered."""
         state = status(self.run.folder)
-        texts = (plans_sentence(state), code_sentence(state), self.found.remark, self.filtered)
+        origin = (code_sentence(state), arithmetic_sentence(state))
+        texts = (plans_sentence(state), *origin, self.found.remark, self.filtered)
         return Markup().join(html.paragraph(text) for text in texts if text)
 
     def judged_claims(self) -> Markup:

@@ -13,6 +13,7 @@ from ..frames import Frame
 from ..outputs import write_file
 from ..page import html as page
 from ..pictures import Picture
+from ..tables import markdown_table, to_csv
 from . import tables as probe_tables
 from .findings import findings
 from .word_pairs import attention_layers, embedding_averages, nine_words
@@ -100,11 +101,9 @@ def draw(picture: Picture, folder: Path, name: str) -> str:
 def keep(table: Frame, caption: str, folder: Path, name: str) -> str:
     """Write a table as CSV and Markdown; return its HTML."""
     read = probe_tables.readable(table)
-    lines = [list(read.columns), ["---"] * len(read.columns), *read.to_numpy().tolist()]
-    markdown = "\n".join(f"| {' | '.join(str(entry).strip() for entry in line)} |" for line in lines)
     files = [
-        write_file(folder / f"{name}.csv", table.to_csv(index=False)),
-        write_file(folder / f"{name}.md", f"{caption}.\n\n{markdown}\n"),
+        to_csv(table, folder / f"{name}.csv"),
+        write_file(folder / f"{name}.md", f"{caption}.\n\n{markdown_table(read)}"),
     ]
     return page.table(read, caption, page.links(files, folder))
 

@@ -1,8 +1,11 @@
 """Values, settings and counts as a reader writes them."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 
-from topicjax.analysis.pictures import described, distinct_texts, written
+import topicjax.analysis.topic_model  # noqa: F401 (it names values)
+from topicjax.analysis.pictures import Picture, described, distinct_texts, label, style, written
 from topicjax.errors import counted
 
 
@@ -32,3 +35,21 @@ def test_values_are_short_but_distinct():
     ]
     row = dict(optimizer="sgd", learning_rate=0.00965489, key_visibility="all", l2=1e-5, value="trained")
     assert described(row, row) == ["SGD", "η 0.00965", "keys all", "L2 1e-5", "W^V trained"]
+
+
+def test_words_keep_their_underscores_and_controls_are_escapes():
+    assert written("left_out") == "left_out" and label("left_out") == "left out"
+    assert written("_x_\x1b\x00") == r"_x_\x1b\x00" and label("a\x1b") == r"a\x1b"
+    assert distinct_texts(["a_b", "a b"]) == ["a_b", "a b"]
+
+
+def test_control_characters_in_labels_leave_an_svg_well_formed(tmp_path):
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(1, 1))
+        ax = figure.subplots()
+        ax.set_title("\x1b[2J\x00 -- <b> & \ufffe")
+        ax.set_xticks([0], ["\x07tick"])
+        files = Picture(figure, "t", "c").save(tmp_path / "odd")
+    assert ElementTree.parse(files[1]).getroot().tag.endswith("svg")

@@ -3,12 +3,12 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -22,7 +22,6 @@ import topicjax
 from topicjax import cli
 from topicjax.cli import terminal
 from topicjax.engine.progress import Progress
-from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
 
@@ -64,7 +63,7 @@ def test_the_same_command_again_has_nothing_to_do(smoke, monkeypatch, capsys):
     assert len(topicjax.load(folder).manifest["runs"]) == 1  # it added nothing
 
 
-QUICK = (DEEP, "--set", "depth=2", "--set", "seed=0", "--set", "until=steps")
+QUICK = (DEEP, *"--set depth=2 --set width=4 --set batch_size=8 --set seed=0 --set until=steps".split())
 MOMENTS = (4.5, 2.0, 7.0)  # seconds, from the start of a process to its end
 
 
@@ -250,28 +249,30 @@ def test_another_sweeps_folder_is_refused_unless_extended(smoke, tmp_path, monke
     assert len(topicjax.load(folder).trials) == 16
 
 
-def test_a_fixed_setting_selects_and_both_runs_of_a_folder_are_known(smoke, tmp_path, cache, capsys):
-    folder, _ = smoke
-    mixed = Path(shutil.copytree(folder, tmp_path / "smoke"))
-    arguments = ("run", "smoke", "--set", "optimizer=sgd", "--set", "seed=1", "--axis", "l2=0,0.01")
-    layout = ("--lanes", "2")  # its programs are in the cache
-    process = start(*arguments, *layout, "--out", str(mixed), cache=cache, cwd=tmp_path)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "--set optimizer=sgd keeps 8 of 16 trials\n--set seed=1 keeps 4 of 8 trials\n" in out
-    assert "smoke: 4 trials to train (4 already finished)" in out
-    run = topicjax.load(mixed)
+def test_a_fixed_setting_selects_and_both_runs_of_a_folder_are_known(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda: None)
+    folder = str(tmp_path / "run")
+    tiny = [DEEP, *"--set width=3 --set depth=1 --set seed=0 --set steps=100 --lanes 2 --out".split(), folder]
+    assert cli.main(["run", *tiny]) == 0
+    capsys.readouterr()
+    assert cli.main(["run", *tiny, "--set", "init_scale=0.01", "--axis", "noise=0,0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "--set seed=0 keeps 16 of 80 trials\n--set init_scale=0.01 keeps 4 of 16 trials\n" in out
+    assert "deep_linear: 4 trials to train (4 already finished)" in out
+    run = topicjax.load(folder)
     assert run.trials["run"].value_counts().to_dict() == {1: 16, 2: 4}
-    assert set(run.trials.query("run == 2")["learning_rate"]) == {0.3, 1.0}  # not those of Adam
+    assert set(run.trials.query("run == 2")["init_scale"]) == {0.01}
     first, second = run.manifest["runs"]
-    assert first["overrides"] == [] and second["base"]["optimizer"] == "sgd"
+    assert len(first["overrides"]) == 4 and second["base"]["init_scale"] == 0.01
     assert second["git_commit"] == first["git_commit"] and second["devices"]
-    assert cli.main(["status", str(mixed)]) == 0
+    assert cli.main(["status", folder]) == 0
+    same = "deep_linear --set width=3 --set depth=1 --set seed=0 --set steps=100"
     assert capsys.readouterr().out == (
-        "smoke: 20 of 20 trials finished, 20 ok, 0 diverged; not running\n"
+        "deep_linear: 20 of 20 trials finished, 20 ok, 0 diverged; not running\n"
+        "arithmetic: float32, matrix products at full precision\n"
         "the folder holds trials of several plans:\n"
-        "  16 of 16  smoke\n"
-        "  8 of 8  smoke --set optimizer=sgd --set seed=1 --axis l2=0,0.01\n"
+        f"  16 of 16  {same}\n"
+        f"  8 of 8  {same} --set init_scale=0.01 --axis noise=0,0.1\n"
     )
 
 
@@ -335,18 +336,16 @@ def test_version_and_settings_are_printed(capsys):
     ]
 
 
-def test_folders_of_the_user_do_not_stand_in_the_way(smoke, tmp_path, cache):
+def test_folders_of_the_user_do_not_stand_in_the_way(tmp_path, cache):
     """The analysis and the sweeps are inside the package once installed."""
-    folder, _ = smoke
     for name in ("analysis", "sweeps"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ImportError('the wrong package')")
-    copy = shutil.copytree(folder, tmp_path / "smoke")
-    trial = topicjax.load(folder).trials["trial_id"][0]
-    code = "import sys; from topicjax import cli; sys.exit(cli.main(['list']) or cli.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "inspect", str(copy), trial]
+    code = "import sys, topicjax.analysis.one_layer.page; from topicjax import cli; "
+    code += "sys.exit(cli.main(['list']) or cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "report", "nowhere"]
     done = subprocess.run(command, env=environment(cache), cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 2 and done.stderr == "topicjax: there is no folder nowhere\n"
 
 
 class PressingCtrlC:
@@ -372,15 +371,17 @@ def test_ctrl_c_in_the_last_segment_comes_too_late_to_stop(tmp_path, monkeypatch
 def test_ctrl_c_does_not_wait_for_limit_lines(tmp_path, monkeypatch):
     begun, never = threading.Event(), threading.Event()
 
-    def endless(settings, objective):
+    def endless(trial):
+        if threading.current_thread() is threading.main_thread():
+            return {}  # the check of a user's experiment, before signals mean a clean stop
         begun.set()
         never.wait()
         return {}
 
-    monkeypatch.setattr("topicjax.experiments.shared.lines.stage_lines", endless)
     threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+    given = dict(base=engine_runs.DEEP_BASE, experiment=replace(engine_runs.DEEP_LINEAR, references=endless))
     try:
-        _, outcome = engine_runs.train_sweep(tmp_path / "run", product(seed=0), experiment=EXPERIMENT)
+        _, outcome = engine_runs.train_sweep(tmp_path / "run", product(seed=(0, 1)), **given)
     finally:
         never.set()
     assert not outcome.is_whole

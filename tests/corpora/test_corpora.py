@@ -1,10 +1,13 @@
 """Corpora: words out of markup and text, their numbers, downloads that are whole or not at all, bad input."""
 
+import contextlib
 import hashlib
 import http.server
 import json
+import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -81,15 +84,87 @@ def test_a_damaged_or_missing_corpus_is_one_sentence(tmp_path):
     folder = write_corpora(tmp_path)
     ids = np.load(folder / "own" / "ids.npy")
     np.save(folder / "own" / "ids.npy", ids[::-1])
-    with pytest.raises(UserError, match="is not as it was written; allowed: remove it"):
+    with pytest.raises(UserError, match="is not as it was written; to make it again: make corpus TEXT="):
         corpus.load_corpus("own", folder)
     (folder / "own" / "vocabulary.txt").unlink()
-    with pytest.raises(UserError, match=r"cannot be read: .*make it again"):
+    with pytest.raises(
+        UserError, match=r"vocabulary.txt cannot be used: No such file.*; to make it again: make corpus TEXT="
+    ):
         corpus.load_corpus("own", folder)
     with pytest.raises(UserError, match=r"the corpus wikipedia is not in .*; to make it: make corpus$"):
         corpus.load_corpus(corpus.STANDARD["wikipedia"].hash, folder)
     with pytest.raises(UserError, match=r"the corpus 0123456789ab is not in .* make corpus TEXT=my.txt"):
         corpus.load_corpus("0123456789ab", folder)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def saved(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    """Damage an array, with a hash that fits it: the hash alone does not show it."""
+
+    def damage(path: Path) -> None:
+        np.save(path, change(np.load(path)))
+        about = json.loads((path.parent / "corpus.json").read_text())
+        arrays = (np.load(path.parent / f"{name}.npy") for name in ("ids", "ends"))
+        with contextlib.suppress(Exception):  # no hash fits
+            words = (path.parent / "vocabulary.txt").read_text().splitlines()
+            about["hash"] = corpus.content_hash(*arrays, words)
+        (path.parent / "corpus.json").write_text(json.dumps(about))
+
+    return damage
+
+
+LIE = b"\x93NUMPY\x01\x00v\x00{'descr': '<u2', 'fortran_order': False, 'shape': (%d,), }"
+DAMAGE = {
+    "missing": (Path.unlink, "No such file or directory"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "it is not an ordinary file"),
+    "a pipe": (pipe, "it is not an ordinary file"),
+    "empty": (lambda path: path.write_bytes(b""), "No data left in file"),
+    "cut off": (lambda path: os.truncate(path, 140), ""),
+    "not an array": (lambda path: path.write_text("words"), ""),
+    "endless": (lambda path: path.write_bytes((LIE % 10**30).ljust(127) + b"\n"), ""),
+    "fractions": (saved(lambda array: array + 0.5), "it is not a list of whole numbers"),
+    "two axes": (saved(lambda array: np.stack([array, array])), "it is not a list of whole numbers"),
+    "no number": (saved(lambda array: array[:0]), ""),
+    "negative": (saved(lambda array: array.astype(np.int64) - 3), "its numbers do not fit the other files"),
+    "too large": (
+        saved(lambda array: array.astype(np.int64) + 1000),
+        "its numbers do not fit the other files",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["ids.npy", "ends.npy"])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_an_unusable_array_is_named_and_made_again(tmp_path, kind, name):
+    folder = write_corpora(tmp_path)
+    damage, why = DAMAGE[kind]
+    damage(folder / "own" / name)
+    sentence = (
+        rf"^{folder}/own/(ids|ends).npy cannot be used: {why}[^\n]*; to make it again: make corpus TEXT="
+    )
+    with pytest.raises(UserError, match=sentence):
+        corpus.load_corpus("own", folder)
+    if (folder / "own" / name).is_file():
+        write_corpora(tmp_path)
+        assert len(corpus.load_corpus("own", folder).ends) == 30
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "1", "{}", '{"hash": 3}', '{"hash": "x", "words": "many"}', "[" * 100_000, "\udcff"]
+)
+def test_an_unusable_description_is_named_and_made_again(tmp_path, text):
+    folder = write_corpora(tmp_path)
+    (folder / "own" / "corpus.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(
+        UserError, match=r"own/corpus.json cannot be used: [^\n]*; to make it again: make corpus"
+    ):
+        corpus.load_corpus("own_content", folder)
+    write_corpora(tmp_path)
+    assert corpus.load_corpus("own", folder)
 
 
 CONTENT = bytes(range(256)) * 9000

@@ -125,10 +125,24 @@ def test_a_pipe_or_a_folder_instead_of_a_file_is_refused_at_once(tmp_path, name)
         read_folder(folder)
 
 
-def test_a_file_that_does_not_fit_into_memory(tmp_path):
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
+def test_a_file_that_is_too_large_is_not_read(tmp_path, name):
     folder = write_folder(tmp_path / "bad")
-    os.truncate(folder / "model.safetensors", 2**43)  # 8 TB, none of it on the disk
-    with pytest.raises(UserError, match=r"cannot read .*model.safetensors: it does not fit into memory"):
+    os.truncate(folder / name, 2**43)  # none of it on the disk
+    with pytest.raises(
+        UserError, match=rf"cannot read .*{name}: it has 8.8 TB, at most .* are read; allowed"
+    ):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite(tmp_path, value):
+    weights = random_weights()
+    weights["encoder.layer.1.output.dense.bias"][3] = value
+    folder = write_folder(tmp_path / "bad", weights=weights)
+    with pytest.raises(
+        UserError, match=r"encoder.layer.1.output.dense.bias of .* has a value that is not fin"
+    ):
         read_folder(folder)
 
 

@@ -125,6 +125,10 @@ def wrong_type(place):
     write_folder(place / "typed", config=CONFIG | {"layer_norm_eps": ["x"]})
 
 
+def other_words(place):
+    write_folder(place / "foreign")  # it knows frog and toad, which are of one topic
+
+
 def pipe(place):
     write_folder(place / "piped")
     (place / "piped" / "vocab.txt").unlink()
@@ -151,6 +155,11 @@ BAD = {
     "nested": ([nested_config], ["--weights", "nested"], "config.json of nested is not JSON: "),
     "type": ([wrong_type], ["--weights", "typed"], "has layer_norm_eps ['x']; allowed: a number between"),
     "pipe": ([pipe], ["--weights", "piped"], "cannot read piped/vocab.txt: it is not an ordinary file"),
+    "few words": (
+        [other_words],
+        ["--weights", "foreign", "--words", "8"],
+        "words that topics of tiny are compared by; allowed: words of two topics or more",
+    ),
     "words": ([], ["--weights", "my_bert", "--words", "1"], "--words is 1; allowed: 2 to 512"),
     "pieces": ([], ["--weights", "my_bert", "--words", "23"], "23 words are 25 pieces; the model reads 24"),
     "long": ([], ["--weights", "my_bert", "--words", "31"], "no 2 documents of the corpus have 31 words"),

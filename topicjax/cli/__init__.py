@@ -1,8 +1,8 @@
 """The command line: `main` runs one command and returns its exit code.
 
 0              done
-1              the disk is full, a folder is damaged (`verify`), a cluster could not train some trials, the
-               user's own file raised an exception while it trained, or a defect of topicjax
+1              the disk is full, a folder is damaged (`verify`), a cluster ended or failed to train trials,
+               the user's own file raised an exception while it trained, or a defect of topicjax
 2              a mistake in what was typed or in the user's file, in one sentence; nothing was created
 129, 130, 143  stopped by SIGHUP, Ctrl-C, SIGTERM; what is finished is kept
 """
@@ -18,8 +18,8 @@ from typing import Any
 
 from topicjax.cli.commands import has_begun, own_failure
 from topicjax.cli.parser import make_parser
-from topicjax.cli.terminal import one_line, open_standard_files, steady_output
-from topicjax.errors import UserError
+from topicjax.cli.terminal import one_line, open_standard_files, say, steady_output
+from topicjax.errors import ClusterLost, UserError
 from topicjax.store.files import OF_THE_DISK, REASONS, StoreError
 
 DEFECT = (
@@ -74,7 +74,7 @@ def guarded(typed: argparse.Namespace) -> int:
         return fail("stopped", INTERRUPTED)
     except (Exception, SystemExit) as error:
         if getattr(typed, "traceback", False):
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
         return explain(typed, error)
 
 
@@ -84,12 +84,15 @@ def explain(typed: argparse.Namespace, error: BaseException) -> int:
         return fail(error, 2)
     if isinstance(error, StoreError):
         return fail(error, store_code(error))
+    if isinstance(error, ClusterLost):
+        return fail(error, 1)
     if isinstance(error, OSError) and error.errno in OF_THE_DISK:
         return fail(REASONS[error.errno], 1)
     if sentence := own_failure(typed, error):
         return fail(sentence, 1 if has_begun(typed) else 2)
-    traceback.print_exception(error)
-    print(DEFECT, file=sys.stderr)
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return fail(f"cannot use {error.filename}: {REASONS[errno.EACCES]}", 1)
+    say("".join(traceback.format_exception(error)) + DEFECT)
     return 1
 
 
@@ -103,7 +106,7 @@ def store_code(error: StoreError) -> int:
 
 def fail(reason: object, code: int) -> int:
     """Print a message and return the exit code."""
-    print(f"topicjax: {one_line(str(reason))}", file=sys.stderr)
+    say(f"topicjax: {one_line(str(reason))}")
     return code
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topicjax.cli import terminal
-from topicjax.cli.folder_commands import analysis, say
+from topicjax.cli.folder_commands import analysis
+from topicjax.cli.terminal import say, show
 from topicjax.engine.options import OPTIONS, Options, read_options, requested_cpu_devices
 from topicjax.errors import UserError, duration, size
 from topicjax.experiments import SHIPPED, trial_settings
@@ -34,7 +35,7 @@ def list_sweeps(typed: argparse.Namespace) -> int:
     for name in sweep_names():
         named = load_sweep(name)
         count = len(expand_trials(named.settings, named.base, named.sweep))
-        print(f"{name:18} {count:5,} trials   {named.description.splitlines()[0]}")
+        show(f"{name:18} {count:5,} trials   {named.description.splitlines()[0]}")
     return 0
 
 
@@ -43,12 +44,12 @@ def list_settings(typed: argparse.Namespace) -> int:
     every = [load_sweep(typed.sweep).settings] if typed.sweep else list(map(trial_settings, SHIPPED))
     header = ("setting", "default", "allowed", "meaning")
     for known in every:
-        print(f"experiment {known.experiment}")
+        show(f"experiment {known.experiment}")
         rows = [(s.name, str(s.default), s.kind.allowed, s.meaning) for s in known.settings.values()]
         widths = [max(len(row[column]) for row in [header, *rows]) for column in range(3)]
         for row in (header, *rows):
             texts = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-            print("  ".join(["", *texts, row[3]]).rstrip())
+            show("  ".join(["", *texts, row[3]]).rstrip())
     return 0
 
 
@@ -61,7 +62,7 @@ def plan_sweep(typed: argparse.Namespace) -> int:
         named, trials, _ = expand(typed)
         from topicjax.engine.target import compile_for
 
-        compile_for(named.experiment, trials, typed.target, options.lanes, options.snapshots, print)
+        compile_for(named.experiment, trials, typed.target, options.lanes, options.snapshots, show)
         return 0
     named, trials, folder = expand_for(typed, options)
     from topicjax.engine.admission import fitted_to_folder
@@ -70,10 +71,10 @@ def plan_sweep(typed: argparse.Namespace) -> int:
 
     with open_resources(options, plans_only=True) as (options, resources):
         named = fitted_to_folder(named, folder)
-        print(plan_text(named, trials, folder, options, resources))
+        show(plan_text(named, trials, folder, options, resources))
     if named.refinement is not None:
         panels = make_panels(named.settings, trials, named.refinement)
-        print(
+        show(
             f"then refined along {', '.join(named.refinement.axes)}: further trials where neighbouring cells "
             f"disagree, at most {named.refinement.budget or sum(map(Panel.dense_trials, panels)):,} in all"
         )
@@ -95,12 +96,12 @@ def run_sweep(typed: argparse.Namespace) -> int:
         if panels and outcome.is_whole:
             outcome = refine(named, trials, folder, options, resources, panels, outcome)
     if outcome.is_whole:
-        print(closing(folder, outcome))
+        show(closing(folder, outcome))
         return 0
     if outcome.failures and not outcome.stopped_by:
-        print(failed(folder, outcome, typed))
+        show(failed(folder, outcome, typed))
         return 1
-    print(interrupted(folder, outcome, typed))
+    show(interrupted(folder, outcome, typed))
     return 128 + (outcome.stopped_by or signal.SIGINT)
 
 
@@ -133,7 +134,7 @@ def expand(typed: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
     named = replace(named, refinement=asked_refinement(typed, named), overrides=overrides)
     trials = expand_trials(named.settings, named.base, named.sweep)
     for note in notes:
-        print(note)
+        show(note)
     return named, trials, typed.folder
 
 
@@ -209,7 +210,7 @@ def refine(
         if not found:
             return outcome
         trials = [*trials, *map(named.settings.make_trial, found)]
-        print(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
+        show(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
         outcome = outcome.followed_by(run.run_sweep(named, trials, folder, options, resources))
     return outcome
 
@@ -315,7 +316,7 @@ def run_scaling(typed: argparse.Namespace) -> int:
     frame.to_csv(typed.out / "scaling.csv", index=False)
     picture = analysis("figures.bench_sizes").scaling_figure(frame)
     files = [typed.out / "scaling.csv", *picture.save(typed.out / "scaling")]
-    print(frame.to_json(orient="records", indent=2) if typed.json else "\n".join(map(str, files)))
+    show(frame.to_json(orient="records", indent=2) if typed.json else "\n".join(map(str, files)))
     return 0
 
 
@@ -332,9 +333,9 @@ def make_corpus(typed: argparse.Namespace) -> int:
     else:
         text = make.wikipedia_text(folder, typed.vocabulary, say)
     made, is_new = make.make_corpora(text, typed.vocabulary, folder, say)
-    print("Done:" if is_new else "All there already:")
+    show("Done:" if is_new else "All there already:")
     for path in made:
         about = read_about(path)
         sizes = f"{about['documents']:,} documents, {about['words']:,} words"
-        print(f"  {path}   {sizes}, vocabulary {about['vocabulary']:,}, hash {about['hash']}")
+        show(f"  {path}   {sizes}, vocabulary {about['vocabulary']:,}, hash {about['hash']}")
     return 0

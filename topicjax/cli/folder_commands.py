@@ -1,8 +1,6 @@
 """Commands on run folders: status, verify, repair, restore, inspect, report, export."""
 
 import argparse
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -11,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from topicjax.cli import terminal
+from topicjax.cli.terminal import say, show
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.checkpoints import flatten
@@ -26,23 +25,25 @@ def show_status(options: argparse.Namespace) -> int:
     state = reader.status(options.folder)
     running = f"running ({holder_in_words(state.running)})" if state.running is not None else "not running"
     of = f" of {state.planned:,}" if state.planned is not None and not state.beyond else ""
-    print(
+    show(
         f"{state.sweep}: {state.finished:,}{of} trials finished, "
         f"{state.ok:,} ok, {state.diverged:,} diverged; {running}"
     )
     for problem in state.problems[:MOST_PROBLEMS]:
-        print(f"{problem}, though its trials are finished")
+        show(problem)
     if state.problems:
         more = f"{len(state.problems):,} such files; " if len(state.problems) > 1 else ""
-        print(f"{more}to set them aside: {terminal.command('repair', options.folder)}")
+        show(f"{more}to set them aside: {terminal.command('repair', options.folder)}")
     if state.versions:
-        print(f"trained by {len(state.versions)} versions of the code: {'; '.join(state.versions)}")
+        show(f"trained by {len(state.versions)} versions of the code: {'; '.join(state.versions)}")
+    if state.arithmetic:
+        show(f"arithmetic: {'; '.join(state.arithmetic)}")
     if len(state.plans) > 1:
-        print("the folder holds trials of several plans:")
+        show("the folder holds trials of several plans:")
         for plan in state.plans:
-            print(f"  {plan.finished:,} of {plan.planned:,}  {plan.words}")
+            show(f"  {plan.finished:,} of {plan.planned:,}  {plan.words}")
     if state.beyond:
-        print(f"{state.beyond:,} finished trials belong to no plan that the manifest names")
+        show(f"{state.beyond:,} finished trials belong to no plan that the manifest names")
     return 0
 
 
@@ -52,16 +53,16 @@ def verify_folder(options: argparse.Namespace) -> int:
     verdict = verify(options.folder, verifying())
     seconds = time.monotonic() - started
     for problem in verdict.problems:
-        print(problem.sentence)
+        show(problem.sentence)
     rate = verdict.bytes_read / 1e6 / max(seconds, 1e-9)
-    print(
+    show(
         f"{options.folder}: {verdict.trials:,} trials in {verdict.chunks:,} chunks, "
         f"{verdict.bytes_read / 1e6:,.1f} MB read in {seconds:.1f} s ({rate:,.0f} MB/s)"
     )
     if not verdict.problems:
-        print("everything is as it was written")
+        show("everything is as it was written")
         return 0
-    print(
+    show(
         f"{len(verdict.problems):,} problems; to set them aside: {terminal.command('repair', options.folder)}"
     )
     return 1
@@ -72,13 +73,13 @@ def repair_folder(options: argparse.Namespace) -> int:
     reader.load(options.folder)
     verdict, moved = repair(options.folder, verifying())
     for problem in verdict.problems:
-        print(problem.sentence)
+        show(problem.sentence)
     for path in moved:
-        print(f"moved to {path}")
+        show(f"moved to {path}")
     if not verdict.problems:
-        print("everything is as it was written: nothing to repair")
+        show("everything is as it was written: nothing to repair")
     else:
-        print("the same `topicjax run` as before computes again what is missing")
+        show("the same `topicjax run` as before computes again what is missing")
     return 0
 
 
@@ -86,13 +87,13 @@ def verifying() -> Callable[[int, int], None]:
     """Make a function that reports the progress of a check every few seconds."""
     last = time.monotonic()
 
-    def say(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last > SAY_SECONDS:
             last = time.monotonic()
-            print(f"checked {done:,} of {total:,} chunks ...", file=sys.stderr, flush=True)
+            say(f"checked {done:,} of {total:,} chunks ...")
 
-    return say
+    return report
 
 
 def restore_weights(options: argparse.Namespace) -> int:
@@ -106,7 +107,7 @@ def restore_weights(options: argparse.Namespace) -> int:
     weights, _ = flatten(reader.load(options.folder).restore(options.trial_id, options.step))
     write_whole(options.out, lambda file: np.savez(file, allow_pickle=False, **weights))
     shapes = ", ".join(f"{name} {'x'.join(map(str, w.shape))}" for name, w in weights.items())
-    print(f"{options.out}: {shapes}")
+    show(f"{options.out}: {shapes}")
     return 0
 
 
@@ -115,7 +116,7 @@ def inspect_trial(options: argparse.Namespace) -> int:
     with explained("draw into", options.out or options.folder):
         run = reader.load(options.folder)
         for path in analysis("page.report").inspect(run, options.trial_id, options.step, options.out):
-            print(path)
+            show(path)
     return 0
 
 
@@ -134,7 +135,7 @@ def write_report(options: argparse.Namespace) -> int:
                 return report.write(options.folder, say if live is None else quiet, chosen, live)
 
             path = analysis("page.live").watch(options.folder, options.watch, write, say)
-    print(f"{path}: open it in a browser")
+    show(f"{path}: open it in a browser")
     return 0
 
 
@@ -149,16 +150,11 @@ def export_run(options: argparse.Namespace) -> int:
     out = options.out or options.folder / "export" / options.format
     paths = export.FORMATS[options.format](reader.load(options.folder), out, say)
     if options.format == "csv":
-        print("\n".join(map(str, paths)))
+        show("\n".join(map(str, paths)))
     else:
-        viewer = shlex.join(["tensorboard", "--logdir", str(out)])
-        print(f"{out}: {len(paths):,} trials; to see them: {viewer}")
+        viewer = terminal.quoted(["tensorboard", "--logdir", str(out)])
+        show(f"{out}: {len(paths):,} trials; to see them: {viewer}")
     return 0
-
-
-def say(text: str) -> None:
-    """Print progress to standard error, apart from the results."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def analysis(module: str) -> ModuleType:

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topicjax.cli.folder_commands import analysis, say
-from topicjax.errors import UserError
+from topicjax.cli.folder_commands import analysis
+from topicjax.cli.terminal import say, show
+from topicjax.errors import UserError, printable
 
 if TYPE_CHECKING:
     from topicjax.corpora.corpus import Corpus
@@ -65,7 +66,7 @@ def probe_models(options: argparse.Namespace) -> int:
     measured = measure(models, lists, content.vocabulary[2:], choices, say)
     about = {"choices": asdict(choices), "topics": topics.about, "corpus": corpus.about}
     page = analysis("probe.page").write(measured, topics, about, options.out, say)
-    print(f"{page}: open it in a browser")
+    show(f"{page}: open it in a browser")
     return 0
 
 
@@ -89,7 +90,7 @@ def chosen_models(
     from topicjax.probe.models import SOURCES, read_source
 
     for folder, checkpoint in checkpoints.items():
-        name = folder.resolve().name
+        name = printable(folder.resolve().name)  # tables hold no bytes that are not text
         yield from with_control(name, f"checkpoint in the folder {name}", checkpoint, corpus, seed)
     for name in names:
         if name == "encoder":

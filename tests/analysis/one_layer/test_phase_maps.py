@@ -264,6 +264,7 @@ def test_all_trials_diverged_and_one_trial_can_be_drawn(draw: Any):
 
 @pytest.mark.parametrize("names", [("learning_rate", "key_visibility"), ("learning_rate", "init_scale")])
 @pytest.mark.parametrize("draw", [phase_map, log_lag_map])
+@pytest.mark.usefixtures("laid_out")
 def test_no_text_is_cut(draw: Any, names: tuple[str, str], tmp_path: Path):
     values = {"learning_rate": (1.0, 2.0), "init_scale": (0.1,), "key_visibility": ("all", "unmasked")}
     kinds = product(("squared", "cross_entropy"), ("sgd", "adam"), *(values[name] for name in names))

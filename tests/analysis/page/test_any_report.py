@@ -262,7 +262,7 @@ def test_words_and_truth_values_are_settings_too(tmp_path):
     run = run_of(made)
     picture = any_run.finals(run, run.trials)
     ax = picture.figure.axes[0]
-    assert [tick.get_text() for tick in ax.get_xticklabels()][-1] == r"two \$ and \$"
+    assert [tick.get_text() for tick in ax.get_xticklabels()][-1] == r"two_\$_and_\$"
     assert {line.get_linestyle() for line in ax.lines} == {"None"}  # words have no order
     (legend,) = picture.figure.legends
     assert [entry.get_text() for entry in legend.get_texts()] == ["no", "yes"]

@@ -40,7 +40,7 @@ def made(progress: Any = TWO_STAGE, end: int = 1000, **changed: Any) -> tuple[di
 
 
 @pytest.fixture
-def quickly_saved(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def quickly_saved(undrawn: None, laid_out: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are laid out and drawn, but not turned into pictures."""
 
     def save(self: Picture, path: Path) -> list[Path]:

@@ -7,8 +7,8 @@ from markupsafe import Markup
 from topicjax.analysis.page import html
 from topicjax.analysis.page.contract import Claim, Verdict
 
-HOSTILE = "<script>alert('&')</script>"
-ESCAPED = "&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;"
+HOSTILE = "<script>alert('&')</script>\x1b\x00"
+ESCAPED = r"&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;\x1b\x00"
 
 
 def test_a_table_of_more_than_a_dozen_rows_is_folded():

@@ -28,7 +28,7 @@ from topicjax.analysis.topic_model import prepared
 from topicjax.errors import UserError
 from topicjax.store import reader
 from topicjax.store.files import StoreError
-from topicjax.store.manifest import write_manifest
+from topicjax.store.manifest import arithmetic_in_words, write_manifest
 from topicjax.store.reader import PlanStatus, Status
 from topicjax.theory.theorems import theorem2_matrix
 
@@ -204,6 +204,7 @@ def test_weights_that_were_not_kept_are_a_sentence(smoke, capsys):
     assert "no snapshot at step 7; there are: 50, 100" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_trial_is_inspected_with_its_folder_opened_once(smoke, tmp_path, monkeypatch):
     run = topicjax.load(smoke[0])
     read, whole = reader.read_columns, []
@@ -219,6 +220,7 @@ def test_a_trial_is_inspected_with_its_folder_opened_once(smoke, tmp_path, monke
 
 def test_a_run_as_it_was_loaded_has_scores_and_figures(smoke):
     run = topicjax.load(smoke[0])
+    run = run.select(run.trials.query("optimizer == 'sgd' and seed == 0")["trial_id"].tolist())
     scores = score_trials(run)
     for entry in (LEAD, *(entry for entries in FIGURES.values() for entry in entries)):
         if entry.fits(run, scores):
@@ -319,6 +321,30 @@ def test_every_run_is_listed_with_what_differs():
     assert (with_what["Python"], with_what["numpy"]) == ("3.11", "2.4")
     text = provenance.provenance(run)
     assert "two_stage --set alpha=0.5" in text and "aaa (run 1)" in text
+
+
+def test_the_page_says_how_numbers_were_computed():
+    plain = dict(jax_enable_x64=False, jax_default_matmul_precision="highest")
+    words = {
+        "float32, matrix products at full precision": plain,
+        "float32, factors of matrix products rounded to BF16": plain | dict(round_products="bf16"),
+        "float32, matrix products at the precision that jax calls bfloat16": plain
+        | dict(jax_default_matmul_precision="bfloat16"),
+        "float64 where the code does not ask for float32, matrix products at full precision": plain
+        | dict(jax_enable_x64=True),
+    }
+    entries = [dict(arithmetic=options) for options in words.values()]
+    assert list(map(arithmetic_in_words, entries)) == list(words)
+    shown = dict(provenance.circumstances(entries[:2]).to_numpy().tolist())
+    assert shown["arithmetic"].endswith(
+        "(run 1); float32, factors of matrix products rounded to BF16 (run 2)"
+    )
+    usual, rounded, *_ = words
+    state = folder_status(finished=1)
+    for found in ((), (usual,)):
+        assert provenance.arithmetic_sentence(replace(state, arithmetic=found)) == ""
+    sentence = provenance.arithmetic_sentence(replace(state, arithmetic=(usual, rounded)))
+    assert sentence == f"Arithmetic: {usual}; {rounded}."
 
 
 def test_of_very_many_runs_and_plans_the_page_names_some():
