@@ -28,6 +28,7 @@ jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 pictures.STYLE["savefig.dpi"] = 50
+pictures.STYLE["figure.constrained_layout.use"] = False  # takes longer than drawing; see `laid_out`
 
 
 LONGEST = (  # the first two do not wait for one another; later ones find the smoke run made
@@ -56,7 +57,7 @@ def programs_compiled_once():
 
     def compile_once(self, name: str, *args) -> None:
         length = self.segment_windows if name == "advance" else 0
-        how = (self.shape, self.order, length, programs.on_cores(self.mesh))
+        how = (self.shape, self.order, length, programs.on_cores(self.mesh), self.group.round_products)
         key = (name, self.group.experiment, self.spec, *how, *self.mesh.devices.flat)
         if key not in KNOWN:
             compile_(self, name, *args)
@@ -108,6 +109,12 @@ def one_figure(monkeypatch):
     from topicjax.analysis.one_layer import page
 
     monkeypatch.setattr(page, "PAGE", replace(page.PAGE, figures={}))
+
+
+@pytest.fixture
+def laid_out(monkeypatch):
+    """Place the panels of figures as outside the tests, so that no text is cut or covered."""
+    monkeypatch.setitem(pictures.STYLE, "figure.constrained_layout.use", True)
 
 
 @pytest.fixture

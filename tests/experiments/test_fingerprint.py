@@ -149,7 +149,7 @@ def test_a_folder_of_other_code_is_refused_until_it_is_asked_for(folder, capsys,
     for command in ("plan", "run"):
         assert main([command, "mine.py"]) == 2
         said = capsys.readouterr().err
-        assert "results/mine holds trials of other code of falling (changed since: TARGET)" in said
+        assert "results/mine holds trials of other code (changed since: TARGET)" in said
         assert "allowed: another folder (--out), or --other-code to add to this one" in said
     assert {path: path.stat().st_mtime_ns for path in (folder / "results").rglob("*")} == before
     assert main(["run", "mine.py", "--other-code", "--axis", "rate=0.3"]) == 0
@@ -163,6 +163,6 @@ def test_a_folder_of_other_code_is_refused_until_it_is_asked_for(folder, capsys,
         "These trials were trained by 2 versions of the code" in Path("results/mine/report.html").read_text()
     )
     experiment = load_sweep("mine.py").experiment
-    with pytest.raises(StoreError, match="other code of falling"):
+    with pytest.raises(StoreError, match="trials of other code"):
         topicjax.sweep(experiment, product(rate=0.4), "results/mine", name="mine")
     topicjax.sweep(experiment, product(rate=0.4), "results/mine", name="mine", other_code=True)

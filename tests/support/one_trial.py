@@ -37,7 +37,7 @@ class Trained(NamedTuple):
 
     @property
     def params(self) -> dict[str, Any]:
-        return {name: leaf[0] for name, leaf in self.row.trial_L.params.items()}
+        return {name: np.asarray(leaf)[0] for name, leaf in self.row.trial_L.params.items()}
 
     @property
     def missing(self) -> int:
@@ -53,26 +53,42 @@ def only_lane(records: Any) -> Record:
     return Record(**{name: column[0] for name, column in records.items()})
 
 
-@functools.lru_cache
-def programs(spec: Any, num_records: int, order: str = "lane"):
-    """Compile init, advance and record of one trial of a Spec, once for all tests: two programs."""
-    start = jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec))
-    go_on = jax.jit(
-        functools.partial(orders.ORDERS[order].advance, EXPERIMENT, spec, num_windows=num_records)
-    )
+class Programs(NamedTuple):
+    """Compiled functions of a Spec, for tests that train one trial or look at lanes."""
 
-    def init(stream: Any, hypers: Any) -> Trained:
-        return Trained(start(stream, as_lane(hypers)))
+    start: Any  # jitted: of a Stream and the Hypers of all lanes
+    go_on: Any  # jitted: of these, the state of a row and the steps of each lane
+    tracings: list[int]  # an item for each time that `go_on` was traced
+    lanes: int
+    steps: int  # that `go_on` takes at most
 
-    def steps(stream: Any, hypers: Any, trained: Trained, number: int) -> tuple[Trained, Any]:
-        row, records = go_on(stream, as_lane(hypers), trained.row, np.full(1, number, np.int32))
-        return Trained(row), only_lane(records)
+    def init(self, stream: Any, hypers: Any) -> Trained:
+        """Begin the trial, in every lane."""
+        return Trained(self.start(stream, self._in_lanes(hypers)))
 
-    def advance(stream: Any, hypers: Any, trained: Trained) -> tuple[Trained, Any]:
-        return steps(stream, hypers, trained, num_records * spec.record_every)
+    def advance(self, stream: Any, hypers: Any, trained: Trained, steps: int = 0) -> tuple[Trained, Any]:
+        """Train for so many steps, by default all; the records of windows beyond are empty."""
+        number = np.full(self.lanes, steps or self.steps, np.int32)
+        row, records = self.go_on(stream, self._in_lanes(hypers), trained.row, number)
+        return Trained(row), only_lane(jax.device_get(records))
 
-    def record(stream: Any, hypers: Any, trained: Trained) -> Any:
-        _, records = steps(stream, hypers, trained, 1)  # the other windows are empty
+    def record(self, stream: Any, hypers: Any, trained: Trained) -> Any:
+        """Measure the trial now."""
+        _, records = self.advance(stream, hypers, trained, 1)
         return jax.tree.map(lambda column: column[0], records)
 
-    return init, advance, record
+    def _in_lanes(self, hypers: Any) -> Any:
+        return jax.tree.map(lambda leaf: np.broadcast_to(leaf, self.lanes), hypers)
+
+
+@functools.lru_cache
+def programs(spec: Any, num_records: int, order: str = "lane", lanes: int = 1) -> Programs:
+    """Make the functions of a Spec, once for all tests: two programs."""
+    tracings: list[int] = []
+
+    def advance(*arguments: Any) -> Any:
+        tracings.append(1)
+        return orders.ORDERS[order].advance(EXPERIMENT, spec, *arguments, num_windows=num_records)
+
+    start = jax.jit(functools.partial(orders.init_row, EXPERIMENT, spec))
+    return Programs(start, jax.jit(advance), tracings, lanes, num_records * spec.record_every)

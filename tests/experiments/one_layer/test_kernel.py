@@ -48,6 +48,9 @@ def variants() -> list[Spec]:
     return specs
 
 
+BIASES = variants()[0]  # everything trained: with documents of `ragged_documents` compiled once for all tests
+
+
 def name_of(spec: Spec) -> str:
     return "-".join((spec.embedding, spec.attention, spec.value, spec.output_bias, spec.attention_biases))
 
@@ -68,16 +71,29 @@ def ragged_documents() -> Documents:
     return Documents(*(jnp.asarray(x) for x in (word, shown, masked, present)))
 
 
+@functools.cache
+def frozen_params(spec: Spec, seed: int) -> dict[str, np.ndarray]:
+    """Draw the parameters that this Spec freezes, compiled once: op by op it is hundreds of programs."""
+    names = set(model.trained_names(spec))
+
+    @jax.jit
+    def draw(stream, hypers):
+        params = model.init(spec, stream, hypers, jax.random.key(seed))
+        return {name: leaf for name, leaf in params.items() if name not in names}
+
+    return {name: np.asarray(leaf) for name, leaf in draw(traced(Stream()), traced(Hypers())).items()}
+
+
 def large_params(spec: Spec, seed: int = 1) -> model.Params:
     """Parameters of order one everywhere that is trained, so that no term hides behind zeros."""
-    stream, hypers = traced(Stream()), traced(Hypers())
-    params = model.init(spec, stream, hypers, jax.random.key(seed))
+    draw = functools.partial(model.init, spec, traced(Stream()), traced(Hypers()))
+    shapes = jax.eval_shape(draw, jax.random.key(seed))
     rng = np.random.default_rng(seed)
-    noise = {name: rng.normal(size=params[name].shape) for name in sorted(params)}
-    trained = model.trained_names(spec)
-    return {
-        name: jnp.asarray(noise[name] if name in trained else leaf, float) for name, leaf in params.items()
-    }
+    params = {name: rng.normal(size=shapes[name].shape) for name in sorted(shapes)}
+    if spec.attention == "uniform":
+        params |= {name: np.zeros_like(params[name]) for name in ("W_K", "W_Q")}
+    drawn = frozen_params(replace(spec, attention="trained", attention_biases="absent"), seed)
+    return {name: jnp.asarray(leaf, float) for name, leaf in (params | drawn).items()}
 
 
 def kernel_loss(spec, stream, objective, params, documents):
@@ -88,6 +104,9 @@ def kernel_loss(spec, stream, objective, params, documents):
 
 def token_loss(spec, stream, objective, params, documents):
     return model.token_loss(spec, stream, objective, params, documents)
+
+
+bag_of = jax.jit(bags.from_documents, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -158,8 +177,7 @@ def complex_step(spec, params, documents, hidden, squared):
     ],
 )
 def test_float32_agrees_to_single_precision(spec, squared):
-    params = {name: leaf.astype(jnp.float32) for name, leaf in large_params(spec).items()}
-    case = as_computed(spec), traced(Stream()), np.int32(squared), params, ragged_documents()
+    case = as_computed(spec), traced(Stream()), np.int32(squared), large_params(spec), ragged_documents()
     (fast, fast_gradient), (slow, slow_gradient) = (
         value_and_gradient(loss, *case) for loss in (kernel_loss, token_loss)
     )
@@ -169,19 +187,18 @@ def test_float32_agrees_to_single_precision(spec, squared):
     assert relative(fast_gradient, slow_gradient) < 1e-5
 
 
-@pytest.mark.parametrize("objective", (0, 1))
-def test_hand_written_gradient_against_finite_differences(objective):
+def test_hand_written_gradient_against_finite_differences():
     with jax.enable_x64(True):
-        spec = replace(TINY, attention_biases="trained", output_bias="trained")
-        params = kernel.pad(large_params(spec))
-        batch = bags.from_documents(spec, traced(Stream()), ragged_documents())
+        params = kernel.pad(large_params(BIASES))
+        batch = bag_of(BIASES, traced(Stream()), ragged_documents())
 
         @jax.jit
-        def function(params):
-            kernel_model = kernel.effective(spec, params)
-            return kernel.loss(kernel_model, batch, np.int32(objective), kernel.real_types(spec))
+        def loss(params, objective):
+            return kernel.loss(kernel.effective(BIASES, params), batch, objective, kernel.real_types(BIASES))
 
-        check_grads(function, (params,), order=1, modes=["rev"], rtol=1e-6)
+        for objective in (np.int32(0), np.int32(1)):
+            own = functools.partial(loss, objective=objective)
+            check_grads(own, (params,), order=1, modes=["rev"], rtol=1e-6)
 
 
 def test_zero_queries_attend_uniformly():
@@ -190,72 +207,82 @@ def test_zero_queries_attend_uniformly():
         params["W_Q"] = jnp.zeros_like(params["W_Q"])
         documents = ragged_documents()
         is_key = lda.key_positions(traced(Stream()), documents)
-        output = model.apply(TINY, params, documents.shown_BxN, is_key)
-        mean_row = np.mean([params["W_V"][:, token] for token in documents.shown_BxN[0, :7]], axis=0)
+        output = jax.jit(model.apply, static_argnums=0)(TINY, params, documents.shown_BxN, is_key)
+        mean_row = np.asarray(params["W_V"])[:, np.asarray(documents.shown_BxN)[0, :7]].mean(axis=1)
         np.testing.assert_allclose(output[0, 0], mean_row, rtol=1e-12)
-        bag = bags.from_documents(TINY, traced(Stream()), documents)
-        queries = bags.counts_and_targets(bag)[0], bag.queries.type_R
-        attention = kernel.query_attention(kernel.effective(TINY, kernel.pad(params)).score_VxV, *queries)
-        np.testing.assert_allclose(attention, kernel.query_attention(None, *queries), rtol=1e-12)
+
+        @jax.jit
+        def attention(params):
+            bag = bags.from_documents(TINY, traced(Stream()), documents)
+            queries = bags.counts_and_targets(bag)[0], bag.queries.type_R
+            score_VxV = kernel.effective(TINY, kernel.pad(params)).score_VxV
+            return kernel.query_attention(score_VxV, *queries), kernel.query_attention(None, *queries)
+
+        np.testing.assert_allclose(*attention(params), rtol=1e-12)
 
 
 def test_order_of_tokens_does_not_matter():
     with jax.enable_x64(True):
-        documents, params = ragged_documents(), large_params(TINY)
+        documents, params = ragged_documents(), large_params(BIASES)
         order = np.random.default_rng(3).permutation(7)
-        shuffled = Documents(*(leaf[:, order] for leaf in documents))
-        args = TINY, traced(Stream()), np.int32(0), params
+        shuffled = Documents(*(jnp.asarray(np.asarray(leaf)[:, order]) for leaf in documents))
+        args = BIASES, traced(Stream()), np.int32(0), params
         loss = functools.partial(value_and_gradient, kernel_loss)
         assert loss(*args, shuffled)[0] == pytest.approx(float(loss(*args, documents)[0]), 1e-13)
 
 
 def test_relabelling_topics_permutes_the_gradient():
     with jax.enable_x64(True):
-        documents, params = ragged_documents(), large_params(TINY)
+        documents = ragged_documents()
+        params = {name: np.asarray(leaf) for name, leaf in large_params(BIASES).items()}
         relabel = np.array([0, 4, 5, 6, 1, 2, 3])  # swap the two topics
         other = documents._replace(
             word_BxN=relabel[documents.word_BxN], shown_BxN=relabel[documents.shown_BxN]
         )
-        swapped = {
+        swapped = params | {
             "W_K": params["W_K"][:, relabel],
             "W_Q": params["W_Q"][:, relabel],
             "W_V": params["W_V"][relabel][:, relabel],
+            "b_V": params["b_V"][relabel],
             "b_pred": params["b_pred"][relabel],
         }
-        args = TINY, traced(Stream()), np.int32(0)
+        args = BIASES, traced(Stream()), np.int32(0)
         loss = functools.partial(value_and_gradient, kernel_loss)
         _, gradient = loss(*args, params, documents)
         _, swapped_gradient = loss(*args, swapped, other)
-        np.testing.assert_allclose(
-            swapped_gradient["W_V"], gradient["W_V"][relabel][:, relabel], rtol=1e-10, atol=1e-15
-        )
-        np.testing.assert_allclose(
-            swapped_gradient["W_K"], gradient["W_K"][:, relabel], rtol=1e-10, atol=1e-15
-        )
+        expected_V = np.asarray(gradient["W_V"])[relabel][:, relabel]
+        expected_K = np.asarray(gradient["W_K"])[:, relabel]
+        np.testing.assert_allclose(swapped_gradient["W_V"], expected_V, rtol=1e-10, atol=1e-15)
+        np.testing.assert_allclose(swapped_gradient["W_K"], expected_K, rtol=1e-10, atol=1e-15)
 
 
 def test_scores_too_large_for_exp_are_no_trouble():
-    params = {name: 40.0 * leaf for name, leaf in large_params(TINY).items()}
-    case = TINY, traced(Stream()), np.int32(1), params, ragged_documents()
+    params = {name: 40 * np.asarray(leaf) for name, leaf in large_params(BIASES).items()}
+    case = BIASES, traced(Stream()), np.int32(1), params, ragged_documents()
     value, gradient = value_and_gradient(kernel_loss, *case)
     assert value == pytest.approx(float(value_and_gradient(token_loss, *case)[0]), rel=1e-4)
     assert all(np.isfinite(leaf).all() for leaf in gradient.values())
 
 
 def test_padding_is_removed_and_gets_no_gradient():
-    params = large_params(replace(TINY, attention_dim=3))
-    spec = replace(TINY, attention_dim=3)
-    padded = kernel.pad(params)
-    restored = kernel.unpad(spec, padded)
+    params = {name: np.asarray(leaf) for name, leaf in large_params(BIASES).items()}
+
+    @jax.jit
+    def padded_and_gradient(params):
+        batch = bags.from_documents(BIASES, traced(Stream()), ragged_documents())
+
+        def loss(padded):
+            return kernel.loss(
+                kernel.effective(BIASES, padded), batch, np.int32(0), kernel.real_types(BIASES)
+            )
+
+        padded = kernel.pad(params)
+        return kernel.unpad(BIASES, padded), jax.grad(loss)(padded)
+
+    restored, gradient = jax.device_get(padded_and_gradient(params))
     assert all((restored[name] == leaf).all() for name, leaf in params.items())
-    batch = bags.from_documents(spec, traced(Stream()), ragged_documents())
-    gradient = jax.jit(
-        jax.grad(
-            lambda p: kernel.loss(kernel.effective(spec, p), batch, np.int32(0), kernel.real_types(spec))
-        )
-    )(padded)
-    assert (np.asarray(gradient["W_K"])[3:] == 0).all()
-    assert (np.asarray(gradient["W_V"])[7:] == 0).all() and (gradient["W_V"][:, 7:] == 0).all()
+    assert (gradient["W_K"][3:] == 0).all()
+    assert (gradient["W_V"][7:] == 0).all() and (gradient["W_V"][:, 7:] == 0).all()
 
 
 def test_infinite_documents_are_the_limit_of_long_ones():
@@ -263,14 +290,14 @@ def test_infinite_documents_are_the_limit_of_long_ones():
     spec = replace(TINY, documents="tau", shortest=20_000, longest=20_000, word_query_probability=0.4)
     lengths = dict(length_min=20_000, length_max=20_000)
     stream = traced(Stream(topics_per_document=1, p_mask=0.5, p_keep=0.3, p_random=0.3, **lengths))
-    params = kernel.pad({name: leaf.astype(jnp.float32) for name, leaf in large_params(TINY).items()})
-    first_TxW = jnp.tile(lda.topic_words(spec, stream)[:1], (2, 1))
+    params = large_params(TINY)
 
     @jax.jit
     def losses(hidden, objective):
+        first_TxW = jnp.tile(lda.topic_words(spec, stream)[:1], (2, 1))
         case = stream._replace(key_visibility=hidden)
         documents = lda.sample_documents(spec, case, first_TxW, threefry.raw(jax.random.key(0)), 1)
-        kernel_model, real_V = kernel.effective(spec, params), kernel.real_types(spec)
+        kernel_model, real_V = kernel.effective(spec, kernel.pad(params)), kernel.real_types(spec)
         uniform_model = kernel_model._replace(score_VxV=None)
         return [
             kernel.loss(kernel_model, bags.from_documents(spec, case, documents), objective, real_V),
@@ -299,15 +326,14 @@ def test_capacity_is_rarely_needed_and_overflow_is_counted():
     documents = ragged_documents()
     none = replace(TINY, word_query_probability=0.0)
     found = int((np.asarray(documents.masked_BxN) & (np.asarray(documents.shown_BxN) != 0)).sum())
-    assert bags.from_documents(none, traced(Stream()), documents).queries_missing == found > 0
-    assert bags.from_documents(TINY, traced(Stream()), documents).queries_missing <= 0
+    assert bag_of(none, traced(Stream()), documents).queries_missing == found > 0
+    assert bag_of(TINY, traced(Stream()), documents).queries_missing <= 0
 
 
 def test_usual_queries_train_as_all_queries_do():
     spec = Spec(topics=3, words_per_topic=3)
     stream = traced(Stream())
-    params = kernel.pad(large_params(spec))
-    params = {name: leaf.astype(jnp.float32) for name, leaf in params.items()}
+    params = large_params(spec)
 
     @jax.jit
     def gradients(key):
@@ -319,7 +345,7 @@ def test_usual_queries_train_as_all_queries_do():
             def loss(params):
                 return kernel.loss(kernel.effective(spec, params), bag, np.int32(0), kernel.real_types(spec))
 
-            return jax.grad(loss)(params), bag.queries.type_R.size
+            return jax.grad(loss)(kernel.pad(params)), bag.queries.type_R.size
 
         return gradient(batch), bags.with_usual_queries(spec, gradient, batch, spec.batch_size)
 

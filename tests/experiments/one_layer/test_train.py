@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.one_trial import TINY, programs
+from support.one_trial import TINY, Programs, programs
 
 from topicjax.engine import programs as orders
 from topicjax.engine.segments import check_room
@@ -24,22 +24,35 @@ from topicjax.theory.theorems import lemma1_member, lemma1_residual, theorem2_ma
 
 Stream = functools.partial(AnyStream, length_min=8, length_max=12)
 PLAIN, USUAL = Stream(), Hypers()
+initial = jax.jit(model.init, static_argnums=0)  # op by op it would be a hundred small programs
 FAST = Hypers(learning_rate=0.5, init_scale=0.1)
 
 
 def run(spec: Spec, stream: AnyStream = PLAIN, hypers: Hypers = USUAL, num_records: int = 3):
     """Return the state and records after num_records windows."""
     stream, hypers = traced(stream), traced(hypers)
-    init, advance, _ = programs(spec, num_records)
-    return advance(stream, hypers, init(stream, hypers))
+    own = compiled(spec, num_records)
+    return own.advance(stream, hypers, own.init(stream, hypers))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def documents_of(spec: Spec, stream: AnyStream, step: int) -> lda.Documents:
+LANES = 17  # a number that no other axis has
+
+
+def compiled(spec: Spec, num_records: int = 3, order: str = "lane") -> Programs:
+    """Return the programs of a Spec: those of TINY have many lanes, which some tests need."""
+    return programs(spec, num_records, order, LANES if spec == TINY else 1)
+
+
+@jax.jit
+def documents_of(stream: AnyStream, step: int) -> lda.Documents:
     keys = lda.stream_keys(stream.seed)
     key = jax.random.fold_in(keys.documents, step)
-    phi_TxW = lda.topic_words(spec, stream)
-    return lda.sample_documents(spec, stream, phi_TxW, threefry.raw(key), spec.batch_size)
+    phi_TxW = lda.topic_words(TINY, stream)
+    return lda.sample_documents(TINY, stream, phi_TxW, threefry.raw(key), TINY.batch_size)
+
+
+# as many kept and random words as these Streams usually have: a Stream with more of them has no room
+ADAM = replace(TINY, optimizer="adam", word_query_probability=0.03)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +61,7 @@ def documents_of(spec: Spec, stream: AnyStream, step: int) -> lda.Documents:
 )
 def test_training_is_the_token_model_under_optax(optimizer):
     """Twelve steps of the engine's program against twelve optax steps of the token-space model."""
-    spec = replace(TINY, optimizer=optimizer)
+    spec = TINY if optimizer == "sgd" else replace(ADAM, optimizer=optimizer)
     stream = traced(Stream(seed=5, key_visibility="unmasked"))
     hypers = traced(Hypers(learning_rate=0.1, init_scale=0.3, l2=0.02, weight_decay=0.1, epsilon=1e-3))
     tx = {
@@ -57,14 +70,13 @@ def test_training_is_the_token_model_under_optax(optimizer):
         "adam": optax.adam(0.1, eps=1e-3),
         "adamw": optax.adamw(0.1, eps=1e-3, weight_decay=0.1),
     }[optimizer]
-    params = model.init(spec, stream, hypers, lda.stream_keys(5).weights)
+    params = initial(TINY, stream, hypers, lda.stream_keys(5).weights)
     trained = {name: params[name] for name in model.trained_names(spec)}
     opt_state = tx.init(trained)
 
     @jax.jit
-    def token_step(trained, opt_state, step):
+    def token_step(trained, opt_state, documents):
         def objective(trained):
-            documents = documents_of(spec, stream, step)
             loss = model.token_loss(spec, stream, hypers.objective, params | trained, documents)
             return loss + 0.02 * sum((leaf**2).sum() for leaf in trained.values())
 
@@ -72,14 +84,14 @@ def test_training_is_the_token_model_under_optax(optimizer):
         return optax.apply_updates(trained, updates), opt_state
 
     for step in range(12):
-        trained, opt_state = token_step(trained, opt_state, step)
-    init, advance, _ = programs(spec, 3)
-    state, records = advance(stream, hypers, init(stream, hypers))
+        trained, opt_state = token_step(trained, opt_state, documents_of(stream, step))
+    own = compiled(spec)
+    state, records = own.advance(stream, hypers, own.init(stream, hypers))
     for name, leaf in kernel.unpad(spec, state.params).items():
         np.testing.assert_allclose(leaf, (params | trained)[name], rtol=1e-3, atol=2e-5)
     if optimizer == "sgd":  # the recorded loss leaves the penalty out
         token_loss = jax.jit(model.token_loss, static_argnums=0)
-        first = token_loss(spec, stream, hypers.objective, params, documents_of(spec, stream, 0))
+        first = token_loss(spec, stream, hypers.objective, params, documents_of(stream, 0))
         np.testing.assert_allclose(records.loss[0], first, rtol=1e-5)
 
 
@@ -125,7 +137,8 @@ def before_and_after(spec: Spec, hypers: Hypers, steps: int):
 )
 def test_frozen_parts_are_bit_identical_after_training(variant):
     settings, frozen = FROZEN[variant]
-    spec = replace(TINY, optimizer="adamw", **settings)
+    documents = dict(documents="tau", infinite_documents=True)  # nothing to draw: half as long to compile
+    spec = replace(TINY, optimizer="adamw", **documents, **settings)
     hypers = Hypers(l2=0.1, weight_decay=0.1, init_scale=0.3)
     start, params = before_and_after(spec, hypers, steps=8)
     for name, leaf in params.items():
@@ -136,7 +149,7 @@ def test_frozen_parts_are_bit_identical_after_training(variant):
 def test_frozen_constants_are_the_theorems():
     spec = replace(TINY, value="blocks", output_bias="theorem1")
     stream = traced(Stream(p_mask=0.3, p_keep=0.2, p_random=0.05))
-    params = model.init(spec, stream, traced(Hypers()), jax.random.key(0))
+    params = initial(spec, stream, traced(Hypers()), jax.random.key(0))
     np.testing.assert_allclose(params["W_V"], theorem2_matrix(3, 2, 0.3, 0.2, 0.05), rtol=1e-5, atol=1e-7)
     assert params["b_pred"][0] == 0
     np.testing.assert_allclose(params["b_pred"][1:], -0.3 * 0.05 / ((1 - 0.8 * 0.3) * 6), rtol=1e-5)
@@ -147,7 +160,7 @@ def test_frozen_values_are_members_of_lemma_1s_family(member):
     masking = dict(p_mask=0.3, p_keep=0.2, p_random=0.05)
     data = DataModel(3, 2, "tau", True, topics_per_document=2, **masking)
     hypers = Hypers(value_shift=member[0], value_own=member[1], value_random=member[2])
-    params = model.init(
+    params = initial(
         replace(TINY, value="blocks"), traced(Stream(**masking)), traced(hypers), jax.random.key(0)
     )
     found, theorem2 = np.asarray(params["W_V"], float), theorem2_matrix(3, 2, *masking.values())
@@ -165,10 +178,9 @@ def test_frozen_values_are_members_of_lemma_1s_family(member):
 
 
 def test_random_members_differ_by_seed_and_by_as_much_as_asked():
-    stream, hypers = Stream(), Hypers(value_random=0.5)
-    one, other = (
-        np.asarray(model.lemma1_direction(Spec(), stream, hypers, jax.random.key(seed))) for seed in (3, 4)
-    )
+    direction = jax.jit(functools.partial(model.lemma1_direction, Spec()))
+    given = traced(Stream()), traced(Hypers(value_random=0.5))
+    one, other = (np.asarray(direction(*given, jax.random.key(seed))) for seed in (3, 4))
     height = 1 / (1 - 0.9 * 0.15) / 10
     for drawn in (one, other):  # making sums 0 takes one in v = 10 degrees of freedom
         assert drawn[1:, 1:].std() == pytest.approx(0.5 * height * 0.9**0.5, rel=0.03)
@@ -179,7 +191,7 @@ def test_random_members_differ_by_seed_and_by_as_much_as_asked():
 def test_initial_weights_follow_their_law(init):
     spec = replace(TINY, topics=10, words_per_topic=10, attention_biases="trained")
     hypers = traced(Hypers(init=init, init_scale=0.5))
-    params = model.init(spec, traced(Stream()), hypers, jax.random.key(0))
+    params = initial(spec, traced(Stream()), hypers, jax.random.key(0))
     W_K = np.asarray(params["W_K"])
     mean, deviation = {
         "normal": (0, 0.5),
@@ -190,7 +202,7 @@ def test_initial_weights_follow_their_law(init):
     assert W_K.std() == pytest.approx(deviation, rel=0.03)
     assert (np.asarray(params["b_K"]) == 0).all() == (init != "default")
     assert not np.allclose(W_K, params["W_Q"])
-    smaller = model.init(
+    smaller = initial(
         spec, traced(Stream()), hypers._replace(init_scale=np.float32(0.005)), jax.random.key(0)
     )
     np.testing.assert_allclose(smaller["W_K"] * 100, W_K, rtol=1e-5)  # the same direction
@@ -205,44 +217,29 @@ def test_seeds_differ_in_documents_and_weights_and_only_they_do():
     assert not np.allclose(first.params["W_K"], other.params["W_K"])
     assert not np.allclose(records.loss[1:], records_other.loss[1:], rtol=1e-3)
     for seed in (1, 2):
-        batch = documents_of(TINY, traced(Stream(seed=seed)), 0).word_BxN
-        assert (batch == documents_of(TINY, traced(Stream(seed=1)), 0).word_BxN).all() == (seed == 1)
-
-
-@functools.cache
-def many(order: str):
-    """Return the programs for many Hypers that share one Stream, and a list with an item per tracing."""
-    tracings = []
-
-    def advance(stream, hypers, state):
-        tracings.append(1)
-        return orders.ORDERS[order].advance(EXPERIMENT, TINY, stream, hypers, state, num_windows=3)
-
-    return jax.jit(functools.partial(orders.init_row, EXPERIMENT, TINY)), jax.jit(advance), tracings
-
-
-LANES = 17  # a number that no other axis has
+        batch, of_first = (documents_of(traced(Stream(seed=each)), 0).word_BxN for each in (seed, 1))
+        assert np.array_equal(batch, of_first) == (seed == 1)
 
 
 def stack(*hypers: Hypers) -> Hypers:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(traced, hypers))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *map(traced, hypers))
 
 
 @pytest.mark.parametrize("order", orders.ORDERS)
 def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane(order):
-    start, program, tracings = many(order)
-    stream = traced(Stream())
+    own, stream = compiled(TINY, order=order), traced(Stream())
 
     def result(rates, scale=0.1):
         rates = [*rates, *[0.1] * (LANES - len(rates))]
         hypers = stack(*(Hypers(learning_rate=rate, init_scale=scale) for rate in rates))
-        state, records = program(stream, hypers, start(stream, hypers))
-        return state.trial_L, records
+        steps = np.full(LANES, own.steps, np.int32)
+        state, records = own.go_on(stream, hypers, own.start(stream, hypers), steps)
+        return jax.device_get((state.trial_L, records))
 
     state, records = result([0.5, 0.2, 0.1])
     sick, sick_records = result([0.5, float("nan"), 0.1])
     result([0.7, 0.3, 0.2], scale=0.3)
-    assert len(tracings) == 1 and program._cache_size() == 1
+    assert len(own.tracings) == 1 and own.go_on._cache_size() == 1
     assert not np.isfinite(sick.params["W_V"][1]).all() and np.isfinite(state.params["W_V"]).all()
     for lane in (0, 2):
         assert (sick.params["W_V"][lane] == state.params["W_V"][lane]).all()
@@ -252,9 +249,10 @@ def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane(order):
 @pytest.mark.parametrize("order", orders.ORDERS)
 def test_documents_are_drawn_once_for_all_lanes(order):
     """No random number has a lane axis, and none is drawn for one lane at a time."""
-    start, program, _ = many(order)
-    stream, hypers = traced(Stream()), stack(*(Hypers() for _ in range(LANES)))
-    text = program.lower(stream, hypers, start(stream, hypers)).as_text()
+    own, stream, hypers = compiled(TINY, order=order), traced(Stream()), traced(Hypers())
+    hypers_L = stack(*[Hypers()] * LANES)
+    row, steps = own.init(stream, hypers).row, np.full(LANES, own.steps, np.int32)
+    text = own.go_on.lower(stream, hypers_L, row, steps).as_text()
     draws = [line for line in text.splitlines() if "stablehlo.shift_left" in line]
     assert draws and not any(f"tensor<{LANES}" in line for line in draws)
 
@@ -262,19 +260,19 @@ def test_documents_are_drawn_once_for_all_lanes(order):
 def every_step(number: int):
     """Train one step at a time; return the state before each step, and the records of all of them."""
     stream, hypers = traced(Stream(seed=3)), traced(FAST)
-    init, advance, _ = programs(replace(TINY, record_every=1), 1)
-    state, states, found = init(stream, hypers), [], []
+    own = compiled(replace(TINY, record_every=1), 1)
+    state, states, found = own.init(stream, hypers), [], []
     for _ in range(number):
         states.append(state)
-        state, record = advance(stream, hypers, state)
+        state, record = own.advance(stream, hypers, state)
         found.append(record)
     return states, jax.tree.map(lambda *columns: np.concatenate(columns), *found)
 
 
 @pytest.mark.parametrize("record_every", (TINY.record_every, pytest.param(12, marks=pytest.mark.slow)))
 def test_any_record_interval_trains_the_same(record_every):
-    _, records = run(replace(TINY, record_every=record_every), Stream(seed=3), FAST, 24 // record_every)
-    _, every = every_step(24)
+    _, records = run(replace(TINY, record_every=record_every), Stream(seed=3), FAST)
+    _, every = every_step(3 * record_every)
     for name in ("loss", "eval_loss", "norm_v", "grad_norm_k", "rotation_v"):
         np.testing.assert_allclose(
             getattr(records, name), getattr(every, name)[::record_every], rtol=1e-4, atol=1e-7
@@ -292,19 +290,20 @@ def test_rotation_is_the_cosine_distance_to_ten_steps_before():
 
 
 def test_segments_continue_and_the_last_record_is_of_the_final_state():
-    stream, hypers = traced(Stream(seed=3)), traced(FAST)
-    whole, records = run(TINY, Stream(seed=3), FAST, 6)
-    half, _ = run(TINY, Stream(seed=3), FAST, 3)
-    final = programs(TINY, 3)[2](stream, hypers, half)
-    assert half.row.step == 12
-    np.testing.assert_allclose(final.loss, records.loss[3], rtol=1e-6)
-    np.testing.assert_allclose(final.norm_k, records.norm_k[3], rtol=1e-6)
-    joined, _ = programs(TINY, 3)[1](stream, hypers, half)
-    np.testing.assert_allclose(joined.params["W_V"], whole.params["W_V"], rtol=1e-5)
+    """Two segments of twelve steps against segments of one step."""
+    stream, hypers, own = traced(Stream(seed=3)), traced(FAST), compiled(TINY)
+    states, records = every_step(25)
+    half, _ = run(TINY, Stream(seed=3), FAST)
+    assert int(half.row.step) == 12
+    now = own.record(stream, hypers, half)
+    np.testing.assert_allclose(now.loss, records.loss[12], rtol=1e-6)
+    np.testing.assert_allclose(now.norm_k, records.norm_k[12], rtol=1e-6)
+    joined, _ = own.advance(stream, hypers, half)
+    np.testing.assert_allclose(joined.params["W_V"], states[24].params["W_V"], rtol=1e-5)
 
 
 def test_too_few_queries_are_reported():
-    state, _ = run(replace(TINY, word_query_probability=0.0), num_records=1)
+    state, _ = run(ADAM, Stream(p_mask=1.0, p_keep=1.0, p_random=0.0))  # every word is a query
     with pytest.raises(RuntimeError, match=r"the program lacks room for \d+ items of its data"):
         check_room(state.row)
     check_room(run(TINY)[0].row)
@@ -347,7 +346,7 @@ def test_the_one_run_on_record_is_reproduced():
     stream = AnyStream(key_visibility="unmasked")
     hypers = Hypers(learning_rate=0.01, objective="cross_entropy")
     state, first = run(spec, stream, hypers, 1)
-    final = programs(spec, 1)[2](traced(stream), traced(hypers), state)
+    final = compiled(spec, 1).record(traced(stream), traced(hypers), state)
     assert first.eval_loss[0] == pytest.approx(np.log(101), abs=0.01)
     assert final.eval_loss == pytest.approx(3.395, abs=0.03)
     data = DataModel(key_visibility="unmasked")
