@@ -59,10 +59,12 @@ def control(tmp_path_factory):
     os.environ[slow_trials.CONTROL] = str(folder)
 
     def write(**files: str) -> None:
+        for name, text in files.items():  # replaced in one step: workers read them all the time
+            (folder / f".{name}").write_text(text)
+            (folder / f".{name}").replace(folder / name)
         for path in folder.iterdir():
-            path.unlink()
-        for name, text in files.items():
-            (folder / name).write_text(text)
+            if path.name not in files:
+                path.unlink()
 
     yield write
     del os.environ[slow_trials.CONTROL]

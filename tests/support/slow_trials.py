@@ -3,6 +3,7 @@
 These files are read wherever a chunk is trained, each time a trial is asked whether it is decided.
 """
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -46,8 +47,10 @@ def loss(vector, data):
 
 
 def said(name: str) -> str:
-    path = Path(os.environ[CONTROL]) / name
-    return path.read_text() if path.exists() else ""
+    """Return what a file in the control folder says; it may vanish while we look."""
+    with contextlib.suppress(FileNotFoundError):
+        return (Path(os.environ[CONTROL]) / name).read_text()
+    return ""
 
 
 def references(trial):
