@@ -11,6 +11,7 @@ import math
 import os
 import resource
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
+from topicjax.engine.origin import pinned
 from topicjax.engine.plan import Group, shaped
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
@@ -53,9 +55,28 @@ class Shapes(NamedTuple):
     rare: tuple[str, ...]  # the columns of `measure_rarely`
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=64)
+def traced_once(experiment: Experiment) -> Experiment:
+    """Let jax remember how each function of an experiment was traced.
+
+    Shapes, costs and every program trace the same functions, which takes seconds for large ones.  Inside a
+    program a remembered function is inlined.  Measurements are not remembered: jit would sort their columns.
+    """
+    if isinstance(experiment.update, jax.stages.Wrapped):
+        return experiment
+    by_spec = functools.partial(jax.jit, static_argnums=0)
+    names = ("init", "update", "batch", "source", "weights")
+    return replace(experiment, **{name: by_spec(getattr(experiment, name)) for name in names})
+
+
 def shapes(experiment: Experiment, spec: Any) -> Shapes:
     """Trace the shapes of a trial's state, weights, data and records."""
+    return shapes_of(traced_once(experiment), spec)
+
+
+@functools.lru_cache(maxsize=1024)
+def shapes_of(experiment: Experiment, spec: Any) -> Shapes:
+    """Trace the shapes of an experiment that is traced once."""
     order: list[list[str]] = [[], []]  # jax sorts the keys of a dict
 
     def make(stream: Any, hypers: Any, data: Any) -> Any:
@@ -70,7 +91,8 @@ def shapes(experiment: Experiment, spec: Any) -> Shapes:
         order[:] = [list(each) for each in columns]
         return state, experiment.weights(spec, state), source, batch, columns
 
-    found = jax.eval_shape(make, *example(experiment), experiment.data_shapes(spec))
+    with pinned():  # as programs are traced
+        found = jax.eval_shape(make, *example(experiment), experiment.data_shapes(spec))
     state, weights, source, batch, columns = found
     record = {name: each[name] for each, names in zip(columns, order, strict=True) for name in names}
     return Shapes(state, weights, source, batch, record, tuple(order[1]))
@@ -138,10 +160,12 @@ class Work(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def work(experiment: Experiment, spec: Any) -> Work:
     """Count the operations of each function of an experiment; nothing is compiled."""
+    experiment = traced_once(experiment)
     given = (*example(experiment), experiment.data_shapes(spec))
 
     def count(function: Callable[..., Any], *arguments: Any) -> float:
-        return jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+        with pinned():
+            return jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
     def init(stream: Any, hypers: Any, data: Any) -> Any:
         return experiment.init(spec, stream, hypers), experiment.make_source(spec, stream, data)

@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from topicjax.engine import costs
-from topicjax.engine.costs import BLOCK_BYTES, example, shapes
+from topicjax.engine.costs import BLOCK_BYTES, example, shapes, traced_once
 from topicjax.engine.options import MANTISSA_BITS
 from topicjax.engine.origin import pinned
 from topicjax.engine.plan import Group, StreamRow
@@ -328,7 +328,7 @@ class Programs:
 
         A core takes one row after another: a second batch axis would only cost it transposed copies.
         """
-        of_row = functools.partial(function, self.group.experiment, self.spec)
+        of_row = functools.partial(function, traced_once(self.group.experiment), self.spec)
         if self.group.round_products:
             of_row = with_rounded_products(of_row, MANTISSA_BITS[self.group.round_products])
         over_rows = one_by_one if on_cores(self.mesh) else all_rows
