@@ -27,6 +27,7 @@ THIRD = ["e" * 12, "f" * 12]
 LONGER = ["1" * 12, "2" * 12, "3" * 12]  # the trials of FIRST with more steps
 CHUNKS = {ids_name(ids): ids for ids in (FIRST, SECOND, THIRD, LONGER)}
 STEPS = (2, 4)
+KEYS = ["trial_id", "step", "layer"]  # of a row of details
 NEW_COLUMN = "new_column"
 Say = Callable[[Any], object]  # called with what is acknowledged: nothing may take it back
 
@@ -110,12 +111,12 @@ def file_names(folder: Path) -> set[str]:
 
 
 def frames(folder: Path) -> list[pd.DataFrame]:
+    """Read the tables of a folder, sorted."""
     run = load(folder)
-    keys = ["trial_id", "step", "layer"]
     return [
-        run.trials.sort_values(keys[:1]),
-        run.trajectories.sort_values(keys[:2]),
-        run.details.sort_values(keys),
+        run.trials.sort_values(KEYS[:1]),
+        run.trajectories.sort_values(KEYS[:2]),
+        run.details.sort_values(KEYS),
     ]
 
 
