@@ -20,7 +20,9 @@ import jax
 import pytest
 
 from topicjax.analysis import pictures
+from topicjax.engine import programs
 
+programs.KEPT.most = 1000  # memory is watched below
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell, ...
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ... and under nohup
 jax.config.update("jax_num_cpu_devices", 4)
@@ -44,29 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
-KNOWN: dict[tuple, Any] = {}  # compiled programs of the engine
 KEPT_BYTES, MOST_BYTES = 1 << 30, 3 << 29  # with more memory, what was compiled is let go
-
-
-@pytest.fixture(scope="session", autouse=True)
-def programs_compiled_once():
-    """Keep what runs of this process have compiled for other runs of equal trials, chunks and devices."""
-    from topicjax.engine import programs
-
-    compile_ = programs.Programs._compile
-
-    def compile_once(self, name: str, *args) -> None:
-        length = self.segment_windows if name == "advance" else 0
-        how = (self.shape, self.order, length, programs.on_cores(self.mesh), self.group.round_products)
-        key = (name, self.group.experiment, self.spec, *how, *self.mesh.devices.flat)
-        if key not in KNOWN:
-            compile_(self, name, *args)
-            KNOWN[key] = self.compiled[name]
-        self.compiled[name] = KNOWN[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs.Programs, "_compile", compile_once)
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +66,7 @@ def memory_let_go_by_test():
 def let_go_above(most: int) -> None:
     """Forget what was compiled if this process has more memory than this."""
     if resident_bytes() > most:
-        KNOWN.clear()
+        programs.KEPT.known.clear()
         jax.clear_caches()
         gc.collect()
         if sys.platform == "linux":  # free memory goes back to the system only when asked for

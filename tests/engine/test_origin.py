@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 import pytest
-from support.command_line import FAST
+from support.command_line import DEEP, FAST
 from support.engine_runs import DEEP_BASE, DEEP_LINEAR, columns, stopped_at_every_segment, train_sweep
 
 import topicjax
@@ -20,9 +20,6 @@ from topicjax.store.files import StoreError
 from topicjax.store.manifest import write_manifest
 from topicjax.store.verify import repair, verify
 from topicjax.sweep import product
-
-SMALL = dict(topics=2, words_per_topic=2, batch_size=2, eval_documents=2, steps=2, record_every=2)
-SMALL |= dict(length_min=4, length_max=6)
 
 
 def precision_of(function: Any, *args: Any) -> set[Any]:
@@ -43,9 +40,8 @@ def test_products_are_traced_at_full_precision_unless_the_user_chose_another():
 
 def test_a_run_records_its_arithmetic_and_others_are_refused(tmp_path):
     def train(rate: float, **options: Any) -> topicjax.Run:
-        devices = jax.devices()[:1]
         sweep = product(learning_rate=rate)
-        return topicjax.sweep("one_layer", sweep, tmp_path / "run", SMALL, devices=devices, **options)
+        return train_sweep(tmp_path / "run", sweep, DEEP_BASE, experiment=DEEP_LINEAR, **options)[0]
 
     found = train(0.1).manifest["runs"][0]["arithmetic"]
     assert found == arithmetic() and found["jax_enable_x64"] is False
@@ -58,9 +54,19 @@ def test_a_run_records_its_arithmetic_and_others_are_refused(tmp_path):
 
 def test_x64_of_the_environment_is_noticed(tmp_path):
     """It once gave other numbers, and nothing was said."""
-    settings = [text for name, value in SMALL.items() for text in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-m", "topicjax", "run", "smoke", *settings, "--out", str(tmp_path / "run")]
-    command += ["--set", "seed=0", "--devices", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "topicjax",
+        "run",
+        DEEP,
+        "--out",
+        str(tmp_path / "run"),
+        "--devices",
+        "1",
+    ]
+    for fixed in ("depth=1", "width=3", "steps=20", "seed=0", "init_scale=0.1"):
+        command += ["--set", fixed]
     environment = os.environ | {"XLA_FLAGS": FAST, "JAX_NUM_CPU_DEVICES": "1"}
     subprocess.run(command, check=True, env=environment, capture_output=True)
     command += ["--axis", "learning_rate=0.5"]

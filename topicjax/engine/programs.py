@@ -13,7 +13,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from topicjax.engine import costs
 from topicjax.engine.costs import BLOCK_BYTES, example, shapes, traced_once
 from topicjax.engine.options import MANTISSA_BITS
-from topicjax.engine.origin import pinned
+from topicjax.engine.origin import arithmetic, pinned
 from topicjax.engine.plan import Group, StreamRow
 from topicjax.engine.rounding import with_rounded_products
 from topicjax.errors import UserError
@@ -270,6 +271,24 @@ def no_records(experiment: Experiment, spec: Any, hypers_L: Any) -> Any:
 ORDERS = {"lane": Order(lane_at_a_time, lane_by_lane), "together": Order(lanes_together, jax.vmap)}
 
 
+class Kept:
+    """What this process has compiled last: a second sweep or a refined round compiles nothing again."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.known = most, OrderedDict[Hashable, Any]()
+
+    def get(self, identity: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the program of this identity, made if it is not known."""
+        found = self.known.pop(identity, None) or make()
+        self.known[identity] = found
+        while len(self.known) > self.most:
+            self.known.popitem(last=False)
+        return found
+
+
+KEPT = Kept(most=64)
+
+
 class Programs:
     """The compiled init, advance and weights of one group, for chunks of one shape."""
 
@@ -348,12 +367,24 @@ class Programs:
         """Compile a program for arguments of these shapes, unless it or another thread has done so."""
         with self._compiling:
             if name not in self.compiled:
-                start = time.monotonic()
-                with pinned():
-                    lowered = self.functions[name].lower(*args)
-                refuse_what_hangs(lowered, self.mesh)
-                self.compiled[name] = lowered.compile(compiler_options(self.mesh))
-                self.compile_seconds += time.monotonic() - start
+                self.compiled[name] = KEPT.get(self._identity(name, args), lambda: self._new(name, args))
+
+    def _identity(self, name: str, args: tuple[Any, ...]) -> Hashable:
+        """Return all that a program depends on."""
+        shapes_of_args = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(args))
+        length = self.segment_windows if name == "advance" else 0
+        how = (self.order, length, on_cores(self.mesh), self.group.round_products)
+        options = (*arithmetic().items(), *(compiler_options(self.mesh) or {}).items())
+        return name, self.group.experiment, self.spec, how, shapes_of_args, options, *self.mesh.devices.flat
+
+    def _new(self, name: str, args: tuple[Any, ...]) -> Any:
+        start = time.monotonic()
+        with pinned():
+            lowered = self.functions[name].lower(*args)
+        refuse_what_hangs(lowered, self.mesh)
+        compiled = lowered.compile(compiler_options(self.mesh))
+        self.compile_seconds += time.monotonic() - start
+        return compiled
 
     def compile(self) -> None:
         """Compile what every chunk needs, from shapes alone: other programs may run meanwhile."""

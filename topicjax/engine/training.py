@@ -129,7 +129,8 @@ def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[An
                 start = prepare(chunk, group, training.writer)
                 train_chunk(programs, chunk, start, callbacks(training, group, chunk, is_stopping))
                 yield group, chunk
-            costs.remember_compile_time(group.experiment.name, programs.compile_seconds)
+            if programs.compile_seconds:  # else this process had compiled all of it before
+                costs.remember_compile_time(group.experiment.name, programs.compile_seconds)
 
 
 def callbacks(training: Training, group: Group, chunk: Chunk, is_stopping: IsStopping) -> Callbacks:
