@@ -8,7 +8,6 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from support.command_line import FAST, ROOT, end_started, start
 
