@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from support.command_line import DEEP, environment, start
-from support.engine_runs import WITHOUT_LINES
 
 import topicjax
 from topicjax import cli
@@ -19,7 +18,7 @@ from topicjax.cli.terminal import Steady, one_line, steady_output
 from topicjax.engine import resources, stopping
 from topicjax.store.files import REASONS
 
-SHALLOW = ("run", DEEP, "--lanes", "2", "--set", "depth=2", "--set", "seed=0", "--out", "out")
+SHALLOW = ("run", DEEP, *"--lanes 2 --set depth=2 --set seed=0 --set width=4 --out out".split())
 LOST = {  # what a shell may do to a run's output
     "a reader that has seen enough": '"$@" 2> /dev/full | head -1',
     "everything closed": '"$@" <&- >&- 2>&-',
@@ -32,7 +31,7 @@ LOST = {  # what a shell may do to a run's output
 )
 def test_a_run_goes_on_without_its_output(redirection, tmp_path, cache):
     script = f"set -o pipefail; {redirection}"
-    command = ["bash", "-c", script, "bash", sys.executable, "-m", "topicjax", *SHALLOW]
+    command = ["bash", "-c", script, "bash", sys.executable, "-m", "topicjax", *SHALLOW, "--set", "steps=100"]
     done = subprocess.run(command, env=environment(cache), cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     found = topicjax.load(tmp_path / "out")
@@ -176,12 +175,8 @@ def test_nohup_is_respected():
         signal.signal(signal.SIGHUP, before)
 
 
-SWEEP = """from topicjax.sweep import product
-EXPERIMENT = "one_layer"
-BASE = dict(topics=3, words_per_topic=2, length_min=8, length_max=12, batch_size=4, eval_documents=6,
-            optimizer="sgd", steps=40, record_every=10)
-SWEEP = product(seed=0)
-"""
+TINY = "depth=1 width=3 batch_size=2 seed=0 steps=40 record_every=10 learning_rate=0.003".split()
+TRAINS = ("run", DEEP, "--save-every", "0", *(text for fixed in TINY for text in ("--set", fixed)))
 TENSORSTORE = {
     number: ValueError(f"INTERNAL: Error writing: {os.strerror(number)}")
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -209,12 +204,9 @@ def test_errors_of_the_disk_are_one_sentence_and_exit_1_wherever_they_strike(
     folder, _ = smoke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(resources, "use_all_cores", lambda: None)
-    monkeypatch.setattr("topicjax.engine.run.load_experiment", lambda name: WITHOUT_LINES)
     monkeypatch.setattr("topicjax.engine.costs.SEGMENT_STEPS", 10)
-    Path("mine.py").write_text(SWEEP)
     monkeypatch.setattr(place, full)
-    command = ["report", str(folder)] if "report" in place else ["run", "mine.py", "--save-every", "0"]
-    assert cli.main(command) == 1
+    assert cli.main(["report", str(folder)] if "report" in place else [*TRAINS]) == 1
     said = capsys.readouterr().err
     number = getattr(error, "errno", None) or next(n for n, own in TENSORSTORE.items() if own is error)
     assert said.count("\n") == 1 and REASONS[number] in said

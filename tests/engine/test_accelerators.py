@@ -7,15 +7,15 @@ import jax
 import numpy as np
 import pytest
 from support.command_line import start
-from support.one_trial import expand
+from support.engine_runs import DEEP_BASE, DEEP_LINEAR
 
 from topicjax.engine import programs as orders
 from topicjax.engine import target
 from topicjax.engine.plan import group_trials, make_groups
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment
-from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.sweep import expand as expand_any
+from topicjax.sweep import product
 from topicjax.sweep.files import load_sweep, sweep_names
 
 STREAMS, LANES = 2, 3
@@ -78,9 +78,9 @@ def test_an_unknown_target_is_one_sentence(monkeypatch):
 
 def test_a_program_is_compiled_for_devices_from_shapes_alone():
     """On devices that are here; those of a topology differ in their platform only."""
-    named = load_sweep("smoke")
-    by_id = {EXPERIMENT.settings.trial_id(trial): trial for trial in expand(named.base, named.sweep)}
-    group, *_ = make_groups(EXPERIMENT, by_id, 2, 4)
+    trials = expand_any(DEEP_LINEAR.settings, DEEP_BASE, product(seed=(0, 1)))
+    by_id = {DEEP_LINEAR.settings.trial_id(trial): trial for trial in trials}
+    (group,) = make_groups(DEEP_LINEAR, by_id, 2, 4)
     text = target.verdict(group, jax.local_devices()[:2])
     assert re.fullmatch(
         r"fits: .* arguments, .* results, .* temporary per device; [\d,.]+ MFLOP, every loop .*", text

@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.command_line import ROOT
-from support.engine_runs import BASE, WITHOUT_LINES, columns, stopped_at_every_segment
+from support.engine_runs import BASE, columns, stopped_at_every_segment
 
 import topicjax
 from topicjax.engine import costs
 from topicjax.engine.plan import make_groups
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
 from topicjax.errors import UserError
-from topicjax.experiments import Experiment, load_experiment, trial_settings
+from topicjax.experiments import load_experiment, trial_settings
 from topicjax.experiments.contract import Data
 from topicjax.experiments.one_shot import one_shot
 from topicjax.settings import Real
@@ -305,31 +305,31 @@ def test_an_optimizer_or_objective_is_one_entry_in_a_table(tmp_path):
 
 
 def test_a_record_column_with_an_svd_is_one_line_and_does_not_hang(tmp_path):
-    experiment = with_column("spectral_v", lambda params: jnp.linalg.norm(params["W_V"], 2))
-    run = topicjax.sweep(experiment, product(seed=range(4)), tmp_path / "run", BASE | {"steps": 20})
+    experiment = with_column("spectral", lambda layers: jnp.linalg.norm(layers[0], 2))
+    run = topicjax.sweep(experiment, product(seed=range(4)), tmp_path / "run", SMALL)
     for _, row in run.trials.iterrows():
-        W_V = run.restore(row["trial_id"])["W_V"]
-        assert row["final_spectral_v"] == pytest.approx(np.linalg.norm(W_V, 2), rel=1e-4)
+        first, *_ = run.restore(row["trial_id"])
+        assert row["final_spectral"] == pytest.approx(np.linalg.norm(first, 2), rel=1e-4)
 
 
 def test_a_column_that_decomposes_several_matrices_at_once_is_refused(tmp_path):
     """On several CPU devices such a call can wait for a thread that never comes."""
 
-    def both(params):
-        return jnp.linalg.norm(jnp.stack([params["W_K"], params["W_Q"]]), 2, axis=(1, 2)).max()
+    def both(layers):
+        return jnp.linalg.norm(jnp.stack(layers), 2, axis=(1, 2)).max()
 
     with pytest.raises(UserError, match=r"LAPACK .* on several matrices at once, .* jax.lax.map"):
-        topicjax.sweep(with_column("largest", both), product(seed=range(4)), tmp_path / "run", BASE)
+        topicjax.sweep(with_column("largest", both), product(seed=range(4)), tmp_path / "run", SMALL)
 
 
-def with_column(name, of_params):
-    """Return the topic model with one more column of its records."""
+def with_column(name, of_layers):
+    """Return the deep linear networks with one more column of their records."""
+    own = DEEP["EXPERIMENT"]
 
-    def measure(spec, stream, hypers, source, state, batch, made):
-        record = WITHOUT_LINES.measure(spec, stream, hypers, source, state, batch, made)
-        return record._asdict() | {name: of_params(state.params)}
+    def measure(spec, stream, hypers, source, layers, *made):
+        return own.measure(spec, stream, hypers, source, layers, *made) | {name: of_layers(layers)}
 
-    return Experiment(**vars(WITHOUT_LINES) | dict(measure=measure))
+    return replace(own, measure=measure)
 
 
 def test_programs_compiled_ahead_are_those_that_run(monkeypatch):

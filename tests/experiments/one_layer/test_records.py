@@ -160,7 +160,8 @@ def test_columns_without_meaning_are_nan(record):
     assert np.isnan(record.rotation_v)  # no step ten before step 0
     spec = Spec(topics=2, words_per_topic=1, shortest=9, longest=9, attention="uniform")
     stream, hypers = traced(AnyStream(alpha=9.0, length_min=9, length_max=9)), traced(Hypers())
-    uniform = record_of(spec, stream, hypers, experiment.init(spec, stream, hypers))
+    start = jax.jit(experiment.init, static_argnums=0)(spec, stream, hypers)
+    uniform = record_of(spec, stream, hypers, start)
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
     frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block"}
     one_word_topics = {"v_block", "v_diag", "attn_same_topic"}
