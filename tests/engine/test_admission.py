@@ -3,6 +3,7 @@
 import re
 import time
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -120,11 +121,11 @@ def groups_of(snapshots: str = "last", lanes: int = 16, **settings):
     return make_groups(EXPERIMENT, trials, 4, lanes, snapshots)
 
 
-def chosen(sweep, num_devices: int = 2, order: str = "lane", most: int = 64, **settings):
+def chosen(sweep, num_devices: int = 2, order: str = "", most: int = 64, **settings):
     """Choose the lanes of a sweep; return them and the shape of its chunks."""
     trials = {trial_id(trial): trial for trial in expand(settings, sweep)}
     groups, devices = group_trials(EXPERIMENT, trials), jax.devices()[:num_devices]
-    lanes = costs.chosen_lanes(groups, devices, order, most)
+    lanes = costs.chosen_lanes([replace(group, order=order) for group in groups], devices, most)
     return lanes, [shaped(group, num_devices, lanes) for group in groups]
 
 
@@ -169,22 +170,19 @@ def test_a_resumed_run_has_the_lanes_of_the_run_before(tmp_path, monkeypatch):
     groups, devices, folder = group_trials(EXPERIMENT, trials), jax.devices()[:2], tmp_path / "run"
     monkeypatch.setattr(costs, "chosen_lanes", lambda *_: 5)
     kinds = [device.device_kind for device in devices]
-    entry = dict(
-        sweep="test", experiment="one_layer", plan=ids_name(list(trials)), devices=kinds, order="lane"
-    )
+    entry = dict(sweep="test", experiment="one_layer", plan=ids_name(list(trials)), devices=kinds)
     folder.mkdir()
 
     def lanes_after(*runs) -> int:
         write_manifest(
             folder, dict(format=FORMAT, sweep="test", runs=[entry | run for run in runs], references=[])
         )
-        return admission.best_lanes(groups, trials, folder, devices, "lane")
+        return admission.best_lanes(groups, trials, folder, devices)
 
     assert lanes_after() == 5
     assert lanes_after(dict(lanes=3)) == 3
     assert lanes_after(dict(lanes=3), dict(lanes=2), dict(lanes=4, plan="a" * 12)) == 2
     assert lanes_after(dict(lanes=3, devices=kinds[:1])) == 5
-    assert lanes_after(dict(lanes=3, order="together")) == 5
     assert lanes_after(dict(lanes=10**9)) == 5  # more than fit
 
 

@@ -271,11 +271,11 @@ def test_a_state_that_is_not_whole_is_not_used(change, stopped, whole, case, tmp
 
 def test_the_same_layout_gives_the_same_bits_and_another_the_same_numbers(whole, case, tmp_path):
     """The manifest says under which layout a run was trained, also if it was chosen."""
-    assert layout_of(whole.folder) == Layout(64, ("cpu",) * 4, "lane")
+    assert layout_of(whole.folder) == Layout(64, ("cpu",) * 4)
     layout = layout_of(whole.folder)
     same, _ = train_sweep(tmp_path / "same", **case, lanes=layout.lanes, devices=len(layout.devices))
     other, _ = train_sweep(tmp_path / "other", **case, lanes=3, devices=1)
-    assert layout_of(other.folder) == Layout(3, ("cpu",), "lane")
+    assert layout_of(other.folder) == Layout(3, ("cpu",))
     names = [name for name in whole.trajectories if name not in ("trial_id", "step")]
     pd.testing.assert_frame_equal(columns(same, *names), columns(whole, *names))
     for name in whole.trials["trial_id"]:
@@ -288,14 +288,14 @@ def test_devices_are_those_asked_for(tmp_path):
     four = jax.devices()[:4]
     assert choose_devices(four, None, None) == four
     assert choose_devices(four, 3, None) == four[:3]
-    assert choose_devices(four, None, Layout(16, ("cpu",) * 2, "lane")) == four[:2]
+    assert choose_devices(four, None, Layout(16, ("cpu",) * 2)) == four[:2]
     for count in (0, -1, 5):
         with pytest.raises(UserError, match=f"--devices is {count}; allowed: 1 to 4, as many as there are"):
             choose_devices(four, count, None)
     for kinds in (("cpu",) * 5, ("NVIDIA A100",)):
         sentence = f"--layout asks for {len(kinds)} x {kinds[0]} and there are 4 x cpu"
         with pytest.raises(UserError, match=sentence):
-            choose_devices(four, None, Layout(16, kinds, "lane"))
+            choose_devices(four, None, Layout(16, kinds))
     with Writer(tmp_path / "new", "demo"):
         pass
     with pytest.raises(UserError, match="whose last run does not name its layout"):

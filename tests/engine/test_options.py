@@ -71,7 +71,7 @@ def test_every_option_is_in_the_manifest_or_says_why_not(tmp_path):
     missing = [name for name in NAMES if name not in entry and not OPTIONS[name].unrecorded]
     assert not missing
     assert {name: entry[name] for name in ("lanes", "order", "snapshots")} == dict(
-        lanes=1, order="lane", snapshots="last"
+        lanes=1, order="", snapshots="last"
     )
 
 

@@ -102,7 +102,7 @@ def test_every_product_of_a_program_gets_rounded_factors(experiment, base, order
     """Those that state their precision keep it, as on an accelerator: documents are drawn exactly."""
     trial = experiment.settings.make_trial(base)
     (group,) = make_groups(experiment, {experiment.settings.trial_id(trial): trial}, 1, 1)
-    programs = Programs(group, device_mesh(jax.devices()[:1]), order=order)
+    programs = Programs(replace(group, order=order), device_mesh(jax.devices()[:1]))
     plain = jax.make_jaxpr(programs.functions["advance"])(*programs.shapes()["advance"]).jaxpr
     before, after = (list(products_of(jaxpr)) for jaxpr in (plain, round_factors(plain, 10, {})))
     unstated = [product.params["precision"] is None for product, _ in before]

@@ -63,9 +63,10 @@ class EngineChunks:
         experiment: Experiment = EXPERIMENT,
     ) -> None:
         by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
-        (self.group,) = make_groups(experiment, by_id, len(devices), lanes_per_device)
+        (group,) = make_groups(experiment, by_id, len(devices), lanes_per_device)
+        self.group = replace(group, order=order)
         compiling: list[float] = []
-        self.programs = Programs(self.group, device_mesh(devices), compiling.append, order)
+        self.programs = Programs(self.group, device_mesh(devices), compiling.append)
         self.arguments = [self.programs.arguments(rows) for rows in self.group.chunks]
         self.states = [self.programs.init(*arguments) for arguments in self.arguments]
         self.advance()

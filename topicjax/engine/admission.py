@@ -17,9 +17,9 @@ import numpy as np
 from topicjax.engine import costs
 from topicjax.engine.chunk import Chunk
 from topicjax.engine.options import Options
+from topicjax.engine.orders import with_orders
 from topicjax.engine.origin import difference, origin
 from topicjax.engine.plan import ALL_STEPS, Group, StreamRow, group_trials, shaped, with_earlier
-from topicjax.engine.programs import default_order
 from topicjax.engine.references import checked
 from topicjax.engine.segments import tables
 from topicjax.errors import UserError, duration, shown, size
@@ -65,9 +65,9 @@ def plan_groups(
     check_references(experiment, next(iter(trials.values())))
     columns = new_columns(experiment, specs[0], next(iter(trials.values())))
     check_columns(folder, columns)
-    order = options.order or default_order(devices)
-    lanes = options.lanes or best_lanes(groups, trials, folder, devices, order)
-    options = replace(options, lanes=lanes, order=order)
+    groups = with_orders(groups, options.order, options.layout or folder, devices)
+    lanes = options.lanes or best_lanes(groups, trials, folder, devices)
+    options = replace(options, lanes=lanes)
     rounding = options.round_products
     groups = [replace(shaped(group, len(devices), lanes), round_products=rounding) for group in groups]
     check_groups(groups, devices)
@@ -77,9 +77,7 @@ def plan_groups(
     return groups, options
 
 
-def best_lanes(
-    groups: Sequence[Group], trials: Collection[str], folder: Path, devices: Sequence[Any], order: str
-) -> int:
+def best_lanes(groups: Sequence[Group], trials: Collection[str], folder: Path, devices: Sequence[Any]) -> int:
     """Return the lanes of the folder's last run of these trials on such devices; without one, choose.
 
     A chunk is named after its trials: with other lanes a run would not find the states of unfinished chunks.
@@ -88,13 +86,12 @@ def best_lanes(
     same = {
         "plan": ids_name(list(trials)),
         "devices": [device.device_kind for device in devices],
-        "order": order,
     }
     for entry in reversed(read_manifest(folder).get("runs", [])):
         lanes = entry.get("lanes", 0)
         if 1 <= lanes <= most and {name: entry.get(name) for name in same} == same:
             return lanes
-    return costs.chosen_lanes(groups, devices, order, most)
+    return costs.chosen_lanes(groups, devices, most)
 
 
 def unfinished(groups: Sequence[Group], folder: Path) -> list[Group]:

@@ -253,14 +253,14 @@ def lanes_that_fit(experiment: Experiment, specs: Iterable[Any], devices: Sequen
     return max(1, min(most, *(int(room / trial_bytes(experiment, spec)) for spec in specs)))
 
 
-def chosen_lanes(groups: Sequence[Group], devices: Sequence[Any], order: str, most: int) -> int:
+def chosen_lanes(groups: Sequence[Group], devices: Sequence[Any], most: int) -> int:
     """Choose how many trials a device trains together: at most as fit, and chunks shall end soon.
 
     Fewer trials make shorter chunks, until the data of a stream are drawn too often.  The choice follows from
     the sweep and the devices alone, never from a measured rate: it is the same in a resumed run, which finds
     its unfinished chunks by it.
     """
-    least = 1 if order == "lane" else min(most, TOGETHER_LANES)
+    least = min(most, TOGETHER_LANES) if any(group.order == "together" for group in groups) else 1
     candidates = [most, *(2**power for power in range(most.bit_length() - 1, -1, -1) if 2**power < most)]
     seconds = {lanes: training_seconds(groups, devices, lanes) for lanes in candidates if lanes >= least}
     quickest = min(total for _, total in seconds.values())

@@ -146,7 +146,7 @@ class Options:
     order: Annotated[
         str,
         Option(
-            help="train a lane at a time or lanes together (default: lane on cores, else together)",
+            help="train a lane at a time or lanes together (default on cores: the faster, timed once)",
             metavar="|".join(ORDERS),
             check=one_of("", *ORDERS),
             allowed=", ".join(ORDERS),
@@ -166,11 +166,11 @@ class Options:
     layout: Annotated[
         Path | None,
         Option(
-            help="lanes, devices and order of that folder's last run, to get the same bits again",
+            help="lanes, devices and orders of that folder's last run, to get the same bits again",
             metavar="FOLDER",
             check=parse_path,
             allowed="a run folder",
-            unrecorded="the manifest has the lanes, devices and order that follow from it",
+            unrecorded="the manifest has the lanes, devices and orders that follow from it",
         ),
     ] = None
     snapshots: Annotated[

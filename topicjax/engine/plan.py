@@ -68,6 +68,7 @@ class Group:
     streams: tuple[StreamRow, ...]  # each with all of its trials
     lanes: int
     rows_per_chunk: int
+    order: str = ""  # of work over lanes; empty: not yet chosen
     round_products: str = ""  # the format to which factors of matrix products are rounded, if any
     earlier: Mapping[str, Earlier] = field(default_factory=dict, compare=False)  # by trial, if there is one
 

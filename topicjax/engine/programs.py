@@ -297,11 +297,10 @@ class Programs:
         group: Group,
         mesh: Mesh,
         on_compile: Callable[[float], None] = lambda seconds: None,
-        order: str = "",
     ) -> None:
         """Wrap the functions of one stream row; each is compiled at its first call."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
-        self.order = order or default_order(mesh.devices.flatten())
+        self.order = group.order or default_order(mesh.devices.flatten())
         rate = costs.flop_rate(mesh.devices.flat[0].platform) * mesh.size
         self.segment_windows = costs.segment_windows(group, rate)
         self.layout = {  # a saved state fits only programs of the same layout

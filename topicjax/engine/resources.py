@@ -31,11 +31,10 @@ class Resources:
 
 
 class Layout(NamedTuple):
-    """Trials that a device trains together, the kind of each device, and the order of work."""
+    """Trials that a device trains together, and the kind of each device."""
 
     lanes: int
     devices: tuple[str, ...]
-    order: str
 
 
 @contextlib.contextmanager
@@ -46,7 +45,7 @@ def open_resources(options: Options, plans_only: bool = False) -> Iterator[tuple
     """
     layout = layout_of(options.layout) if options.layout is not None else None
     if layout is not None:
-        options = replace(options, lanes=layout.lanes, order=layout.order)
+        options = replace(options, lanes=layout.lanes)
     wanted = options.devices
     if not isinstance(wanted, int | None):
         yield options, Resources(wanted)
@@ -71,7 +70,7 @@ def layout_of(folder: Path) -> Layout:
     lanes, devices = entry.get("lanes", 0), entry.get("devices", [])
     if not devices or lanes < 1:
         raise UserError(f"--layout is {folder}, whose last run does not name its layout; allowed: --lanes")
-    return Layout(lanes, tuple(devices), entry.get("order", ""))
+    return Layout(lanes, tuple(devices))
 
 
 def choose_devices(available: Sequence[Any], count: int | None, layout: Layout | None) -> Sequence[Any]:

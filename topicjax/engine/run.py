@@ -19,6 +19,7 @@ from topicjax.engine.admission import new_settings, plan_groups, unfinished
 from topicjax.engine.chunk import Interrupted
 from topicjax.engine.cluster.connection import Cluster
 from topicjax.engine.options import Options
+from topicjax.engine.orders import as_entry, closed
 from topicjax.engine.origin import origin
 from topicjax.engine.plan import Group
 from topicjax.engine.progress import Progress
@@ -78,10 +79,13 @@ def run_sweep(
         experiment.load_data(group.spec)  # missing data are reported now
     with Writer(folder, named.name, options.extend) as writer:
         groups = unfinished(groups, folder)  # another run may have just finished some
+        if resources.cluster:
+            groups = closed(groups, resources.devices)
         left = sum(group.num_trials for group in groups)
         total_steps = float(sum(group.trial_steps for group in groups))
         plan = writer.write_plan(list(by_id))
         entry = describe_run(named, experiment, folder, plan, len(by_id), left, options, resources)
+        entry |= {"orders": as_entry(groups, resources.devices)}
         with Progress(left, total_steps) as progress, stop_requests() as is_stopping:
             progress.say(opening(entry, folder, resources, groups))
             wanted = pending_references(experiment, trials, writer.manifest["references"])

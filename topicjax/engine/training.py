@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from topicjax.engine import costs
 from topicjax.engine.chunk import Callbacks, Chunk, Interrupted, Saved
 from topicjax.engine.options import Options
+from topicjax.engine.orders import faster, program_name
 from topicjax.engine.origin import origin_name
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
@@ -116,12 +117,13 @@ def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[An
     """Yield the chunks of all groups one after another, trained on devices of this process."""
     mesh, progress = device_mesh(devices), training.progress
     progress.programs = len(training.groups)
-    order, on_compile = training.options.order, progress.add_compile_time
-    every = (Programs(group, mesh, on_compile, order) for group in training.groups)
+    every = (Programs(group, mesh, progress.add_compile_time) for group in training.groups)
     with contextlib.closing(compiled_ahead(every)) as ahead:
         for programs in ahead:
+            progress.begin_program(programs.group.label)
+            programs = faster(programs, programs.group.chunks[0])
             group = programs.group
-            progress.begin_program(group.label)
+            training.manifest.add_order(program_name(group, devices), programs.order)
             for rows in group.chunks:
                 if is_stopping():
                     raise Interrupted
@@ -196,6 +198,13 @@ class RunManifest:
     def add(self, **values: Any) -> None:
         """Add values to the entry of this run, except empty ones and 0."""
         self._entry = self._entry | {name: value for name, value in values.items() if value}
+
+    def add_order(self, program: str, order: str) -> None:
+        """Write the order of work of a program before it trains: a resumed run keeps it."""
+        orders = self._entry.get("orders", {})
+        if orders.get(program) != order:
+            self._entry = self._entry | {"orders": orders | {program: order}}
+            self.write()
 
     def finish(self, progress: Progress) -> None:
         """Write the result of the run."""

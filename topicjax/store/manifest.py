@@ -46,7 +46,8 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "left": int,  # of these, unfinished when the run started
     "snapshots": str,
     "lanes": int,
-    "order": str,
+    "order": str,  # as it was asked for; empty: chosen for each program
+    "orders": dict,  # of each program
     "arithmetic": dict,  # options of jax that change numbers; round_products, if it was given
     "started": str,
     "versions": dict,

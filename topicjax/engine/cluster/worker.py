@@ -102,8 +102,7 @@ class Worker:
         }
         if task.program not in self._programs:
             group = self._groups[task.program]
-            order = task.options.order
-            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time, order)
+            self._programs[task.program] = Programs(group, self._mesh, self._add_compile_time)
         programs, chunk = self._programs[task.program], task.chunk
         self._tell(task, "begun")
         train_chunk(programs, chunk, task.start, self._callbacks(task, programs))
