@@ -48,6 +48,11 @@ def has_nothing_yet(folder: Path) -> bool:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")} <= {"lock.json"}
 
 
+def has_no_trace(folder: Path) -> bool:
+    """Whether a copy has neither a journal nor a part of trials/: nothing in it could be repaired."""
+    return not (folder / "journal.log").exists() and not [*folder.glob("trials/part-*.parquet")]
+
+
 def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str:
     """Let a copy heal and run to its end; return what was needed for it."""
     try:
@@ -67,7 +72,10 @@ def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str
         try:
             session(folder, ALL)
         except StoreError as error:
-            assert "topicjax repair" in str(error) and "\n" not in str(error), error
+            names_it = "topicjax repair" in str(error) or (
+                "is not a run folder" in str(error) and has_no_trace(folder)
+            )
+            assert names_it and "\n" not in str(error), error
             assert problems, f"verify does not know of: {error}"
             needed = "repair, as run said"
     if verify(folder).problems:
@@ -76,7 +84,7 @@ def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str
         try:
             _, moved = repair(folder)
         except StoreError as error:
-            assert "no trials: nothing to repair" in str(error)
+            assert "no trials: nothing to repair" in str(error) and has_no_trace(folder), error
             return "no run folder"
         assert moved or "columns.parquet" in "".join(problems) or "is missing" in "".join(problems), problems
         assert before <= {(folder / name).read_bytes() for name in files(folder)}, "repair deletes nothing"
