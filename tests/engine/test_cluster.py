@@ -395,8 +395,12 @@ def check_blow(command: Watched, blow: Blow, is_struck: bool) -> Counter[str]:
     assert code in (blow.codes if is_struck else (0,)), (code, lines)
     for line in unusual(lines):
         assert any(re.fullmatch(pattern, line) for pattern in blow.sentences), lines
-    helpers = agents(command.started) if not blow.program else set()
-    assert all_gone(command.started - helpers), [processes().get(pid) for pid in command.started]
+
+    def left() -> set[int]:  # looked up each time: an agent takes its name a moment after its start
+        helpers = agents(command.started) if not blow.program else set()
+        return command.started & processes().keys() - helpers
+
+    assert all_gone(left), [processes()[pid][1].strip() for pid in left()]
     return Counter([f"exit code {code}", *(re.sub(r"\d+", "N", line) for line in unusual(lines))])
 
 
