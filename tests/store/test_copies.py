@@ -12,9 +12,17 @@ from support.power import Moment, PowerMachine, Tree, make
 from support.sessions import ALL, KEYS, RUN, check_numbers, frames, session
 from support.store_runs import files
 
-from topicjax.store.files import StoreError
+from topicjax.store.files import StoreError, part_files, part_path
 from topicjax.store.verify import repair, verify
 
+MANY = 400  # copies
+NEEDED = {  # what a copy may need to be whole again
+    "run",
+    "run, from the beginning",
+    "repair, as run said",
+    "repair, as verify said",
+    "no run folder",  # nothing in it says that it is one
+}
 LISTS = ("snapshot_steps", "snapshot_checksums")  # arrays for pandas, tuples for our reader
 
 
@@ -78,8 +86,12 @@ def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str
             assert names_it and "\n" not in str(error), error
             assert problems, f"verify does not know of: {error}"
             needed = "repair, as run said"
-    if verify(folder).problems:
+    if found := verify(folder).problems:
         needed = "repair, as verify said" if needed == "run" else needed
+        named = {each.path for each in found} | {
+            part_path(folder / "trials", each.chunk) for each in found if each.chunk
+        }
+        intact = {*part_files(folder / "trials")} - named
         before = {(folder / name).read_bytes() for name in files(folder) if "/" in name}
         try:
             _, moved = repair(folder)
@@ -88,6 +100,7 @@ def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str
             return "no run folder"
         assert moved or "columns.parquet" in "".join(problems) or "is missing" in "".join(problems), problems
         assert before <= {(folder / name).read_bytes() for name in files(folder)}, "repair deletes nothing"
+        assert intact <= {*part_files(folder / "trials")}, "repair keeps what verify does not name"
         assert verify(folder).problems == []
     session(folder, ALL)
     check_whole(folder, whole)
@@ -107,7 +120,7 @@ def check_whole(folder: Path, whole: list[pd.DataFrame]) -> None:
         pd.testing.assert_frame_equal(plain[numbers], frame[numbers].reset_index(drop=True))
 
 
-@pytest.mark.parametrize("seeds", [8, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [8, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_a_copy_taken_while_a_run_was_writing_heals(
     tmp_path: Path, plain_snapshots: None, seeds: int, record_property: Any
 ):
@@ -124,6 +137,8 @@ def test_a_copy_taken_while_a_run_was_writing_heals(
                 counts[try_copy(tmp_path / "copy", whole, repair_first=seed % 2 == 1)] += 1
         except (AssertionError, StoreError, pytest.fail.Exception) as error:
             failed.append(f"{seed}: {type(error).__name__}: {error!s:.300}")
+    assert counts.keys() <= NEEDED
     record_property("copies", dict(counts))
     print(f"copies healed by: {dict(counts)}")
     assert not failed, f"{len(failed)} of {seeds}: {failed[:5]}"
+    assert len(counts) == len(NEEDED) or seeds < MANY, "each way to heal is seen"
