@@ -113,8 +113,10 @@ SESSION = {  # commands on one folder, one after another
     "extend": small_run(rates="0.01,0.02,0.03"),
     "more steps": small_run(steps=120),
     "refine": (*small_run(steps=120), "--refine", "init_scale", "--levels", "1"),
+    "report": ("report", "run"),
 }
-KILLS_EACH, IN_A_ROW = 20, 4
+KILLS_EACH, IN_A_ROW = 60, 4  # the second and later ones in a row hit a command that resumes
+PAGE = ("report.html", "scores.parquet", "figures", "tables")  # what `report` writes
 
 
 def numbers(folder: Path) -> dict[str, pd.DataFrame]:
@@ -126,35 +128,54 @@ def numbers(folder: Path) -> dict[str, pd.DataFrame]:
     }
 
 
-def test_kills_of_a_session_of_commands(tmp_path: Path, record_property: Any, monkeypatch):
-    """Run, extend, train further, refine: each killed over and over ends as if undisturbed."""
+def page_files(folder: Path) -> dict[str, bytes]:
+    """Read all files that `report` has written."""
+    paths = [path for name in PAGE for path in (folder / name, *(folder / name).rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def data_files(folder: Path) -> dict[str, bytes]:
+    """Read all other files of a folder."""
+    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in paths.items() if name.split("/")[0] not in PAGE}
+
+
+def check_end(name: str, folder: Path, before: Path, whole: Path) -> None:
+    """Check that a folder is as if the command had not been disturbed, and that nothing is damaged."""
+    found, expected = numbers(folder), numbers(whole)
+    for table, frame in expected.items():
+        pd.testing.assert_frame_equal(found[table], frame, check_exact=True)
+    assert verify(folder).problems == []
+    if name == "report":
+        assert page_files(folder) == page_files(whole), "the page is not that of an undisturbed report"
+        assert data_files(folder) == data_files(before), "the report changed the run"
+
+
+@pytest.mark.parametrize("name", SESSION)
+def test_kills_of_a_session_of_commands(name: str, tmp_path: Path, record_property: Any, monkeypatch):
+    """Run, extend, train further, refine, report: each killed over and over ends as if undisturbed."""
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
-    rng, commands = np.random.default_rng(1), Commands(tmp_path)
-    folder, kills = tmp_path / "run", collections.Counter[str]()
-    for name, command in SESSION.items():
-        before = tmp_path / f"before {name}"
-        if folder.exists():
-            shutil.copytree(folder, before)
+    rng, commands = np.random.default_rng([*SESSION].index(name)), Commands(tmp_path)
+    folder, before, whole = tmp_path / "run", tmp_path / "before", tmp_path / "whole"
+    kills = collections.Counter[str]()
+    for earlier in [*SESSION][: [*SESSION].index(name)]:
+        commands.finish(*SESSION[earlier])
+    command = SESSION[name]
+    if folder.exists():
+        shutil.copytree(folder, before)
+    commands.finish(*command)
+    shutil.copytree(folder, whole)
+    seconds = min(timed(commands, command, before, folder) for _ in range(2))
+    while kills.total() < KILLS_EACH:
+        start_again(before, folder)
+        for place in range(rng.integers(1, IN_A_ROW + 1)):
+            code = commands.run(*command, kill_after=rng.uniform(0.02, 1.0) * seconds)
+            assert code in (0, -signal.SIGKILL), commands.printed.read_text()[-2000:]
+            kills["resumed" if place else "first"] += code != 0
         commands.finish(*command)
-        shutil.copytree(folder, tmp_path / "whole", dirs_exist_ok=False)
-        expected = numbers(tmp_path / "whole")
-        seconds = min(timed(commands, command, before, folder) for _ in range(2))
-        while kills[name] < KILLS_EACH:
-            start_again(before, folder)
-            for _ in range(rng.integers(1, IN_A_ROW + 1)):
-                code = commands.run(*command, kill_after=rng.uniform(0.02, 1.0) * seconds)
-                assert code in (0, -signal.SIGKILL), commands.printed.read_text()[-2000:]
-                kills[name] += code != 0
-            commands.finish(*command)
-            found = numbers(folder)
-            for table, frame in expected.items():
-                pd.testing.assert_frame_equal(found[table], frame, check_exact=True)
-            assert verify(folder).problems == []
-        print(f"{name}: {kills[name]} kills, {seconds:.1f} s undisturbed", flush=True)
-        start_again(tmp_path / "whole", folder)
-        shutil.rmtree(tmp_path / "whole")
-    record_property("kills", dict(kills))
-    print(dict(kills))
+        check_end(name, folder, before, whole)
+    record_property(f"kills of {name}", dict(kills))
+    print(f"{name}: {dict(kills)}, {seconds:.1f} s undisturbed", flush=True)
 
 
 def timed(commands: Commands, command: tuple[str, ...], before: Path, folder: Path) -> float:

@@ -12,9 +12,17 @@ from support.power import Moment, PowerMachine, Tree, make
 from support.sessions import ALL, KEYS, RUN, check_numbers, frames, session
 from support.store_runs import files
 
-from topicjax.store.files import StoreError
+from topicjax.store.files import StoreError, part_files, part_path
 from topicjax.store.verify import repair, verify
 
+MANY = 400  # copies
+NEEDED = {  # what a copy may need to be whole again
+    "run",
+    "run, from the beginning",
+    "repair, as run said",
+    "repair, as verify said",
+    "no run folder",  # nothing in it says that it is one
+}
 LISTS = ("snapshot_steps", "snapshot_checksums")  # arrays for pandas, tuples for our reader
 
 
@@ -48,6 +56,11 @@ def has_nothing_yet(folder: Path) -> bool:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")} <= {"lock.json"}
 
 
+def has_no_trace(folder: Path) -> bool:
+    """Whether a copy has neither a journal nor a part of trials/: nothing in it could be repaired."""
+    return not (folder / "journal.log").exists() and not [*folder.glob("trials/part-*.parquet")]
+
+
 def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str:
     """Let a copy heal and run to its end; return what was needed for it."""
     try:
@@ -67,19 +80,27 @@ def try_copy(folder: Path, whole: list[pd.DataFrame], repair_first: bool) -> str
         try:
             session(folder, ALL)
         except StoreError as error:
-            assert "topicjax repair" in str(error) and "\n" not in str(error), error
+            names_it = "topicjax repair" in str(error) or (
+                "is not a run folder" in str(error) and has_no_trace(folder)
+            )
+            assert names_it and "\n" not in str(error), error
             assert problems, f"verify does not know of: {error}"
             needed = "repair, as run said"
-    if verify(folder).problems:
+    if found := verify(folder).problems:
         needed = "repair, as verify said" if needed == "run" else needed
+        named = {each.path for each in found} | {
+            part_path(folder / "trials", each.chunk) for each in found if each.chunk
+        }
+        intact = {*part_files(folder / "trials")} - named
         before = {(folder / name).read_bytes() for name in files(folder) if "/" in name}
         try:
             _, moved = repair(folder)
         except StoreError as error:
-            assert "no trials: nothing to repair" in str(error)
+            assert "no trials: nothing to repair" in str(error) and has_no_trace(folder), error
             return "no run folder"
         assert moved or "columns.parquet" in "".join(problems) or "is missing" in "".join(problems), problems
         assert before <= {(folder / name).read_bytes() for name in files(folder)}, "repair deletes nothing"
+        assert intact <= {*part_files(folder / "trials")}, "repair keeps what verify does not name"
         assert verify(folder).problems == []
     session(folder, ALL)
     check_whole(folder, whole)
@@ -99,7 +120,7 @@ def check_whole(folder: Path, whole: list[pd.DataFrame]) -> None:
         pd.testing.assert_frame_equal(plain[numbers], frame[numbers].reset_index(drop=True))
 
 
-@pytest.mark.parametrize("seeds", [8, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [8, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_a_copy_taken_while_a_run_was_writing_heals(
     tmp_path: Path, plain_snapshots: None, seeds: int, record_property: Any
 ):
@@ -116,6 +137,8 @@ def test_a_copy_taken_while_a_run_was_writing_heals(
                 counts[try_copy(tmp_path / "copy", whole, repair_first=seed % 2 == 1)] += 1
         except (AssertionError, StoreError, pytest.fail.Exception) as error:
             failed.append(f"{seed}: {type(error).__name__}: {error!s:.300}")
+    assert counts.keys() <= NEEDED
     record_property("copies", dict(counts))
     print(f"copies healed by: {dict(counts)}")
     assert not failed, f"{len(failed)} of {seeds}: {failed[:5]}"
+    assert len(counts) == len(NEEDED) or seeds < MANY, "each way to heal is seen"

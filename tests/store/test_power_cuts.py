@@ -198,7 +198,8 @@ def recorded(disk: Path, before: list[Callable[[Path], None]], job: Job) -> list
         for step in before:
             step(run_folder(disk))
     machine = PowerMachine(disk)
-    machine.said |= {ONE} if before else set()
+    done = committed(run_folder(disk)) if before else set()
+    machine.said |= {chunk for chunk, ids in CHUNKS.items() if done >= {*ids}}
     with running_on(machine):
         session(run_folder(disk), job, machine.say)
     return machine.moments

@@ -214,11 +214,6 @@ def part_files(folder: Path) -> list[Path]:
     return [folder / name for name in names if name.startswith("part-") and name.endswith(".parquet")]
 
 
-def tables_of(folder: Path) -> tuple[str, ...]:
-    """List the tables in which every chunk has a part: all chunks have details, or none has."""
-    return TABLES if part_files(folder / DETAILS) else TABLES[1:]
-
-
 def partial_path(folder: Path, chunk: str) -> Path:
     """Locate the state from which an interrupted chunk resumes."""
     return folder / PARTIAL / f"{chunk}.npz"
@@ -266,9 +261,14 @@ def check_kind(folder: Path, may_be_new: bool = False) -> None:
         inside = [name for name in names if os.path.exists(folder / name / MANIFEST)]
         found = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
         hint = f"did you mean {folder / inside[0]}?" if inside else f"it holds {found}"
-        if {JOURNAL, TRIALS} <= set(names):
+        if TRIALS in names and is_known(folder):
             hint = f"if it is a copy of one, `topicjax repair {folder}` writes that file again"
         raise StoreError(f"{folder} is not a run folder, it has no {MANIFEST}; {hint}")
+
+
+def is_known(folder: Path) -> bool:
+    """Whether more than the name of a manifest says that this is a run folder: its journal, or a part."""
+    return (folder / JOURNAL).exists() or bool(part_files(folder / TRIALS))
 
 
 def has_only_a_lock(folder: Path, names: Sequence[str]) -> bool:

@@ -39,10 +39,9 @@ from topicjax.store.files import (
     read_regular,
     scan,
     sync,
-    tables_of,
     write_whole,
 )
-from topicjax.store.parts import check_rows, read_part
+from topicjax.store.parts import check_rows, read_part, tables_of
 
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 LINE_BYTES = 1 << 16  # more than most lines have
@@ -287,11 +286,13 @@ def file_sizes(folder: Path) -> dict[str, int]:
 
 def commit_of(folder: Path, chunk: str) -> Commit:
     """Rebuild the commit of a chunk from its files, or raise a StoreError."""
-    parts = {name: part_path(folder / name, chunk) for name in tables_of(folder)}
-    rows = read_part(parts[TRIALS], ("trial_id", "chunk", "row", "status", "snapshot_steps")).to_pylist()
-    check_rows(rows, parts[TRIALS])
+    path = part_path(folder / TRIALS, chunk)
+    trials = read_part(path, ("trial_id", "chunk", "row", "status", "snapshot_steps"))
+    rows = trials.to_pylist()
+    check_rows(rows, path)
     files = {}
-    for name, path in parts.items():
+    for name in tables_of(folder, trials):
+        path = part_path(folder / name, chunk)
         with explained("read", path):
             files[name] = FileMark.of(read_regular(path))
     snapshots = {}

@@ -28,6 +28,7 @@ from topicjax.store.files import (
 
 FORMAT = 3
 FULL_PRECISION = ("highest", "float32")  # two names of jax for the same
+SET_ASIDE = "`topicjax repair` sets it aside and writes what it can find out"
 NUMBER = (int, float)
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "sweep": str,
@@ -87,7 +88,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             raise StoreError(f"{path} is a link to a file that is not there") from None
         return {}
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged: {first_line(error)}") from error
+        raise StoreError(f"{path} is damaged: {first_line(error)}; {SET_ASIDE}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("sweep"), str):
         raise StoreError(f"{path} is not the manifest of a run: it does not name its sweep")
     written = manifest.pop("digest", None)
@@ -98,9 +99,9 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"not {FORMAT}); allowed: another folder (--out)"
         )
     if not is_whole:
-        raise StoreError(f"{path} is damaged: its digest does not match; `topicjax repair` sets it aside")
+        raise StoreError(f"{path} is damaged: its digest does not match; {SET_ASIDE}")
     for problem in problems(manifest):
-        raise StoreError(f"{path} is damaged: {problem}")
+        raise StoreError(f"{path} is damaged: {problem}; {SET_ASIDE}")
     return manifest
 
 

@@ -32,6 +32,9 @@ from topicjax.store.files import (
 REPAIR = "`topicjax repair` sets its trials aside, and the next run computes them again"
 FORGET = "`topicjax repair` forgets that plan, and the next run writes its own"
 COMPLETE = ("trial_id", "stopped_step", "stop_reason", "record_every", "snapshot_steps")
+TABLES_KEY = (
+    b"topicjax_tables"  # in the metadata of a part of trials/: the tables in which its chunk has parts
+)
 SNAPSHOT_COLUMNS = {"snapshot_steps": pa.list_(pa.int64()), "snapshot_checksums": pa.list_(pa.string())}
 
 Columns = dict[str, pa.DataType]  # types of a table's columns, by name
@@ -45,7 +48,8 @@ def make_tables(
 ) -> dict[str, pa.Table]:
     """Make the parts of a chunk by table, in the order in which they are written.
 
-    `checksums` are those of each trial's snapshots.  Column types do not depend on the values in a part.
+    `checksums` are those of each trial's snapshots.  Column types do not depend on the values in a part.  The
+    part of trials/ names the other parts: it is written last, and a copy of the folder may lack them.
     """
     snapshots = zip(SNAPSHOT_COLUMNS.items(), (trials["snapshot_steps"].tolist(), checksums), strict=True)
     settled = trials.drop(columns="snapshot_steps").astype({"diverged_step": "float64"})
@@ -54,7 +58,19 @@ def make_tables(
     tables = {name: pa.Table.from_pandas(frame, preserve_index=False) for name, frame in frames.items()}
     for (name, kind), values in snapshots:
         tables[TRIALS] = tables[TRIALS].append_column(name, pa.array(values, kind))
+    said = {**(tables[TRIALS].schema.metadata or {}), TABLES_KEY: " ".join(tables).encode()}
+    tables[TRIALS] = tables[TRIALS].replace_schema_metadata(said)
     return tables
+
+
+def tables_of(folder: Path, trials: pa.Table | None) -> tuple[str, ...]:
+    """List the tables in which a chunk has parts, given its part of trials/ if that can be read.
+
+    One that does not say so, of an earlier version, has details if any chunk of the folder has.
+    """
+    said = ((trials.schema.metadata or {}) if trials is not None else {}).get(TABLES_KEY, b"")
+    named = tuple(name for name in TABLES if name.encode() in said.split())
+    return named or (TABLES if part_files(folder / DETAILS) else TABLES[1:])
 
 
 def column_types(schema: pa.Schema) -> Columns:

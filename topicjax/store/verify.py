@@ -33,6 +33,7 @@ from topicjax.store.files import (
     files_of,
     first_line,
     is_hex_name,
+    is_known,
     make_folder,
     part_files,
     part_path,
@@ -41,7 +42,6 @@ from topicjax.store.files import (
     read_regular,
     state_path,
     sync,
-    tables_of,
     write_whole,
 )
 from topicjax.store.journal import (
@@ -71,6 +71,7 @@ from topicjax.store.parts import (
     read_plan,
     read_schema,
     snapshot_places,
+    tables_of,
     write_columns,
 )
 
@@ -224,7 +225,7 @@ def check_chunk(
         verdict.bytes_read += path.stat().st_size
     except StoreError as error:
         yield Problem(path, str(error), chunk)
-    for name in (name for name in marks or tables_of(folder) if name != TRIALS):
+    for name in (name for name in marks or tables_of(folder, trials) if name != TRIALS):
         path = part_path(folder / name, chunk)
         try:
             table = read_part(path, None, marks.get(name))
@@ -331,8 +332,11 @@ def check_ours(folder: Path, verdict: Verdict) -> None:
     """Raise a StoreError if only the name of a damaged manifest suggests that this is a run folder."""
     path = folder / MANIFEST
     is_damaged = path in {problem.path for problem in verdict.problems}
-    if is_damaged and not (folder / JOURNAL).exists() and not part_files(folder / TRIALS):
-        raise StoreError(f"{path} is damaged or not of a run, and there are no trials: nothing to repair")
+    if is_damaged and not is_known(folder):
+        what = "is damaged or not of a run" if path.exists() else "is missing"
+        raise StoreError(
+            f"{path} {what}, and there are no trials: nothing to repair; allowed: another folder (--out)"
+        )
 
 
 def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
@@ -372,8 +376,7 @@ def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
         found.apply({"event": "drop", "chunk": chunk})
     for path in part_files(folder / TRIALS):
         chunk = chunk_of(path)
-        is_whole = all(part_path(folder / name, chunk).exists() for name in tables_of(folder))
-        if chunk not in found.commits and is_whole:
+        if chunk not in found.commits and chunk not in damaged:
             found.apply(journal.commit_entry(commit_of(folder, chunk)))
     journal.replace(folder, found)
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from topicjax.engine.cluster.driver import WORKER, Dispatch, Members
 from topicjax.engine.cluster.messages import WorkerDevice
+from topicjax.engine.cluster.processes import Processes
 from topicjax.engine.costs import host_memory
 from topicjax.engine.options import Address
 from topicjax.engine.training import IsStopping, Trained, Training
@@ -26,7 +27,6 @@ SETTINGS = {  # environment variables of Ray, unless the user set them
     "RAY_worker_niceness": "0",  # else local workers yield to every other process
 }
 CONNECT_SECONDS = 5.0
-END_SECONDS = 3.0  # for processes of a cluster to end by themselves
 NAMESPACE = "topicjax"
 TOO_BUSY = "Ray did not start within its 30 seconds; is the machine too busy?"
 NOT_INSTALLED = "--cluster needs Ray, which is not installed; install it with: make ray"
@@ -63,20 +63,25 @@ class Cluster:
 
     def __enter__(self) -> Self:
         """Join or start the cluster and wait for its workers, or raise a UserError."""
-        connect(self.address, self.address.local * (self.asked or 1))
+        self._processes = connect(self.address, self.address.local * (self.asked or 1))
         try:
             self.members = Members(self.asked, self.maker)
             self.members.gather()
-        except BaseException:
-            disconnect()
+        except BaseException as error:
+            ended = self._processes.ended() if self._processes else ""
+            disconnect(self._processes)
+            if ended and self._processes and isinstance(error, Exception):
+                raise self._processes.lost(ended) from error
             raise
+        if self._processes:
+            self._processes.started()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         """Disconnect from the cluster, which ends the workers."""
-        disconnect()
+        disconnect(self._processes)
 
     @property
     def devices(self) -> list[WorkerDevice]:
@@ -103,8 +108,11 @@ def check_installed() -> None:
         raise UserError(NOT_INSTALLED)
 
 
-def connect(address: Address, num_cpus: int) -> None:
-    """Join the cluster at an address, or start one with `num_cpus` here, or raise a UserError."""
+def connect(address: Address, num_cpus: int) -> Processes | None:
+    """Join the cluster at an address, or start one with `num_cpus` here, or raise a UserError.
+
+    Returns the processes of a cluster that was started.
+    """
     check_installed()
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -117,14 +125,21 @@ def connect(address: Address, num_cpus: int) -> None:
         if address.local:
             where = {"address": "local", "num_cpus": num_cpus, "num_gpus": 0, "include_dashboard": False}
         where |= {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
+        processes = Processes(ray, address.text) if address.local else None
         try:
             with loopback_only(ray) if address.local else contextlib.nullcontext():
                 ray.init(**where)
-        except Exception as error:  # Ray may raise any exception
-            ray.shutdown()
+        except BaseException as error:  # Ray may raise any exception
+            ended = processes.ended() if processes else ""
+            disconnect(processes)
+            if not isinstance(error, Exception):
+                raise
+            if processes and ended:
+                raise processes.lost(ended) from error
             why = reason(address, error)
             raise UserError(f"--cluster is {address.text} and cannot be used: {why}") from error
         silence(ray)
+        return processes
 
 
 def reason(address: Address, error: Exception) -> str:
@@ -134,31 +149,16 @@ def reason(address: Address, error: Exception) -> str:
     return TOO_BUSY if "timed out during startup" in str(error) else first_line(error)
 
 
-def disconnect() -> None:
-    """Leave the cluster; our workers end, and so does a cluster that we started."""
+def disconnect(processes: Processes | None) -> None:
+    """Leave the cluster; our workers end, and so do the processes of a cluster that we started."""
     import ray
 
     with quiet(), kept_signals():
-        started = started_processes(ray)
+        if processes:
+            processes.leave()
         ray.shutdown()
-        import psutil
-
-        _, left = psutil.wait_procs(started, END_SECONDS)
-        for process in left:  # without a head, helpers of Ray would wait for it for a minute
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-
-
-def started_processes(ray: Any) -> list[Any]:
-    """List the processes of a cluster that we started, and the processes that these have started."""
-    import psutil
-
-    node, found = ray._private.worker._global_node, []
-    every = node.all_processes.values() if node is not None else ()
-    for pid in [info.process.pid for infos in every for info in infos]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += [own := psutil.Process(pid), *own.children(recursive=True)]
-    return found
+        if processes:
+            processes.end()
 
 
 def check_reachable(address: Address) -> None:
