@@ -2,9 +2,10 @@
 
 import contextlib
 import io
+import itertools
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from topicjax.errors import UserError, printable
 from .outputs import write_file
 
 if TYPE_CHECKING:  # pages use words and colours without drawing
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_VALUES = 12  # entries of a list in a sentence: values of a setting, plans, runs that share a version
@@ -72,11 +74,9 @@ class Picture:
         """Write path.png and path.svg; return both paths, or raise a StoreError if they cannot be written."""
         path = Path(path)
         files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
-        with style(), warnings.catch_warnings():
+        with style(), warnings.catch_warnings(), remembered_ticks(self.figure):
             warnings.filterwarnings("ignore", "Glyph .* missing from font")  # it is drawn as a box
-            engine = self.figure.get_layout_engine()
-            if engine and any(ax.get_aspect() != "auto" for ax in self.figure.axes):
-                engine.execute(self.figure)  # panels of fixed aspect need two passes, or titles are cut off
+            self._lay_out()
             for file in files:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
                 drawn = io.BytesIO()
@@ -85,14 +85,56 @@ class Picture:
                 if file.suffix == ".svg":  # it repeats every label in a comment, as it came
                     data = printable(data.decode()).encode()
                 write_file(file, data)
-                self.figure.set_layout_engine("none")  # lay out only once: it takes as long as drawing
         return files
+
+    def _lay_out(self) -> None:
+        """Place the panels once, for all files: `savefig` would draw the figure one more time to do it."""
+        engine = self.figure.get_layout_engine()
+        if engine and any(ax.get_aspect() != "auto" for ax in self.figure.axes):
+            engine.execute(self.figure)  # panels of fixed aspect need two passes, or titles are cut off
+        if engine:
+            self.figure.set_dpi(STYLE["savefig.dpi"])
+            engine.execute(self.figure)
+            self.figure.set_layout_engine("none")
 
     def close(self) -> None:
         """Release the figure's memory."""
         self.figure.clear()
         if "matplotlib.pyplot" in sys.modules:  # pyplot keeps the figures it made until told to close them
             sys.modules["matplotlib.pyplot"].close(self.figure)
+
+
+@contextlib.contextmanager
+def remembered_ticks(figure: "Figure") -> Iterator[None]:
+    """Compute the ticks of an axis and the boxes of their labels only when its place or range changes.
+
+    In a single draw matplotlib computes both several times: for the axis, its label, the title above and the
+    axes that are aligned with it.  Nothing else may change while a figure is saved.
+    """
+    remembered = ("_update_ticks", "_get_ticklabel_bboxes")
+    axes = [(ax, axis) for ax in figure.axes if ax.name == "rectilinear" for axis in (ax.xaxis, ax.yaxis)]
+    for (ax, axis), name in itertools.product(axes, remembered):
+        if hasattr(axis, name):  # these are matplotlib's own methods: without them saving is only slower
+            setattr(axis, name, remembering(getattr(axis, name), ax))
+    try:
+        yield
+    finally:
+        for (_, axis), name in itertools.product(axes, remembered):
+            vars(axis).pop(name, None)
+
+
+def remembering(compute: Callable[..., Any], ax: "Axes") -> Callable[..., Any]:
+    """Return a function that computes again only if resolution, place or ranges of the axes have changed."""
+    known: dict[tuple[Any, ...], Any] = {}
+
+    def found(*arguments: Any) -> Any:
+        state = (ax.get_figure(root=True).dpi, ax.bbox.bounds, ax.viewLim.bounds)
+        if state not in known:
+            known.clear()  # ticks are moved in place: what was found for another state is no longer true
+            known[state] = compute(*arguments)
+        return known[state]
+
+    return found
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from topicjax.stages import Array
 from topicjax.theory.progress import CUTS, Cuts
 
 from ..frames import distinct
-from .scores import CLASSES, classify
+from .scores import CLASSES, class_inputs, class_numbers
 
 KIND = ("objective", "optimizer", "key_visibility")
 MOVED = (  # the cuts that separate classes; each is moved towards 0 and towards 1
@@ -72,13 +72,14 @@ def clearness(scores: pd.DataFrame, cuts: Cuts = CUTS) -> tuple[Array, Array]:
     A cut moves towards 0 or towards 1; the first number is the share of that way, in tenths, and the minimum
     over all cuts.
     """
-    before = classify(scores, "loss", cuts)
+    inputs = class_inputs(scores, "loss")
+    before = class_numbers(inputs, "loss", cuts)
     least, total = np.full(len(scores), SHIFTS - 1), np.zeros(len(scores), int)
     for name, end in product(MOVED, (0.0, 1.0)):
         cut, same, held = getattr(cuts, name), np.ones(len(scores), bool), np.zeros(len(scores), int)
         for shift in range(1, SHIFTS):
             moved = replace(cuts, **{name: cut + (end - cut) * shift / SHIFTS})
-            same &= classify(scores, "loss", moved) == before
+            same &= class_numbers(inputs, "loss", moved) == before
             held += same
         least, total = np.minimum(least, held), total + held
     return least / SHIFTS, total

@@ -9,7 +9,7 @@ suffix.  In every view the loss decides whether a trial diverged, collapsed, lea
 views differ only in V and attention.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,36 +205,61 @@ def classify(scores: pd.DataFrame, view: str = "loss", cuts: Cuts = CUTS) -> Arr
     By the loss, stage 2 needs half of what topics can give and topical attention.  By the order parameters
     it needs the latter; norms measure neither.
     """
+    return np.array(CLASSES)[class_numbers(class_inputs(scores, view), view, cuts)]
+
+
+def class_inputs(scores: pd.DataFrame, view: str) -> dict[str, Array]:
+    """Collect what the classes of a view depend on: the same for all cuts."""
     end = VIEWS[view]
-    total, gain = scores["max_total"], scores["max_attention"]  # from the loss, in every view
-    value = scores["max_v" + end]
-    moved = scores["sure_attention"] if view == "loss" else scores["max_attention" + end]
-    score, swapped, lag = (scores[f"{name}_any{end}"] for name in SCORES)
-    trains_v, trains_a = trains_value(scores), trains_attention(scores)
-    no_topics, topical = ~(scores["max_a_topic"] >= cuts.attention), is_topical(scores, cuts)
-    first = score >= cuts.two_stage
-    begun = {"loss": gain < cuts.stage2, "order": ~topical, "norm": pd.Series(False, scores.index)}[view]
+    moved = "sure_attention" if view == "loss" else "max_attention" + end
+    names = dict(
+        total="max_total",  # from the loss, in every view, as is the gain
+        gain="max_attention",
+        value="max_v" + end,
+        moved=moved,
+        score=f"theta_any{end}",
+        swapped=f"theta_reversed_any{end}",
+        lag=f"log_lag_any{end}",
+        excess="excess",
+        max_a_topic="max_a_topic",
+        a_topic_end="a_topic_end",
+    )
+    found = {name: column(scores, source) for name, source in names.items()}
+    found["is_finite"] = scores["is_finite"].to_numpy(bool)
+    return found | dict(trains_v=trains_value(scores), trains_a=trains_attention(scores))
+
+
+def class_numbers(inputs: Mapping[str, Array], view: str = "loss", cuts: Cuts = CUTS) -> Array:
+    """Classify trials by the inputs of a view; return for each the index of its class in CLASSES."""
+    total, gain, value, excess = (inputs[name] for name in ("total", "gain", "value", "excess"))
+    score, swapped, lag = (inputs[name] for name in ("score", "swapped", "lag"))
+    fixed_v, topical = ~inputs["trains_v"], inputs["a_topic_end"] >= cuts.topical
+    no_topics = ~(inputs["max_a_topic"] >= cuts.attention)
+    first, nobody = score >= cuts.two_stage, np.zeros(len(score), bool)
+    begun = {"loss": gain < cuts.stage2, "order": ~topical, "norm": nobody}[view]
     rules = [
-        ("diverged", ~scores["is_finite"]),
-        ("collapsed", ~trains_v & (gain < cuts.no_learning) & (scores["excess"] > cuts.collapsed)),
-        ("no-learning", ~trains_v & (gain < cuts.no_learning)),
-        ("attention-only", ~trains_v),
-        ("collapsed", (total < cuts.finished) & (scores["excess"] > cuts.collapsed)),
+        ("diverged", ~inputs["is_finite"]),
+        ("collapsed", fixed_v & (gain < cuts.no_learning) & (excess > cuts.collapsed)),
+        ("no-learning", fixed_v & (gain < cuts.no_learning)),
+        ("attention-only", fixed_v),
+        ("collapsed", (total < cuts.finished) & (excess > cuts.collapsed)),
         ("no-learning", total < cuts.no_learning),
         ("unfinished", total < cuts.finished),
-        ("V-only", ~trains_a),
-        ("V-only", (value >= cuts.finished) & (moved < cuts.attention) & no_topics),
-        ("unscored", score.isna()),
+        ("V-only", ~inputs["trains_a"]),
+        ("V-only", (value >= cuts.finished) & (inputs["moved"] < cuts.attention) & no_topics),
+        ("unscored", np.isnan(score)),
         ("compensated", value < cuts.finished),
         ("stage 2 begun", first & begun),
-        ("two-stage, non-topical", first & ~topical & (view == "loss")),
+        ("two-stage, non-topical", first & ~topical if view == "loss" else nobody),
         ("two-stage", first),
         ("reversed", swapped >= cuts.two_stage),
         ("simultaneous", (score < cuts.simultaneous) & (swapped < cuts.simultaneous)),
-        ("V leads", lag.fillna(score - swapped) >= 0),  # a single record on the way up has no lag
+        # a single record on the way up has no lag
+        ("V leads", np.where(np.isnan(lag), score - swapped, lag) >= 0),
+        ("attention leads", ~nobody),
     ]
-    names, conditions = zip(*rules, strict=True)
-    return np.select([np.asarray(holds) for holds in conditions], names, "attention leads")
+    rule = np.argmax([holds for _, holds in rules], axis=0)  # the first that holds
+    return np.array([CLASSES.index(name) for name, _ in rules])[rule]
 
 
 def is_topical(scores: pd.DataFrame, cuts: Cuts = CUTS) -> Array:

@@ -34,7 +34,7 @@ from ..figures.step_panels import (
     thinned,
     title_lines,
 )
-from ..frames import bands, cell_of_rows, column, owners, varying
+from ..frames import cell_of_rows, column, owners, varying
 from ..maps.cells import majority
 from ..pictures import SMALL, Picture, described, label, sentences, style
 from ..topic_model import MAIN_SETTINGS, PART_COLOURS, SETTINGS, aligned, settings_in
@@ -440,10 +440,14 @@ def telling_cells(run: Run, scores: pd.DataFrame, cell: np.ndarray) -> list[int]
 
 
 def quartiles(frame: pd.DataFrame) -> pd.DataFrame:
-    """Summarise each step: median of each column, quartiles as _low and _high, and number of trials."""
-    columns = {}
-    for name in (*NORMS, *ORDER, TURNING):
-        band = bands(frame, name, least=HALF)
-        columns |= {"step": band["step"], name: band["q50"]}
-        columns |= {f"{name}_low": band["q25"], f"{name}_high": band["q75"]}
-    return pd.DataFrame(columns).assign(trials=frame.groupby("step").size().to_numpy())
+    """Summarise each step: median of each column, quartiles as _low and _high, and number of trials.
+
+    They are NaN where fewer than HALF of a column's trials still have records, as in `bands`.
+    """
+    names = [*NORMS, *ORDER, TURNING]
+    values = frame[names].where(np.isfinite(frame[names])).groupby(frame["step"])  # all columns at once
+    sizes = values.count()
+    is_thin = sizes < HALF * sizes.max()
+    ends = {"": 0.5, "_low": 0.25, "_high": 0.75}
+    found = [values.quantile(share).mask(is_thin).add_suffix(end) for end, share in ends.items()]
+    return pd.concat([*found, values.size().rename("trials")], axis=1).reset_index()

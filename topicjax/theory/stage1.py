@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.stats import binom
 
 from topicjax.theory.document_settings import Objective
 from topicjax.theory.documents import Array, DataModel, Queries, same_topic
@@ -23,6 +22,8 @@ ENTRY_TOLERANCE = 1e-7  # fitted matrices have losses within 3e-5 of the converg
 
 def visible_key_moments(data: DataModel) -> tuple[float, float]:
     """Compute (P(K >= 1), E[1/K; K >= 1]) for K = N - |M| unmasked positions, given |M| >= 1."""
+    from scipy.stats import binom  # slow to import
+
     if data.infinite_documents:
         return 1.0, 0.0
     visible, inverse, total = 0.0, 0.0, 0.0
