@@ -50,8 +50,8 @@ def layer_curves(run: Run) -> Frame:
     `trial` is the row of the trial.  on, uniform and silent are the held-out losses with the attention of all
     layers as trained, forced uniform, and silenced.  P = silent - uniform is what values gain under uniform
     attention, Q = uniform - on what attention gains on top; those of a layer are its shares, and Q_all is Q
-    of all layers.  value_se and gain_se are the standard errors of P and Q over documents.  Records at which P
-    and Q were not measured, because they are measured rarely, have is_measured False.
+    of all layers.  value_se and gain_se are the standard errors of P and Q over documents.  is_measured is
+    False at records between two measurements of P and Q, which are rare.
     """
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
     records, trial = sort_records(run.trajectories, run.trials)

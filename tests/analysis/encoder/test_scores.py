@@ -94,6 +94,23 @@ def test_attention_that_follows_the_topics_needs_no_certainty_over_documents():
         assert scores["topic_shift"].tolist()[1:] == pytest.approx([shift] * 2)
 
 
+def test_records_between_rare_measurements_do_not_count():
+    """Gains of layers at every fifth record: the scores of layers are those of these records alone."""
+    layers = [(0.6 * EARLY, 0.05 * LATE), (0.6 * EARLY, 0.0 * LATE)]
+    row, records, details = model(layers, rare_every=5)
+    rare = [name for name in details if "gain" in name]
+    details.loc[details["step"] % 50 > 0, rare] = np.nan
+    found = scores_of((row, records, details)).set_index("layer")
+    fewer = [(P[::5], Q[::5]) for P, Q in layers]
+    coarse = scores_of(model(fewer, step=STEP[::5], record_every=50)).set_index("layer")
+    dense = scores_of(model(layers)).set_index("layer")
+    assert found["class"].tolist() == ["two-stage", "two-stage", "V-only"]
+    for name in ("theta", "log_lag", "max_p", "onset_v", "onset_attention"):
+        np.testing.assert_allclose(found[name].iloc[1:], coarse[name].iloc[1:], err_msg=name)
+        np.testing.assert_allclose(found[name].iloc[:1], dense[name].iloc[:1], err_msg=name)  # whole model
+    np.testing.assert_allclose(found["theta_norm"], dense["theta_norm"])
+
+
 def test_a_layer_that_never_acts_is_silent():
     scores = scores_of(model([(1.2 * EARLY, 0.1 * LATE), (0.0, 0.0), (0.004 * EARLY, 0.003 * LATE)]))
     assert scores["class"].tolist() == ["two-stage", "two-stage", "silent", "silent"]
