@@ -96,7 +96,7 @@ def test_attention_that_follows_the_topics_needs_no_certainty_over_documents():
 
 def test_records_between_rare_measurements_do_not_count():
     """Gains of layers at every fifth record: the scores of layers are those of these records alone."""
-    layers = [(0.6 * EARLY, 0.05 * LATE), (0.6 * EARLY, 0.0 * LATE)]
+    layers = [(0.6 * EARLY, 0.1 * LATE), (0.6 * EARLY, 0.0 * LATE)]
     row, records, details = model(layers, rare_every=5)
     rare = [name for name in details if "gain" in name]
     details.loc[details["step"] % 50 > 0, rare] = np.nan
