@@ -88,6 +88,14 @@ def bands(
     return table[[*keys, "step", *columns, "trials"]]
 
 
+def due_records(records: pd.DataFrame, trials: pd.DataFrame) -> np.ndarray:
+    """Mark the records at which rare columns are measured; `trials` has the row of each record's trial."""
+    if "rare_every" not in trials:
+        return np.ones(len(records), bool)
+    number = records["step"].to_numpy() // trials["record_every"].to_numpy()
+    return number % trials["rare_every"].to_numpy() == 0
+
+
 def check_columns(frame: pd.DataFrame, needed: Sequence[str], place: str) -> None:
     """Raise a StoreError unless the table has the needed columns."""
     absent = [name for name in needed if name not in frame]

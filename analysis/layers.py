@@ -11,7 +11,7 @@ import pandas as pd
 from topicjax.stages import Records, monotone, norm_rise, onset, steady
 from topicjax.store.reader import Run
 
-from .frames import Array, Frame, check_columns, check_records, column, sort_records, varying
+from .frames import Array, Frame, check_columns, check_records, column, due_records, sort_records, varying
 
 ALL = 0  # the layer number of the whole model
 WHOLE = "all layers"
@@ -23,7 +23,11 @@ OF_TEXT = ("eval_loss_unigram", "eval_context_se")
 NORMS = ("norm_v", "norm_k", "norm_q")
 OF_TOPICS = ("attn_same_topic", "attn_diff_topic")  # not recorded where words have no topics
 MEANS = ("entropy_deficit", *OF_TOPICS)
-NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", "loss_uniform", "loss_silent", "gain_se", "value_se")
+GAINS = {  # of a layer: its name among the curves
+    **{"value_gain": "P", "attention_gain": "Q"},
+    **{"value_gain_se": "value_se", "attention_gain_se": "gain_se"},
+}
+NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", *GAINS)
 KEYS = ["trial_id", "step"]
 FIRST = (  # settings that describe a model, in the order in which texts name them
     *("layers", "heads", "residual", "layer_norm", "mlp", "output_projection"),
@@ -43,38 +47,47 @@ class Rises(NamedTuple):
 def layer_curves(run: Run) -> Frame:
     """Build the table of curves: one row per trial, layer and step; a trial without details has layer 0 only.
 
-    `trial` is the row of the trial.  on, uniform and silent are the held-out losses with the attention of the
-    layer (or of all layers) as trained, forced uniform, and silenced.  P = silent - uniform is what values
-    gain under uniform attention, Q = uniform - on what attention gains on top, and Q_all is Q of all layers.
-    value_se and gain_se are the standard errors of P and Q over documents.
+    `trial` is the row of the trial.  on, uniform and silent are the held-out losses with the attention of all
+    layers as trained, forced uniform, and silenced.  P = silent - uniform is what values gain under uniform
+    attention, Q = uniform - on what attention gains on top; those of a layer are its shares, and Q_all is Q
+    of all layers.  value_se and gain_se are the standard errors of P and Q over documents.  is_measured is
+    False at records between two measurements of P and Q, which are rare.
     """
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
     records, trial = sort_records(run.trajectories, run.trials)
     of_some = [name for name in ("e_block", *OF_TEXT) if name in records]
     scalars = records[[*KEYS, *NEEDED_TRAJECTORIES, *of_some]]
+    losses = dict(on="eval_loss", uniform="eval_loss_uniform", silent="eval_loss_silent")
     scalars = scalars.assign(trial=trial, Q_all=records["eval_loss_uniform"] - records["eval_loss"])
+    scalars = scalars.rename(columns={own: name for name, own in losses.items()})
+    scalars = scalars.assign(is_due=due_records(records, run.trials.iloc[trial]))
     unknown: dict[str, float] = {name: np.nan for name in OF_TOPICS if name not in run.details}
     details = run.details.assign(**unknown) if len(run.details) else run.details
     parts = [whole_model(scalars, details)]
     if len(details):
         check_columns(details, ("layer", *NEEDED_DETAILS), f"{run.folder}/details")
         layers = details[[*KEYS, "layer", *NEEDED_DETAILS]].merge(scalars, on=KEYS)
-        parts.append(layers.rename(columns=dict(loss_uniform="uniform", loss_silent="silent")))
-    curves = pd.concat(parts, ignore_index=True).rename(columns=dict(eval_loss="on"))
+        parts.append(layers.rename(columns=GAINS))
+    curves = pd.concat(parts, ignore_index=True)
     curves = curves.sort_values(["trial", "layer", "step"], ignore_index=True)
-    curves = curves.drop(columns=["eval_loss_uniform", "eval_loss_silent", "eval_gain_se", "eval_value_se"])
+    curves = curves.drop(columns=["eval_gain_se", "eval_value_se"])
     number = curves.groupby(["trial", "layer"], sort=False).ngroup().to_numpy()
     first = curves.loc[np.unique(number, return_index=True)[1]]
     names = (first["trial_id"] + ", " + first["layer"].map(part_name)).to_numpy()
     check_records(names, number, curves["step"].to_numpy())
-    return curves.assign(P=curves["silent"] - curves["uniform"], Q=curves["uniform"] - curves["on"])
+    is_known = np.isfinite(curves[["on", "P", "Q"]]).all(axis=1)
+    return curves.assign(is_measured=curves["is_due"] | is_known).drop(columns="is_due")
 
 
 def whole_model(scalars: Frame, details: Frame) -> Frame:
     """Build the curves of the whole model: norms over all layers' weights, means over layers of the rest."""
-    names = dict(uniform="eval_loss_uniform", silent="eval_loss_silent")
-    names |= dict(gain_se="eval_gain_se", value_se="eval_value_se")
-    whole = scalars.assign(layer=ALL, **{name: scalars[own] for name, own in names.items()})
+    whole = scalars.assign(
+        layer=ALL,
+        P=scalars["silent"] - scalars["uniform"],
+        Q=scalars["uniform"] - scalars["on"],
+        gain_se=scalars["eval_gain_se"],
+        value_se=scalars["eval_value_se"],
+    )
     if not len(details):
         return whole.assign(**dict.fromkeys((*NORMS, *MEANS, "rotation_v"), np.nan))
     groups = details.groupby(KEYS, sort=False)

@@ -10,7 +10,7 @@ from topicjax.errors import UserError, unknown_name
 from topicjax.stages import HALF, Array, Records, compare, monotone, rise, steady_maximum
 from topicjax.store.reader import Run
 
-from .frames import Frame, column, sort_records
+from .frames import Frame, column, due_records, sort_records
 
 Unit = Literal["one", "own maximum"]
 
@@ -56,12 +56,11 @@ def measured_records(frame: Frame, trials: Frame, names: Sequence[str]) -> Frame
 
     A rare column is NaN at all records but every `rare_every`-th one.
     """
-    if "rare_every" not in trials:
+    is_due = due_records(frame, trials)
+    if is_due.all():
         return frame
-    number = frame["step"].to_numpy() // trials["record_every"].to_numpy()
-    is_due = number % trials["rare_every"].to_numpy() == 0
     is_rare = any(np.isnan(column(frame, name)[~is_due]).all() for name in names)
-    return frame.loc[is_due].reset_index(drop=True) if is_rare and not is_due.all() else frame
+    return frame.loc[is_due].reset_index(drop=True) if is_rare else frame
 
 
 def join_flags(flags: dict[str, Array], where: Array) -> Array:

@@ -42,8 +42,8 @@ ROWS = {  # panels from top to bottom: columns, label
 WHOLE_LINE = Line2D([], [], color="black", lw=1, ls=":", label="all layers together")
 WORDS = (
     "Rotation: (1 - cos)/2 between W^V now and ten steps earlier. Entropy deficit: log(number of keys) - "
-    "entropy of attention, in nats. P and Q are gains in nats of held-out loss, with the other layers as "
-    "trained: P from no attention to uniform attention, Q from uniform to trained attention."
+    "entropy of attention, in nats. P and Q are gains in nats of held-out loss, of a layer its share of the "
+    "whole model's: P from no attention to uniform attention, Q from uniform to trained attention."
 )
 MOST_PANELS = 8
 MOST_RATIOS = 12  # a panel with more layers has no room for numbers

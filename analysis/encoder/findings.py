@@ -27,10 +27,12 @@ COMPARED = (
 )
 NOT_JUDGED = ("diverged", "no-learning", "unfinished")  # of a whole model
 WORDS = (
-    "P: what the values of a layer add when its attention is forced uniform, compared with the layer "
-    "silenced; Q: what its trained attention adds on top. Both in nats of held-out loss, with the other "
-    f"layers as trained; '{WHOLE}': the same for all layers at once. Layers can replace or depend on each "
-    "other, so P and Q of the layers need not add up to those of all layers",
+    f"P: what values add when attention is forced uniform, compared with attention silenced; Q: what trained "
+    f"attention adds on top. Both in nats of held-out loss; '{WHOLE}': of the whole model. While the outputs "
+    "of uniform attention grow from 0 to 1 in all layers at once, the loss falls by P; each layer gets the "
+    "part of it that comes through its own output. The same with scores gives Q. So the layers add up to the "
+    "whole. Layer norms keep their scales of uniform attention while outputs grow. Without residual "
+    "connections every layer has the same P, so only that of the whole model says anything",
     "Θ: the maximum over the steps of min(F_V, 1 - F_A), where F_V and F_A are the monotone rises of P and Q "
     "from 0 to 1 on the way up (to the lowest loss): 1 if V was done before attention began",
     f"two-stage: Θ of at least {CUTS.two_stage:g}; stage 2 begun: the same, but the attention of all layers "

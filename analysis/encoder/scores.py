@@ -1,7 +1,7 @@
 """Score and classify every layer of every trial, and summarise cells of trials that differ only in the seed.
 
-P is what the values of a layer add under uniform attention, Q what its trained attention adds on top.  Both
-are in nats of held-out loss, with the other layers as trained; layer 0 is all layers together.  F_V and F_A
+P is what the values of a layer add under uniform attention, Q what its trained attention adds on top: its
+shares of the gains of all layers together, which are layer 0, in nats of held-out loss.  F_V and F_A
 are isotonic fits of P and Q on the way up (to the step of the lowest loss), each from 0 to 1, because layers
 have no limit lines of their own.  Names and cuts are those of the one-layer model.
 """
@@ -38,7 +38,7 @@ LAYER_CLASSES = (  # in the order of legends; in a tie between seeds the earlier
     *("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads"),
 )
 HAS_THETA = ("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads")
-ENDS = ("entropy_deficit", "attn_same_topic", "attn_diff_topic", "P", "Q")
+ENDS = ("entropy_deficit", "attn_same_topic", "attn_diff_topic")
 ONSETS = ("onset_v", "onset_attention", "onset_entropy")
 MEDIANS = (
     *("theta", "theta_reversed", "log_lag", "theta_norm", "max_p", "max_q", *ONSETS),
@@ -56,21 +56,23 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
     Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where the class says
     that V or attention does nothing.  Onsets are NaN where they were not reached.
     """
-    curves = layer_curves(run)
-    records = Records.of(curves["step"].to_numpy())
+    every = layer_curves(run)
+    curves = every.loc[every["is_measured"]].reset_index(drop=True)
+    records, all_records = (Records.of(table["step"].to_numpy()) for table in (curves, every))
     first = curves.iloc[records.start]
     trials: Any = run.trials.take(first["trial"].to_numpy()).reset_index(drop=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         scale = scales(records, curves, trials, run, cuts)
-        columns = maxima(records, curves, scale, cuts) | ends(records, curves)
-        losses = column(curves, "on") + column(curves, "uniform") + column(curves, "silent")
+        columns = maxima(records, curves, scale, cuts) | ends(all_records, every)
+        columns |= {f"end_{name.lower()}": last_finite(records, curves, name) for name in ("P", "Q")}
+        losses = column(curves, "on") + column(curves, "P") + column(curves, "Q")
         columns["is_finite"] = ~records.any(~np.isfinite(losses)) & (trials["status"] == "ok").to_numpy()
         up = loss_progress(records, curves)
-        for end, view in (("", up), ("_norm", norm_progress(records, curves))):
+        for end, view in (("", up), ("_norm", norm_progress(all_records, every))):
             columns |= {name + end: values for name, values in view_scores(view, cuts).items()}
-        columns["onset_entropy"] = leaves_uniform(records, curves)
+        columns["onset_entropy"] = leaves_uniform(all_records, every)
         columns["flags"] = join_flags(flags(records, curves, up, columns, cuts), columns["is_finite"])
-    columns |= {"e_block": last_finite(records, curves, "e_block")} if "e_block" in curves else {}
+    columns |= {"e_block": last_finite(all_records, every, "e_block")} if "e_block" in every else {}
     settings = trials[["trial_id", *run.setting_names, "status"]]
     layer = first["layer"].to_numpy(int)
     names = dict(layer=layer, part=[part_name(number) for number in layer])
@@ -151,7 +153,7 @@ def view_scores(view: Rises, cuts: Cuts) -> dict[str, Array]:
 
 
 def ends(records: Records, curves: Frame) -> dict[str, Array]:
-    """Read attention, P and Q at the last record."""
+    """Read attention at the last record."""
     found = {f"end_{name.lower()}": last_finite(records, curves, name) for name in ENDS}
     ratio = found["end_attn_same_topic"] / found["end_attn_diff_topic"]
     shift = topic_shift(records, curves)[records.end]
@@ -278,8 +280,9 @@ def models(run: Run, scores: Frame) -> Frame:
     found, depth = table["two_stage_layers"], table["depth"]
     table["holds"] = np.select([(found == depth) & (depth > 0), found > 0], [EVERY, SOME], NONE)
     cell = pd.Series(cell_of_rows(scores, names), scores.index).groupby(scores["trial_id"]).first()
-    interval = float(run.trials["record_every"].to_numpy().max()) if "record_every" in run.trials else 0.0
-    for onset, end in (("onset_entropy", ""), ("onset_v", "_v")):
+    known = [name for name in ("record_every", "rare_every") if name in run.trials]
+    paces = np.cumprod([float(run.trials[name].to_numpy().max()) for name in known] or [0.0])
+    for onset, end, interval in (("onset_entropy", "", paces[0]), ("onset_v", "_v", paces[-1])):
         rank = rank_order(scores, onset, interval)
         median = rank.groupby(cell.reindex(rank.index)).median()
         table["direction" + end] = [direction(value) for value in median.reindex(table.index)]

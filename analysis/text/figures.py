@@ -127,6 +127,7 @@ def draw_losses(ax: Axes, frame: Frame, unigram: float) -> None:
     whole = frame.loc[frame["layer"] == ALL]
     for name, (colour, text) in LOSSES.items():
         table = bands(whole[["step", "layer"]].assign(value=whole[name]), "value", "layer", least=HALF)
+        table = table.loc[table["q50"].notna()]  # losses are measured at some of the records
         ax.plot(table["step"], table["q50"], color=colour, lw=1.2, label=text)
         ax.fill_between(table["step"], table["q25"], table["q75"], color=colour, alpha=0.18, lw=0)
     ax.axhline(unigram, color=UNIGRAM.get_color(), lw=1.1, ls="--")

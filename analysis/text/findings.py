@@ -22,7 +22,8 @@ WORDS = (
     "unigram line: the loss of predicting each word by its frequency in the training documents, on the same "
     "held-out words as the losses. A model above it does not use context yet, whatever its norms do",
     "held-out losses are measured on documents never trained on, at positions that show [MASK]; uniform: "
-    "attention forced uniform in all layers; silenced: its output set to zero",
+    "attention forced uniform in all layers; silenced: its output set to zero, with the scales that layer "
+    "norms have under uniform attention",
     "a cell is a combination of settings; its shape is the most frequent one among its seeds",
 )
 

@@ -34,10 +34,11 @@ def score_text(run: Run) -> Frame:
     check_columns(run.trajectories, OF_TEXT, f"{run.folder}/trajectories")
     curves = layer_curves(run)
     curves = curves.loc[curves["layer"] != ALL].reset_index(drop=True)
-    records = Records.of(curves["step"].to_numpy())
+    measured = curves.loc[curves["is_measured"]].reset_index(drop=True)  # on the held-out windows
+    records, rare = (Records.of(table["step"].to_numpy()) for table in (curves, measured))
     first = curves.iloc[records.start]
     trials = run.trials.take(first["trial"].to_numpy()).reset_index(drop=True)
-    line = column(curves, "eval_loss_unigram")
+    line = column(measured, "eval_loss_unigram")
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         _, F_V, F_A = norm_progress(records, curves)
         attention = (column(curves, "norm_k") + column(curves, "norm_q")) / 2
@@ -47,14 +48,14 @@ def score_text(run: Run) -> Frame:
             attention_then=value_at_onset(records, F_V, F_A),
             growth_v=growth(records, column(curves, "norm_v")),
             growth_a=growth(records, attention),
-            onset_entropy=leaves_uniform(records, curves),
-            passed=onset(records, line - steady(records, column(curves, "on")), 0.0),
+            onset_entropy=leaves_uniform(rare, measured),
+            passed=onset(rare, line - steady(rare, column(measured, "on")), 0.0),
         )
-    columns |= {f"end_{name}": column(curves, name)[records.end] for name in ("on", "entropy_deficit")}
-    below = line[records.end] - columns["end_on"]
-    columns |= dict(below=below, below_se=column(curves, "eval_context_se")[records.end])
+    columns |= {f"end_{name}": column(measured, name)[rare.end] for name in ("on", "entropy_deficit")}
+    below = line[rare.end] - columns["end_on"]
+    columns |= dict(below=below, below_se=column(measured, "eval_context_se")[rare.end])
     settings = trials[["trial_id", *run.setting_names, "status"]]
-    scores = settings.assign(layer=first["layer"].to_numpy(int), unigram=line[records.end], **columns)
+    scores = settings.assign(layer=first["layer"].to_numpy(int), unigram=line[rare.end], **columns)
     return scores.assign(shape=shapes(scores))
 
 

@@ -1,5 +1,6 @@
 """Benchmarks: numbers by hand, timing in turns, and PyTorch against the token-space model."""
 
+import dataclasses
 import functools
 import json
 
@@ -11,7 +12,7 @@ import pytest
 
 from topicjax import cli
 from topicjax.analysis.figures import bench_sizes
-from topicjax.bench import compare, sizes, timing
+from topicjax.bench import compare, deep, sizes, timing
 from topicjax.bench.compare import summary, text
 from topicjax.bench.sizes import Size
 from topicjax.bench.timing import Method
@@ -334,6 +335,63 @@ def test_torch_encoder_has_the_loss_and_gradients_of_the_encoder():
     found.backward()
     np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
     for name in ("W_E", "W_K", "W_Q", "W_V"):
-        own = getattr(module, name).grad.numpy()
+        own = module.weights[name].grad.numpy()
         assert np.abs(own).max() > 1e-5
         np.testing.assert_allclose(own, gradients[name], rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_torch_on_text_has_the_loss_and_gradients_of_the_encoder():
+    pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
+    from topicjax.bench import torch_eager
+    from topicjax.experiments.shared import encoder as encoder_model
+    from topicjax.experiments.shared.settings import LayerHypers
+    from topicjax.experiments.text import losses, rows
+    from topicjax.experiments.text import settings as text_settings
+
+    spec = text_settings.Spec(vocabulary_size=13, context=9, layers=2, heads=2, width=8, mlp=6)
+    spec = dataclasses.replace(spec, output_projection=True, output_bias="trained", mask_probability=1.0)
+    made = LayerHypers(init="default", init_scale=1.0, layer_norm="pre")
+    hypers, stream = text_settings.traced(made), text_settings.traced(text_settings.Stream())
+    documents, room = small_documents(), rows.room(spec, 6)
+
+    @jax.jit
+    def both(key):
+        params = encoder_model.init(spec, hypers, key)
+        own = rows.from_documents(
+            spec, stream, jax.tree.map(jnp.asarray, documents), documents.masked_BxN, room
+        )
+        return params, *losses.loss_and_gradients(spec, hypers, params, {}, own, room)
+
+    params, expected, gradients = both(jax.random.key(0))
+    module = torch_eager.Encoder(params, spec.heads, "pre")
+    batch = torch_eager.only_targets(torch_eager.batch(documents))
+    assert batch.target_BxM.shape == (1, documents.masked_BxN.sum())
+    found = torch_eager.loss(module, batch, "cross_entropy")
+    found.backward()
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(module.weights[name].grad, gradient, rtol=1e-3, atol=2e-6, err_msg=name)
+
+
+def test_deep_table_against_hand_values():
+    row = dict(model="text", trial_steps_per_second=50.0, without_records=60.0, torch=40.0, ratio=1.25)
+    row |= dict(lowest_ratio=1.2, highest_ratio=1.3, ratio_without_records=1.5, gemm_share=0.5)
+    row |= dict(record_share=1 / 6, drawing_share=0.02, compile_seconds=9.0, torch_processes="2 x 1 thread")
+    table = deep.table(dict(device="2 x cpu", repeats=3, load_before=0.1, models=[row]))
+    (line,) = [line for line in table.splitlines() if line.startswith("text")]
+    assert line.split()[:9] == ["text", "50.0", "40.0", "1.25", "1.20-1.30", "60.0", "1.50", "50.0%", "16.7%"]
+    assert line.endswith("2.0%        9.0  2 x 1 thread") and "busy" not in table
+    assert "busy" in deep.table(dict(device="", repeats=3, load_before=0.9, models=[row]))
+
+
+def test_the_engine_without_records_trains_the_same():
+    case = deep.encoder_case(1)
+    case.base |= dict(topics=2, words_per_topic=2, width=8, batch_size=2, eval_documents=2, record_every=2)
+    every, none = (
+        deep.engine_chunks(case, experiment)
+        for experiment in (case.experiment, deep.without_records(case.experiment))
+    )
+    assert every.steps == none.steps == 8  # four windows: one rare record
+    for one, other in zip(*(jax.tree.leaves(own.states[0].trial_L) for own in (every, none)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert 0 < deep.drawing_seconds(every, 1) < 10

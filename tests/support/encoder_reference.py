@@ -7,16 +7,17 @@ import numpy as np
 from support.reference import position_loss
 
 
-def layer_norm(x, gain, bias):
+def layer_norm(x, gain, bias, scale=None):
     centred = x - x.mean()
-    return centred / np.sqrt((centred**2).mean() + 1e-5) * gain + bias
+    scale = 1 / np.sqrt((centred**2).mean() + 1e-5) if scale is None else scale
+    return centred * scale * gain + bias
 
 
 def gelu(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def attend(params, layer, heads, states, keys, query, uniform):
+def attend(params, layer, heads, states, keys, query, gate):
     """Compute the joined output of all heads at one position, and the attention of each head to the keys."""
     joined, attention = [], []
     size = len(states[0]) // heads
@@ -24,7 +25,7 @@ def attend(params, layer, heads, states, keys, query, uniform):
         own = slice(head * size, (head + 1) * size)
         q = params["W_Q"][layer][own] @ states[query]
         scores = [(params["W_K"][layer][own] @ states[n]) @ q / np.sqrt(size) for n in keys]
-        scores = [0 * score for score in scores] if uniform else scores
+        scores = [gate * score for score in scores]
         weights = np.array([np.exp(score - max(np.real(scores))) for score in scores])
         weights = weights / weights.sum() if keys else weights
         values = [params["W_V"][layer][own] @ states[n] for n in keys]
@@ -33,8 +34,13 @@ def attend(params, layer, heads, states, keys, query, uniform):
     return np.concatenate(joined), attention
 
 
-def encode(params, shown, keys, *, heads, residual, norm, uniform=(), silent=()):
-    """Compute the outputs of all positions, and the attention of each layer, position and head."""
+def encode(params, shown, keys, *, heads, residual, norm, scores=None, outputs=None, find=None, scales=None):
+    """Compute the outputs of all positions, and the attention of each layer, position and head.
+
+    `scores` and `outputs` have one factor per layer, for its scores and for the output of its attention.
+    `find` is a list that gets the scale of every layer norm, in their order; `scales` are used instead.
+    """
+    given = iter(scales or ())
     layers = len(params["W_K"])
     W_E = params.get("W_E", np.eye(len(params["b_pred"])))
     states = [W_E[:, token] for token in shown]
@@ -42,20 +48,27 @@ def encode(params, shown, keys, *, heads, residual, norm, uniform=(), silent=())
         states = [state + params["W_P"][:, place] for place, state in enumerate(states)]
     attentions = []
 
+    def normed(x, gain, bias):
+        if find is not None:
+            centred = x - x.mean()
+            find.append(1 / np.sqrt((centred**2).mean() + 1e-5))
+        return layer_norm(x, gain, bias, None if scales is None else next(given))
+
     def sublayer(states, kind, layer, function):
         gain, bias = params[f"gain_{kind}"][layer], params[f"bias_{kind}"][layer]
-        inside = [layer_norm(x, gain, bias) for x in states] if norm == "pre" else states
+        inside = [normed(x, gain, bias) for x in states] if norm == "pre" else states
         added = [(x if residual else 0 * x) + function(inside, n) for n, x in enumerate(states)]
-        return [layer_norm(x, gain, bias) for x in added] if norm == "post" else added
+        return [normed(x, gain, bias) for x in added] if norm == "post" else added
 
     for layer in range(layers):
         seen = []
 
         def attention(inside, query, layer=layer, seen=seen):
-            joined, weights = attend(params, layer, heads, inside, keys, query, layer in uniform)
+            gate = 1 if scores is None else scores[layer]
+            joined, weights = attend(params, layer, heads, inside, keys, query, gate)
             seen.append(weights)
             projected = params["W_O"][layer] @ joined if "W_O" in params else joined
-            return 0 * projected if layer in silent else projected
+            return projected if outputs is None else outputs[layer] * projected
 
         def mlp(inside, query, layer=layer):
             hidden = gelu(params["W_1"][layer] @ inside[query] + params["b_1"][layer])
@@ -65,19 +78,44 @@ def encode(params, shown, keys, *, heads, residual, norm, uniform=(), silent=())
         states = sublayer(states, "mlp", layer, mlp) if "W_1" in params else states
         attentions.append(seen)
     if norm == "pre":
-        states = [layer_norm(x, params["gain_last"], params["bias_last"]) for x in states]
+        states = [normed(x, params["gain_last"], params["bias_last"]) for x in states]
     head = params.get("W_head", W_E.T)
     return [head @ x + params["b_pred"] for x in states], attentions
 
 
-def loss_of_documents(params, documents, hidden_keys, squared, **how):
-    """Compute the mean loss over the masked positions of each document that has any."""
+def loss_of_documents(params, documents, hidden_keys, squared, scales_of=None, **how):
+    """Compute the mean loss over the masked positions of each document that has any.
+
+    With `scales_of`, a gate on all scores, layer norms keep the scales that they have with it.
+    """
     word, shown, masked, present = documents
     means = []
     for d in range(len(word)):
+        if not masked[d].any():
+            continue
         length = int(present[d].sum())
         keys = [n for n in range(length) if not (hidden_keys and masked[d, n])]
+        if scales_of is not None:
+            same = {name: how[name] for name in ("heads", "residual", "norm")}
+            scales: list = []
+            real = {name: np.real(leaf) for name, leaf in params.items()}
+            encode(real, shown[d, :length], keys, scores=scales_of, find=scales, **same)
+            how["scales"] = scales
         outputs, _ = encode(params, shown[d, :length], keys, **how)
         losses = [position_loss(outputs[n], word[d, n], squared) for n in range(length) if masked[d, n]]
         means += [sum(losses) / len(losses)] if losses else []
     return np.array(means)
+
+
+def path_shares(loss, layers, points):
+    """Integrate minus the derivative of each document's loss by each layer's gate while all open together.
+
+    `loss` takes one gate per layer; derivatives are complex steps.  Returns documents x layers.
+    """
+    place, weight = np.polynomial.legendre.leggauss(points)
+    shares = []
+    for layer in range(layers):
+        step = 1e-30j * (np.arange(layers) == layer)
+        slopes = [w / 2 * loss((t + 1) / 2 + step).imag / 1e-30 for t, w in zip(place, weight, strict=True)]
+        shares.append(-np.sum(slopes, axis=0))
+    return np.stack(shares, axis=1)

@@ -14,6 +14,7 @@ from topicjax.store.reader import Run
 
 INITIAL = 4.6  # the loss at step 0; a model with P = 1.2 reaches the stage-1 line, 3.4, and stage 2 is 3.3
 EARLY, LATE = ramp(0, 100), ramp(400, 600)
+GAIN_ERRORS = ("value_gain_se", "attention_gain_se")
 Layer = tuple[Any, Any]  # P and Q, in nats
 Model = tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]
 
@@ -39,19 +40,21 @@ def model(
     details = []
     columns = {
         name: changed.pop(name)
-        for name in ("norm_v", "norm_k", "entropy_deficit", "attn_same_topic", "gain_se", "value_se")
+        for name in ("norm_v", "norm_k", "entropy_deficit", "attn_same_topic", *GAIN_ERRORS)
         if name in changed
     }
     for number, (own_P, own_Q) in enumerate(zip(P, Q, strict=True)):
         own = dict(norm_v=0.1 + 5 * own_P, norm_k=0.1 + 30 * own_Q, entropy_deficit=own_Q)
         own |= dict(rotation_v=0.01, attn_same_topic=0.02, attn_diff_topic=0.01)
-        own |= dict(loss_uniform=loss + own_Q, loss_silent=loss + own_Q + own_P)
-        own |= dict(gain_se=0.0, value_se=0.0)
+        own |= dict(value_gain=own_P, attention_gain=own_Q) | dict.fromkeys(GAIN_ERRORS, 0.0)
         own |= {name: values[number] for name, values in columns.items()}
         own["norm_q"] = own["norm_k"]
         details.append(pd.DataFrame(dict(step=step, layer=number + 1) | own))
     row = (
-        dict(status="ok", diverged_step=None) | DEFAULTS | dict(layers=len(layers), record_every=10) | changed
+        dict(status="ok", diverged_step=None)
+        | DEFAULTS
+        | dict(layers=len(layers), record_every=10, rare_every=1)
+        | changed
     )
     return row, records, pd.concat(details, ignore_index=True)
 

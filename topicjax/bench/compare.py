@@ -6,10 +6,6 @@ users get them: all devices, its own chunks, records on at the default interval,
 token-space model in a plain `jit(vmap)` over trials that share documents, `one-trial` the type-space
 kernel for a single trial, `torch-eager` equation 7 in PyTorch (if installed), one trial at a time with
 documents drawn beforehand, and `torch-masked` the same with outputs only at masked positions.
-
-`topicjax bench --layers`, the default encoder (residual connections, no layer norm or MLP) with four heads
-and Adam: the engine's programs as above against one trial at a time in PyTorch, with documents drawn
-beforehand and the fastest number of threads.
 """
 
 import functools
@@ -31,13 +27,9 @@ from topicjax.bench.timing import EngineChunks, Method, bench_spec, memory_bytes
 from topicjax.engine import costs
 from topicjax.engine.programs import init_row, lane_at_a_time
 from topicjax.engine.resources import use_all_cores
-from topicjax.errors import UserError
-from topicjax.experiments.encoder import experiment as encoder
-from topicjax.experiments.encoder import settings as encoder_settings
 from topicjax.experiments.one_layer import model
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, traced
-from topicjax.experiments.shared import encoder as encoder_model
 from topicjax.experiments.shared import lda, threefry
 from topicjax.experiments.shared.bags import fit_queries
 from topicjax.experiments.shared.model import Params
@@ -56,9 +48,6 @@ HEADER = (
     f"{'method':13}{'trial-steps/s':>14}{'spread':>8}{'x token-vmap':>14}{'x torch-eager':>15}"
     f"{'MFLOP/step':>12}{'of GEMM':>9}{'compile s':>11}{'memory MB':>11}"
 )
-LAYERS, HEADS = (1, 2, 4), 4
-ENCODER_TRIALS, ENCODER_TORCH_STEPS = 8, 10  # trials per device
-ENCODER_RATE = 1e-3
 
 
 def token_flops(spec: Spec, attending: float = 1.0) -> float:
@@ -282,61 +271,3 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
             "the machine is busy, rates are too low"
         )
     return found
-
-
-def encoder_method(layers: int) -> Method:
-    """Set up the engine's own program for encoders on all devices, for trials that share their documents."""
-    devices = jax.local_devices()
-    base = dict(layers=layers, heads=HEADS, steps=2 * encoder_settings.Spec.record_every)
-    rates = logspace(1e-4, 1e-2, ENCODER_TRIALS * len(devices))
-    trials = expand(encoder_settings.TRIALS, base, product(learning_rate=rates))
-    chunks = EngineChunks(trials, devices, ENCODER_TRIALS, experiment=encoder.EXPERIMENT)
-    return chunks.method(f"engine-{layers}")
-
-
-def torch_encoder_method(layers: int) -> Method:
-    """Set up one trial of the same encoder in eager PyTorch."""
-    from topicjax.bench import torch_eager
-
-    settings = dict(layers=layers, heads=HEADS, learning_rate=ENCODER_RATE)
-    spec, stream, hypers = encoder_settings.make_trial(settings)
-    stream, hypers = encoder_settings.traced(stream), encoder_settings.traced(hypers)
-    drawn = drawn_documents(spec, stream, ENCODER_TORCH_STEPS)
-    weights = encoder_model.init(spec, hypers, lda.stream_keys(0).weights)
-    batches = [torch_eager.batch(documents) for documents in drawn]
-    trial = torch_eager.EagerTrial(torch_eager.Encoder(weights, HEADS), batches, ENCODER_RATE)
-    trial.use_best_threads(sorted({1, os.cpu_count() or 1}))
-    step = functools.partial(trial.train, ENCODER_TORCH_STEPS)
-    return Method(f"torch-{layers}", step, ENCODER_TORCH_STEPS, float("nan"))
-
-
-def run_encoders(repeats: int) -> list[dict[str, Any]]:
-    """Measure the rates of the engine and of PyTorch, and their ratio, for each number of layers."""
-    try:
-        pairs = [(encoder_method(layers), torch_encoder_method(layers)) for layers in LAYERS]
-    except ModuleNotFoundError:
-        raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'") from None
-    methods = [method for pair in pairs for method in pair]
-    rates = rates_of(methods, seconds_of([method.step for method in methods], repeats))
-    rows = []
-    for layers in LAYERS:
-        engine, torch = rates[f"engine-{layers}"], rates[f"torch-{layers}"]
-        ratios = [mine / other for mine, other in zip(engine, torch, strict=True)]  # of neighbouring turns
-        medians = dict(engine=statistics.median(engine), torch=statistics.median(torch))
-        spread = dict(lowest_ratio=min(ratios), highest_ratio=max(ratios))
-        rows.append(dict(layers=layers, **medians, ratio=statistics.median(ratios), **spread))
-    return rows
-
-
-def compare_encoders(repeats: int, as_json: bool) -> None:
-    """Time encoders of several depths and print the result."""
-    use_all_cores()
-    rows = run_encoders(repeats)
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    print(f"trial-steps/s of the default encoder with {HEADS} heads, median of {repeats} turns")
-    print(f"{'layers':>6}{'engine':>10}{'torch':>10}{'ratio':>8}  of neighbouring turns")
-    for row in rows:
-        between = f"{row['lowest_ratio']:.1f} to {row['highest_ratio']:.1f}"
-        print(f"{row['layers']:6}{row['engine']:10,.0f}{row['torch']:10,.0f}{row['ratio']:8.1f}  {between}")

@@ -4,11 +4,14 @@ Both are as fast as eager code allows: all documents of a batch at once, padded 
 looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.  Equation 7
 has one-hot embeddings, no biases, and every position is a key.  The plain version has an output for every
 position, as equation 7 does; in the tuned one only masked positions attend, since the others have no loss.
-The encoder has heads, residual connections and a tied head, without layer norms, MLP or positions; every
-position goes through every layer.  Dimension letters: B documents, N positions, M attending positions of a
-document, V vocabulary, D width, H heads, A size of a head.
+In the encoder every position goes through every
+layer; on text only masked positions have outputs.  Run as a program, this trains one trial in a process of
+its own.  Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary,
+D width, H heads, A size of a head.
 """
 
+import pickle
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +22,8 @@ import torch  # pyright: ignore[reportMissingImports]
 from topicjax.experiments.shared.lda import Documents
 
 lookup, cross_entropy = torch.nn.functional.embedding, torch.nn.functional.cross_entropy
+layer_norm, linear, gelu = (getattr(torch.nn.functional, name) for name in ("layer_norm", "linear", "gelu"))
+scaled_dot_product_attention = torch.nn.functional.scaled_dot_product_attention
 
 
 class Batch(NamedTuple):
@@ -26,7 +31,8 @@ class Batch(NamedTuple):
 
     shown_BxN: Any
     is_key_BxN: Any
-    query_BxM: Any  # what the attending positions show
+    place_BxM: Any  # the attending positions, counted through all documents
+    query_BxM: Any  # what they show
     target_BxM: Any
     weight_BxM: Any  # the loss is the weighted sum; padding and unmasked positions have weight zero
 
@@ -48,10 +54,17 @@ def batch(documents: Documents, only_masked: bool = False) -> Batch:
     return Batch(
         torch.tensor(shown_BxN[:, :length], dtype=torch.int64),
         torch.tensor(present_BxN[:, :length]),
+        torch.tensor(order_BxM + length * np.arange(len(order_BxM))[:, None], dtype=torch.int64),
         torch.tensor(of_attending(shown_BxN), dtype=torch.int64),
         torch.tensor(of_attending(word_BxN), dtype=torch.int64),
         torch.tensor(weight_BxM, dtype=torch.float32),
     )
+
+
+def only_targets(batch: Batch) -> Batch:
+    """Keep as attending positions only those with a loss, of all documents in one row."""
+    has_loss = batch.weight_BxM > 0
+    return Batch(*batch[:2], *(part[has_loss][None] for part in batch[2:]))
 
 
 class Attention(torch.nn.Module):
@@ -74,28 +87,49 @@ class Attention(torch.nn.Module):
 
 
 class Encoder(torch.nn.Module):
-    """X = W_E tokens; in each layer X = X + attention; outputs X W_E."""
+    """The encoder of `experiments.shared`, without post-norms; outputs at the attending positions."""
 
-    def __init__(self, weights: dict[str, Any], heads: int) -> None:
+    def __init__(self, weights: dict[str, Any], heads: int, layer_norm: str = "none") -> None:
         super().__init__()
-        self.heads = heads
-        self.W_E, self.W_K, self.W_Q, self.W_V = (
-            torch.nn.Parameter(torch.tensor(np.asarray(weights[name])))
-            for name in ("W_E", "W_K", "W_Q", "W_V")
+        self.heads, self.is_pre = heads, layer_norm == "pre"
+        needed = [name for name in weights if self.is_pre or not name.startswith(("gain_", "bias_"))]
+        self.weights = torch.nn.ParameterDict(
+            {name: torch.nn.Parameter(torch.tensor(np.asarray(weights[name]))) for name in needed}
         )
 
     def forward(self, batch: Batch) -> Any:
-        """Compute the outputs f_BxNxV of all positions."""
-        X_BxNxD = lookup(batch.shown_BxN, self.W_E.T)
+        """Compute the outputs f_BxMxV of the attending positions."""
+        own = self.weights
+        X_BxNxD = lookup(batch.shown_BxN, own["W_E"].T)
         B, N, D = X_BxNxD.shape
+        if "W_P" in own:
+            X_BxNxD = X_BxNxD + own["W_P"].T[:N]
         is_key_Bx1x1xN = batch.is_key_BxN[:, None, None, :]
-        for matrices in zip(self.W_Q, self.W_K, self.W_V, strict=True):
+        for layer in range(len(own["W_K"])):
+            inside = self.normed(X_BxNxD, "attention", layer)
+            matrices = torch.cat([own[name][layer] for name in ("W_Q", "W_K", "W_V")])
             Q, K, V = (
-                (X_BxNxD @ matrix.T).view(B, N, self.heads, -1).transpose(1, 2) for matrix in matrices
+                each.view(B, N, self.heads, -1).transpose(1, 2) for each in (inside @ matrices.T).chunk(3, 2)
             )  # B x H x N x A
-            attended = torch.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=is_key_Bx1x1xN)
-            X_BxNxD = X_BxNxD + attended.transpose(1, 2).reshape(B, N, D)
-        return X_BxNxD @ self.W_E
+            attended = scaled_dot_product_attention(Q, K, V, attn_mask=is_key_Bx1x1xN)
+            attended = attended.transpose(1, 2).reshape(B, N, D)
+            X_BxNxD = X_BxNxD + (attended @ own["W_O"][layer].T if "W_O" in own else attended)
+            if "W_1" in own:
+                inside = self.normed(X_BxNxD, "mlp", layer)
+                hidden = gelu(linear(inside, own["W_1"][layer], own["b_1"][layer]), approximate="tanh")
+                X_BxNxD = X_BxNxD + linear(hidden, own["W_2"][layer], own["b_2"][layer])
+        X_BxMxD = X_BxNxD.reshape(B * N, D)[batch.place_BxM]
+        if self.is_pre:
+            X_BxMxD = layer_norm(X_BxMxD, (D,), own["gain_last"], own["bias_last"])
+        output_BxMxV = X_BxMxD @ own["W_E"]
+        return output_BxMxV + own["b_pred"] if "b_pred" in own else output_BxMxV
+
+    def normed(self, X_BxNxD: Any, kind: str, layer: int) -> Any:
+        """Apply a layer norm, if the model has any."""
+        if not self.is_pre:
+            return X_BxNxD
+        gain, bias = (self.weights[f"{name}_{kind}"][layer] for name in ("gain", "bias"))
+        return layer_norm(X_BxNxD, gain.shape, gain, bias)
 
 
 def loss(model: Any, batch: Batch, objective: str) -> Any:
@@ -136,3 +170,25 @@ class EagerTrial:
         best = min(seconds, key=lambda threads: seconds[threads])
         torch.set_num_threads(best)
         return best
+
+
+def serve(stdin: Any, stdout: Any) -> None:
+    """Read a trial, train it for as many steps as the numbers that follow say, and answer each."""
+    given = pickle.load(stdin)
+    torch.set_num_threads(given["threads"])
+    batches = [batch(Documents(*documents)) for documents in given["documents"]]
+    batches = [only_targets(each) if given["only_masked"] else each for each in batches]
+    model = Encoder(given["weights"], given["heads"], given["layer_norm"])
+    trial = EagerTrial(model, batches, given["learning_rate"])
+    while True:
+        try:
+            steps = pickle.load(stdin)
+        except EOFError:
+            return
+        trial.train(steps)
+        pickle.dump(steps, stdout)
+        stdout.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

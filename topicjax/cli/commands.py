@@ -291,10 +291,10 @@ def run_bench(typed: argparse.Namespace) -> int:
 
         driver_load.main(typed.repeats or 5, typed.json, say)
         return 0
-    if typed.layers:
-        from topicjax.bench.compare import compare_encoders
+    if typed.layers or typed.text:
+        from topicjax.bench.deep import compare_deep
 
-        compare_encoders(typed.repeats or 5, typed.json)
+        compare_deep("text" if typed.text else "layers", typed.repeats or 5, typed.json)
         return 0
     from topicjax.bench.compare import compare
 

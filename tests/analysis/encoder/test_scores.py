@@ -69,13 +69,17 @@ def test_noise_of_attention_is_no_second_stage():
 @pytest.mark.parametrize(("error", "kind"), [(0.02, "two-stage"), (0.06, "V-only")])
 def test_a_gain_within_two_standard_errors_of_its_documents_is_none(error, kind):
     half, halves = (0.6 * EARLY, 0.05 * LATE), [error / 2, error / 2]
-    assert classes(model([half, half], eval_gain_se=error, gain_se=halves)) == [kind] * 3
+    assert classes(model([half, half], eval_gain_se=error, attention_gain_se=halves)) == [kind] * 3
 
 
 def test_each_layer_has_the_errors_of_its_own_gains():
     layer = (0.6 * EARLY, 0.05 * LATE)
-    assert classes(model([layer, layer], gain_se=[0.001, 0.03])) == ["two-stage", "two-stage", "V-only"]
-    unsure = model([layer, layer], value_se=[0.001, 0.3])
+    assert classes(model([layer, layer], attention_gain_se=[0.001, 0.03])) == [
+        "two-stage",
+        "two-stage",
+        "V-only",
+    ]
+    unsure = model([layer, layer], value_gain_se=[0.001, 0.3])
     assert classes(unsure) == ["two-stage", "two-stage", "attention-only"]
     assert classes(model([layer, layer], eval_value_se=0.7, eval_gain_se=0.01))[0] == "silent"
 
@@ -85,9 +89,26 @@ def test_attention_that_follows_the_topics_needs_no_certainty_over_documents():
     half = (0.6 * EARLY, 0.05 * LATE)
     for shift, kind in ((0.2, "two-stage"), (-0.2, "two-stage"), (0.05, "V-only")):
         own = 0.01 * np.exp(shift * LATE)
-        scores = scores_of(model([half, half], gain_se=[0.03, 0.03], attn_same_topic=[own, own]))
+        scores = scores_of(model([half, half], attention_gain_se=[0.03, 0.03], attn_same_topic=[own, own]))
         assert scores["class"].tolist()[1:] == [kind] * 2
         assert scores["topic_shift"].tolist()[1:] == pytest.approx([shift] * 2)
+
+
+def test_records_between_rare_measurements_do_not_count():
+    """Gains of layers at every fifth record: the scores of layers are those of these records alone."""
+    layers = [(0.6 * EARLY, 0.1 * LATE), (0.6 * EARLY, 0.0 * LATE)]
+    row, records, details = model(layers, rare_every=5)
+    rare = [name for name in details if "gain" in name]
+    details.loc[details["step"] % 50 > 0, rare] = np.nan
+    found = scores_of((row, records, details)).set_index("layer")
+    fewer = [(P[::5], Q[::5]) for P, Q in layers]
+    coarse = scores_of(model(fewer, step=STEP[::5], record_every=50)).set_index("layer")
+    dense = scores_of(model(layers)).set_index("layer")
+    assert found["class"].tolist() == ["two-stage", "two-stage", "V-only"]
+    for name in ("theta", "log_lag", "max_p", "onset_v", "onset_attention"):
+        np.testing.assert_allclose(found[name].iloc[1:], coarse[name].iloc[1:], err_msg=name)
+        np.testing.assert_allclose(found[name].iloc[:1], dense[name].iloc[:1], err_msg=name)  # whole model
+    np.testing.assert_allclose(found["theta_norm"], dense["theta_norm"])
 
 
 def test_a_layer_that_never_acts_is_silent():
@@ -132,7 +153,7 @@ def test_one_record_is_no_learning_and_nan_is_diverged():
     short = model([(0.0, 0.0)] * 2, step=STEP[:1])
     row, records, details = model([TWO_STAGE])
     records.loc[records["step"] > 500, "eval_loss":"eval_gain_se"] = np.nan
-    details.loc[details["step"] > 500, ["loss_uniform", "loss_silent", "norm_v"]] = np.nan
+    details.loc[details["step"] > 500, ["value_gain", "attention_gain", "norm_v"]] = np.nan
     scores = scores_of(short, (row | dict(status="diverged", diverged_step=510), records, details))
     assert scores["class"].tolist() == ["no-learning"] * 3 + ["diverged"] * 2
     assert scores[["theta", "theta_norm", "onset_entropy", "onset_v"]].isna().all(axis=None)

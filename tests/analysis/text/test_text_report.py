@@ -63,6 +63,22 @@ def test_the_step_at_which_the_loss_passes_the_line(scored):
     assert cells["seeds_before"].tolist()[:2] == [2, 2]  # never passed: K and Q came before
 
 
+def test_losses_may_be_measured_at_some_records_only(scored):
+    rare = [*LINE, "eval_loss", "eval_loss_uniform", "eval_loss_silent"]
+    run = run_of(*grid())
+    between = run.trajectories["step"] % 50 > 0
+    run = run.replace(
+        trials=run.trials.assign(rare_every=5),
+        trajectories=run.trajectories.assign(**{name: run.trajectories[name].mask(between) for name in rare}),
+    )
+    cells, usual = text_cells(run, score_text(run)), text_cells(*scored)
+    for name in ("shape", "onset_v", "onset_a", "passed", "below", "unigram"):
+        assert cells[name].equals(usual[name]), name
+    (picture, *_) = figures.text_layers(run, score_text(run))
+    drawn = [line for line in picture.figure.axes[-1].lines if len(line.get_xdata()) > 2]
+    assert drawn and all(np.isfinite(np.asarray(line.get_ydata(), float)).all() for line in drawn)
+
+
 def test_the_answer_comes_first(scored):
     said = list(findings.findings(*scored, None, None))
     assert "In part: in every layer of 1 of 3 cells, in some layers of 1, in none of 1." in said[0]

@@ -21,7 +21,7 @@ from topicjax.experiments.encoder.settings import Spec, code, make_trial, traced
 from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer import model as one_layer_model
 from topicjax.experiments.one_layer.settings import Spec as OneLayerSpec
-from topicjax.experiments.shared import bags, encoder, layer_records, layers
+from topicjax.experiments.shared import bags, encoder, layer_records
 from topicjax.experiments.shared.lda import Documents, key_positions
 from topicjax.experiments.shared.settings import LayerHypers as Hypers
 from topicjax.experiments.shared.state import split
@@ -72,9 +72,9 @@ def stream(keys: str):
 def compiled(spec: Spec):
     """Return the losses of documents, of (hypers, params, stream, gates), and the gradients of eq. (1)."""
 
-    def losses(hypers, params, stream, gates, documents=DOCUMENTS):
+    def losses(hypers, params, stream, gate_BxL=None, documents=DOCUMENTS):
         own = rows.from_documents(spec, stream, documents)
-        output = row_losses.outputs(spec, hypers, params, own, gates)
+        output = row_losses.outputs(spec, hypers, params, own, gate_BxL)
         return row_losses.loss_of_documents(hypers.objective, output, own.target_BxQxV)
 
     def gradients(hypers, params, stream):
@@ -92,9 +92,8 @@ def reference_losses(spec, params, hidden, squared=False, **how):
 @pytest.mark.parametrize("spec", [TINY, FULL, PLACED], ids=["plain", "full", "positions"])
 def test_losses_are_those_of_plain_loops_over_positions(spec):
     params, (losses, _) = random_params(spec), compiled(spec)
-    gates = layers.open_gates(spec)
     for residual, norm, keys in itertools.product((True, False), NORMS, ("all", "unmasked")):
-        found = np.asarray(losses(hypers(residual, norm), params, stream(keys), gates))
+        found = np.asarray(losses(hypers(residual, norm), params, stream(keys)))
         own = reference_losses(spec, params, keys == "unmasked", residual=residual, norm=norm)
         np.testing.assert_allclose(found[found > 0] * len(own), own, rtol=2e-5)
 
@@ -134,7 +133,7 @@ def test_one_layer_with_everything_off_is_the_one_layer_model(embedding):
     width = 4 if embedding == "trained" else 0
     spec = replace(TINY, layers=1, heads=1, width=width, embedding=embedding)
     params = random_params(spec)
-    found = compiled(spec)[0](hypers(residual=False), params, stream("unmasked"), layers.open_gates(spec))
+    found = compiled(spec)[0](hypers(residual=False), params, stream("unmasked"))
     plain = OneLayerSpec(topics=2, words_per_topic=3, embedding=embedding, embedding_dim=width)
     weights = {name: params[name][0] for name in ("W_K", "W_Q", "W_V")} | {"b_pred": params["b_pred"]}
     weights |= {"W_E": params["W_E"]} if "W_E" in params else {}
@@ -168,44 +167,31 @@ def test_infinite_documents_are_those_of_the_one_layer_model():
 
 
 def test_the_order_of_positions_does_not_matter_and_relabelled_words_are_the_same_model():
-    params, (losses, _), gates = random_params(TINY), compiled(TINY), layers.open_gates(TINY)
-    before = losses(hypers(), params, stream("all"), gates)
+    params, (losses, _) = random_params(TINY), compiled(TINY)
+    before = losses(hypers(), params, stream("all"))
     order = np.random.default_rng(1).permutation(7)
     turned = Documents(*(part[:, order] for part in DOCUMENTS))
-    np.testing.assert_allclose(losses(hypers(), params, stream("all"), gates, turned), before, rtol=1e-5)
+    np.testing.assert_allclose(losses(hypers(), params, stream("all"), None, turned), before, rtol=1e-5)
     label = np.array([0, 4, 5, 6, 1, 2, 3])  # the two topics change places
     relabelled = DOCUMENTS._replace(
         word_BxN=jnp.asarray(label[DOCUMENTS.word_BxN]), shown_BxN=jnp.asarray(label[DOCUMENTS.shown_BxN])
     )
     moved = params | {"W_E": params["W_E"][:, label], "b_pred": params["b_pred"][label]}
-    np.testing.assert_allclose(losses(hypers(), moved, stream("all"), gates, relabelled), before, rtol=1e-5)
+    np.testing.assert_allclose(losses(hypers(), moved, stream("all"), None, relabelled), before, rtol=1e-5)
 
 
-def test_gates_make_attention_uniform_or_silent_in_one_layer():
+def test_gates_on_scores_are_of_a_document_and_layer():
     spec, params, losses = TINY, random_params(TINY), compiled(TINY)[0]
     for layer in range(2):
         closed = np.ones(2)
-        closed[layer] = 0
-        for name, gates in (("uniform", (closed, np.ones(2))), ("silent", (np.ones(2), closed))):
-            found = np.asarray(losses(hypers(norm="pre"), params, stream("all"), layers.Gates(*gates)))
-            own = reference_losses(spec, params, False, residual=True, norm="pre", **{name: (layer,)})
-            np.testing.assert_allclose(found[found > 0] * len(own), own, rtol=2e-5)
-        still = params | {"W_Q": params["W_Q"] * closed[:, None, None]}  # W^Q = 0 in this layer
-        uniform = losses(hypers(), params, stream("all"), layers.Gates(closed, np.ones(2)))
-        np.testing.assert_allclose(
-            losses(hypers(), still, stream("all"), layers.open_gates(spec)), uniform, rtol=1e-6
-        )
-
-
-def test_gate_settings_are_measured_once_each():
-    for number, passes in ((1, 3), (2, 7), (4, 11)):
-        distinct, which = layer_records.gate_settings(number)
-        assert len(distinct) == passes and len(which) == 3 + 2 * number
-        every = distinct[which]
-        assert every[0].all() and not every[1][0].any() and every[1][1].all() and not every[2][1].any()
-        for layer in range(number):
-            assert every[3 + layer][0].tolist() == [own != layer for own in range(number)]
-            assert every[3 + number + layer][1].tolist() == [own != layer for own in range(number)]
+        closed[layer] = 0.3
+        gates = np.ones((5, 2))
+        gates[3] = closed
+        found = np.asarray(losses(hypers(norm="pre"), params, stream("all"), gates))
+        own = reference_losses(spec, params, False, residual=True, norm="pre")
+        gated = reference_losses(spec, params, False, residual=True, norm="pre", scores=closed)
+        expected = np.where(np.arange(5)[found > 0] == 3, gated, own)
+        np.testing.assert_allclose(found[found > 0] * len(own), expected, rtol=2e-5)
 
 
 def brute_force_means(spec, params, keys_of, layer):
@@ -241,7 +227,8 @@ def test_attention_means_are_those_of_loops_over_pairs_of_positions(spec, keys):
     @jax.jit
     def means(params, stream):
         held_out = rows.from_documents(spec, stream, DOCUMENTS)
-        return records.attention_means(spec, hypers(), held_out, params)
+        found = records.held_out_columns(spec, hypers(), held_out, params)
+        return [found[name] for name in records.PairMeans._fields]
 
     found = means(params, own_stream)
     keys_of = np.asarray(key_positions(own_stream, DOCUMENTS))
@@ -250,27 +237,82 @@ def test_attention_means_are_those_of_loops_over_pairs_of_positions(spec, keys):
         np.testing.assert_allclose([column[layer] for column in found], expected, rtol=1e-4)
 
 
-def test_losses_by_layer_and_their_errors():
-    spec, params = TINY, random_params(TINY)
-    held_out = jax.jit(rows.from_documents, static_argnums=0)(spec, stream("all"), DOCUMENTS)
-    found = jax.jit(records.gated_losses, static_argnums=0)(spec, hypers(), held_out, params)
-    how = dict(residual=True, norm="none")
-    on, both = reference_losses(spec, params, False, **how), (0, 1)
-    uniform = reference_losses(spec, params, False, uniform=both, **how)
-    silent = reference_losses(spec, params, False, silent=both, **how)
-    np.testing.assert_allclose(found["eval_loss"], on.mean(), rtol=1e-5)
-    np.testing.assert_allclose(found["eval_loss_uniform"], uniform.mean(), rtol=1e-5)
-    np.testing.assert_allclose(found["eval_loss_silent"], silent.mean(), rtol=1e-5)
+@functools.cache
+def measuring(spec: Spec):
+    """Return the held-out columns, gains of layers included, of (hypers, params)."""
+
+    @jax.jit
+    def measured(hypers, params):
+        held_out = rows.from_documents(spec, stream("all"), DOCUMENTS)
+        gains = records.measure_gains(spec, hypers, held_out, params)._asdict()
+        return records.held_out_columns(spec, hypers, held_out, params) | gains
+
+    return measured
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_losses_of_the_whole_model_and_their_errors(norm):
+    """Silenced attention leaves layer norms the scales of uniform attention."""
+    spec, params, none = FULL, random_params(FULL), np.zeros(2)
+    found = measuring(spec)(hypers(norm=norm), params)
+    how = dict(residual=True, norm=norm)
+    on = reference_losses(spec, params, False, **how)
+    uniform = reference_losses(spec, params, False, scores=none, **how)
+    silent = reference_losses(spec, params, False, scores=none, outputs=none, scales_of=none, **how)
+    np.testing.assert_allclose(found["eval_loss"], on.mean(), rtol=2e-5)
+    np.testing.assert_allclose(found["eval_loss_uniform"], uniform.mean(), rtol=2e-5)
+    np.testing.assert_allclose(found["eval_loss_silent"], silent.mean(), rtol=2e-5)
     np.testing.assert_allclose(found["eval_loss_se"], error_of(on), rtol=1e-4)
     np.testing.assert_allclose(found["eval_gain_se"], error_of(uniform - on), rtol=1e-3)
     np.testing.assert_allclose(found["eval_value_se"], error_of(silent - uniform), rtol=1e-3)
-    for layer in range(2):
-        flat = reference_losses(spec, params, False, uniform=(layer,), **how)
-        mute = reference_losses(spec, params, False, silent=(layer,), **how)
-        np.testing.assert_allclose(found["loss_uniform"][layer], flat.mean(), rtol=1e-5)
-        np.testing.assert_allclose(found["loss_silent"][layer], mute.mean(), rtol=1e-5)
-        np.testing.assert_allclose(found["gain_se"][layer], error_of(flat - on), rtol=1e-3)
-        np.testing.assert_allclose(found["value_se"][layer], error_of(mute - flat), rtol=1e-3)
+    plain = reference_losses(spec, params, False, scores=none, outputs=none, **how)
+    assert np.allclose(plain, silent) == (norm == "none")
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gains_of_layers_are_those_of_complex_steps_along_the_path(norm):
+    spec, params, none = FULL, random_params(FULL), np.zeros(2)
+    found, how = measuring(spec)(hypers(norm=norm), params), dict(residual=True, norm=norm)
+
+    def by_scores(gate):
+        return reference_losses(spec, params, False, scores=gate, **how)
+
+    def by_outputs(gate):
+        return reference_losses(spec, params, False, scores=none, outputs=gate, scales_of=none, **how)
+
+    for name, loss in (("attention_gain", by_scores), ("value_gain", by_outputs)):
+        own = encoder_reference.path_shares(loss, 2, layer_records.POINTS)
+        np.testing.assert_allclose(found[name], own.mean(axis=0), rtol=2e-3, atol=1e-4)
+        errors = [error_of(own[:, layer]) for layer in range(2)]
+        np.testing.assert_allclose(found[f"{name}_se"], errors, rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gains_of_layers_add_up_to_those_of_the_whole_model(norm):
+    spec = FULL
+    params = {name: 0.6 * leaf for name, leaf in random_params(spec).items()}
+    found = measuring(spec)(hypers(norm=norm), params)
+    P = float(found["eval_loss_silent"] - found["eval_loss_uniform"])
+    Q = float(found["eval_loss_uniform"] - found["eval_loss"])
+    for whole, gains in ((P, found["value_gain"]), (Q, found["attention_gain"])):
+        moved = float(np.abs(gains).sum())
+        assert moved > 0.004
+        assert float(gains.sum()) == pytest.approx(whole, abs=0.02 * moved)
+
+
+def test_a_layer_without_values_gains_nothing_and_a_single_layer_everything():
+    params = random_params(FULL)
+    params["W_V"][1] = 0
+    found = measuring(FULL)(hypers(norm="pre"), params)
+    assert float(found["value_gain"][1]) == 0 == float(found["value_gain_se"][1])
+    assert float(found["value_gain"][0]) != 0
+    one = replace(FULL, layers=1)
+    found = measuring(one)(hypers(norm="pre"), random_params(one))
+    P = found["eval_loss_silent"] - found["eval_loss_uniform"]
+    Q = found["eval_loss_uniform"] - found["eval_loss"]
+    np.testing.assert_allclose(found["value_gain"], [P], rtol=1e-4)
+    np.testing.assert_allclose(found["attention_gain"], [Q], rtol=1e-4)
+    np.testing.assert_allclose(found["value_gain_se"], [found["eval_value_se"]], rtol=1e-3)
 
 
 def error_of(values):
@@ -322,11 +364,11 @@ def test_rows_that_only_unusual_documents_need_change_nothing():
     U, Q = rows.usual_room(spec)
     assert (U, Q) < rows.room(spec) == (batch.token_BxU.shape[1], batch.target_BxQxV.shape[1])
     assert int(batch.most) <= U and int(batch.most_predicted) <= Q
-    means = jax.jit(records.attention_means, static_argnums=0)
-    few = means(spec, own_hypers, source.held_out, state.params)
-    many = means(spec, own_hypers, source.held_out._replace(most=jnp.int32(99)), state.params)
-    for one, other in zip(few, many, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-9)
+    measure = jax.jit(records.held_out_columns, static_argnums=0)
+    few = measure(spec, own_hypers, source.held_out, state.params)
+    many = measure(spec, own_hypers, source.held_out._replace(most=jnp.int32(99)), state.params)
+    for name, values in few.items():
+        np.testing.assert_allclose(values, many[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_rows_without_room_are_noticed():
@@ -405,7 +447,7 @@ def test_both_orders_agree(trained, tmp_path):
     keys = ["trial_id", "step", "layer"]
     runs = (trained, train_sweep(tmp_path / "together", "together"))
     mine, others = (run.details.set_index(keys).sort_index() for run in runs)
-    for name in ("norm_v", "attn_same_topic", "loss_uniform", "loss_silent", "norm_k_head2"):
+    for name in ("norm_v", "attn_same_topic", "value_gain", "norm_k_head2"):
         np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=1e-3, err_msg=name)
 
 

@@ -16,7 +16,7 @@ from support.small_corpus import write_corpora
 import topicjax
 from topicjax.corpora.corpus import load_corpus
 from topicjax.errors import UserError
-from topicjax.experiments.shared import encoder, layers
+from topicjax.experiments.shared import encoder, layer_records
 from topicjax.experiments.shared.lda import Documents
 from topicjax.experiments.shared.settings import LayerHypers as Hypers
 from topicjax.experiments.text import experiment, losses, records, rows, windows
@@ -71,10 +71,10 @@ def compiled(spec: Spec):
     def made(stream):
         return rows.from_documents(spec, stream, WINDOWS, WINDOWS.masked_BxN, room)
 
-    def loss(hypers, params, stream, gates):
+    def loss(hypers, params, stream, gate_BxL=None):
         own = made(stream)
-        output = losses.outputs(spec, hypers, params, own, room, gates)
-        return losses.losses_of_windows(hypers.objective, output, own), own.missing
+        X_FxD = losses.last_states(spec, hypers, params, own, room, gate_BxL)
+        return losses.losses_of_windows(spec, hypers, params, X_FxD, own), own.missing
 
     def gradients(hypers, params, stream):
         return losses.loss_and_gradients(spec, hypers, params, {}, made(stream), room)
@@ -95,7 +95,7 @@ def test_losses_are_those_of_plain_loops_over_positions(spec):
     for norm, keys, objective in itertools.product(
         ("none", "pre"), ("all", "unmasked"), ("cross_entropy", "squared")
     ):
-        found, missing = loss(hypers(norm, objective), params, stream(keys), layers.open_gates(spec))
+        found, missing = loss(hypers(norm, objective), params, stream(keys))
         own = reference_losses(spec, params, keys == "unmasked", objective == "squared", norm=norm)
         found = np.asarray(found)
         assert int(missing) <= 0
@@ -119,9 +119,9 @@ def test_rows_by_type_equal_rows_by_position():
     """Equal positions merged, against every position for itself, without position embeddings."""
     apart = replace(PLACED, layers=2, output_projection=False)
     params = random_params(TINY)
-    merged, _ = compiled(TINY)[0](hypers("pre"), params, stream(), layers.open_gates(TINY))
+    merged, _ = compiled(TINY)[0](hypers("pre"), params, stream())
     still = params | {"W_P": np.zeros((4, 7))}
-    each, _ = compiled(apart)[0](hypers("pre"), still, stream(), layers.open_gates(apart))
+    each, _ = compiled(apart)[0](hypers("pre"), still, stream())
     np.testing.assert_allclose(merged, each, rtol=2e-5)
     own = rows.from_documents(TINY, stream(), WINDOWS, WINDOWS.masked_BxN, rows.room(TINY, 5))
     for number in range(5):
@@ -132,28 +132,53 @@ def test_rows_by_type_equal_rows_by_position():
         assert found == {int(token): int((shown == token).sum()) for token in set(shown)}
 
 
-def test_gates_make_attention_uniform_or_silent():
+def test_gates_on_scores_are_of_a_window_and_layer():
     spec, params, loss = TINY, random_params(TINY), compiled(TINY)[0]
-    for layer in range(2):
-        closed = np.ones(2)
-        closed[layer] = 0
-        uniform, _ = loss(hypers(), params, stream(), layers.Gates(closed, np.ones(2)))
-        still = params | {"W_K": params["W_K"] * closed[:, None, None]}  # W^K = 0 in this layer
-        np.testing.assert_allclose(
-            loss(hypers(), still, stream(), layers.open_gates(spec))[0], uniform, rtol=1e-5
+    closed, gates = np.array([1.0, 0.3]), np.ones((5, 2))
+    gates[3] = closed
+    found = np.asarray(loss(hypers(), params, stream(), gates)[0])
+    own, gated = (reference_losses(spec, params, norm="none", scores=scores) for scores in (None, closed))
+    expected = np.where(np.arange(5)[found > 0] == 3, gated, own)
+    np.testing.assert_allclose(found[found > 0] * len(own), expected, rtol=3e-5)
+
+
+def test_rows_that_only_unusual_batches_need_change_nothing():
+    """The head of the usual number of rows gives the same loss and gradients as the head of all rows."""
+    spec, params = replace(PLACED, head="free"), random_params(replace(PLACED, head="free"))
+    room = rows.room(spec, 5)
+    own = rows.from_documents(spec, stream(), WINDOWS, WINDOWS.masked_BxN, room)
+    number = int(own.number)
+    assert number == int(np.asarray(WINDOWS.masked_BxN).sum()) < room.F
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradients(usual, own):
+        fitted = room._replace(usual=usual)
+        return losses.loss_and_gradients(spec, hypers("pre"), params, {}, own, fitted)
+
+    every = gradients(room.F, own)
+    for usual in (number, number - 1):  # within the usual room, and one row beyond it
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), gradients(usual, own), every
         )
-        silent, _ = loss(hypers(), params, stream(), layers.Gates(np.ones(2), closed))
-        own = reference_losses(spec, params, norm="none", silent=(layer,))
-        silent = np.asarray(silent)
-        np.testing.assert_allclose(silent[silent > 0] * len(own), own, rtol=3e-5)
+    dropped = gradients(number - 1, own._replace(number=number - 1))
+    assert float(dropped[0]) != pytest.approx(float(every[0]), rel=1e-3)  # the last row does matter
+
+
+def test_a_batch_rarely_has_more_rows_than_usual():
+    spec = replace(Spec(), mask_probability=0.15)
+    room = rows.room(spec, 16)
+    drawn = np.random.default_rng(0).binomial(16 * 64, 0.15, 10**5)
+    assert (drawn > room.usual).mean() < 5e-4 and drawn.mean() < room.usual < room.F
+    assert room.usual < 1.35 * drawn.mean()
 
 
 def test_room_is_for_all_but_the_rarest_batches_and_overflow_is_noticed():
-    assert rows.binomial_capacity(64, 0.0) == 0 and rows.binomial_capacity(64, 1.0) == 64
+    tail = rows.OVERFLOW
+    assert rows.binomial_capacity(64, 0.0, tail) == 0 and rows.binomial_capacity(64, 1.0, tail) == 64
     drawn = np.random.default_rng(0).binomial(64, 0.15, 10**5)
-    assert drawn.max() <= rows.binomial_capacity(64, 0.15) < 50
-    assert rows.room(replace(TINY, word_query_probability=0.0), 5) == (1, 8)  # [MASK] of each window
-    small = rows.Room(2, 8)
+    assert drawn.max() <= rows.binomial_capacity(64, 0.15, tail) < 50
+    assert rows.room(replace(TINY, word_query_probability=0.0), 5) == (1, 8, 8)  # [MASK] of each window
+    small = rows.Room(2, 8, 8)
     own = rows.from_documents(PLACED, stream(), WINDOWS, WINDOWS.masked_BxN, small)
     masked = np.asarray(WINDOWS.masked_BxN)
     assert int(own.missing) == max(masked.sum(axis=1).max() - 2, masked.sum() - 8) > 0
@@ -171,7 +196,7 @@ def data(tmp_path_factory):
 
 SMALL = dict(
     corpus="own", vocabulary_size=24, context=8, batch_size=4, eval_windows=6, layers=2, heads=2, width=8,
-    steps=20, record_every=10, learning_rate=0.01, output_bias="trained",
+    steps=20, record_every=10, rare_every=2, learning_rate=0.01, output_bias="trained",
 )  # fmt: skip
 
 
@@ -293,7 +318,7 @@ def test_held_out_losses_are_of_positions_that_show_mask(data):
     own = traced(trial.stream)
     source = drawing(spec)[1](own, windows.data(spec).load())
     params = random_params(spec)
-    found = jax.jit(records.gated_losses, static_argnums=0)(
+    found = jax.jit(records.held_out_columns, static_argnums=0)(
         spec, hypers("pre"), source.held_out, source.unigram_KxB, params
     )
     documents = experiment.held_out_documents(spec, own, windows.data(spec).load())
@@ -313,10 +338,33 @@ def test_held_out_losses_are_of_positions_that_show_mask(data):
     assert float(found["eval_context_se"]) == pytest.approx(
         apart.std(ddof=1) / len(expected) ** 0.5, rel=1e-3
     )
-    alone = encoder_reference.loss_of_documents(
-        params, (word, shown, shows_mask, present), False, False, uniform=(1,), **how
+    flat = encoder_reference.loss_of_documents(
+        params, (word, shown, shows_mask, present), False, False, scores=np.zeros(2), **how
     )
-    assert float(found["loss_uniform"][1]) == pytest.approx(alone.mean(), rel=2e-5)
+    assert float(found["eval_loss_uniform"]) == pytest.approx(flat.mean(), rel=2e-5)
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_gains_of_layers_are_of_the_first_windows(data, positions):
+    spec, trial = own_trial(p_mask=0.5, layer_norm="pre", gain_windows=4, positions=positions, mlp=5)
+    own, words = traced(trial.stream), windows.data(spec).load()
+    source = drawing(spec)[1](own, words)
+    params = random_params(spec)
+    found = jax.jit(records.held_out_gains, static_argnums=0)(spec, hypers("pre"), source.held_out, params)
+    word, shown, masked, present = (
+        np.asarray(part)[:4] for part in experiment.held_out_documents(spec, own, words)
+    )
+    documents, none = (word, shown, masked & (shown == 0), present), np.zeros(2)
+    how = dict(heads=2, residual=True, norm="pre", hidden_keys=False, squared=False)
+    by_scores = functools.partial(encoder_reference.loss_of_documents, params, documents, **how)
+    for name, loss in (
+        ("attention_gain", lambda gate: by_scores(scores=gate)),
+        ("value_gain", lambda gate: by_scores(scores=none, outputs=gate, scales_of=none)),
+    ):
+        shares = encoder_reference.path_shares(loss, 2, layer_records.POINTS)
+        np.testing.assert_allclose(found[name], shares.mean(axis=0), rtol=3e-3, atol=2e-4)
+        errors = shares.std(axis=0, ddof=1) / len(shares) ** 0.5
+        np.testing.assert_allclose(found[f"{name}_se"], errors, rtol=3e-3, atol=2e-4)
 
 
 def train_sweep(folder: Path, order: str) -> topicjax.Run:
@@ -330,16 +378,18 @@ def test_both_orders_agree(data, tmp_path):
     keys = ["trial_id", "step", "layer"]
     runs = (train_sweep(tmp_path / order, order) for order in ("lane", "together"))
     mine, others = (run.details.set_index(keys).sort_index() for run in runs)
-    for name in ("norm_v", "entropy_deficit", "loss_uniform", "loss_silent"):
+    for name in ("norm_v", "entropy_deficit", "value_gain", "attention_gain"):
         np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=2e-3, err_msg=name)
 
 
 def test_a_sweep_on_text(data, tmp_path):
     one = train_sweep(tmp_path / "lane", "lane")
     assert set(one.trials["corpus"]) == {load_corpus("own").about["hash"]}
-    losses_ = one.trajectories.set_index(["trial_id", "step"]).sort_index()["eval_loss"].groupby("trial_id")
+    losses_ = one.trajectories.set_index(["trial_id", "step"]).sort_index()["eval_loss"]
+    assert losses_.isna().groupby("step").all().tolist() == [False, True, False]  # every second record
+    losses_ = losses_.dropna().groupby("trial_id")
     assert losses_.last().mean() < losses_.first().mean()
-    line = one.trajectories["eval_loss_unigram"]
+    line = one.trajectories["eval_loss_unigram"].dropna()
     assert line.nunique() == 1 and 1 < line.iloc[0] < np.log(24)
     assert not {"e_block", "attn_same_topic"} & {*one.trajectories, *one.details}
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from topicjax.experiments.contract import Experiment
 from topicjax.experiments.encoder import losses, rows
-from topicjax.experiments.encoder.records import measure_model
+from topicjax.experiments.encoder.records import measure_gains, measure_model
 from topicjax.experiments.encoder.rows import Rows
 from topicjax.experiments.encoder.settings import TRIALS, Spec
 from topicjax.experiments.shared import lda, lines
@@ -63,6 +63,13 @@ def measure(
     return measure_model(spec, hypers, source.held_out, state, made)
 
 
+def measure_rarely(
+    spec: Spec, stream: Stream, hypers: LayerHypers, source: Source, state: State, batch: Rows, made: Made
+) -> Any:
+    """Measure the gains of single layers."""
+    return measure_gains(spec, hypers, source.held_out, state.params)
+
+
 def step_flops(spec: Spec) -> float:
     """Estimate the floating-point operations of one trial-step, for typical batches."""
     used, predicting = rows.usual_room(spec)
@@ -77,8 +84,9 @@ EXPERIMENT = Experiment(
     init=init,
     update=update,
     measure=measure,
+    measure_rarely=measure_rarely,
     weights=weights,
-    healthy=HEALTHY,
+    healthy=(*HEALTHY, "eval_loss", "eval_loss_uniform"),
     fit=fit_queries,
     missing=rows_missing,
     step_flops=step_flops,

@@ -19,14 +19,16 @@ def outputs(
     hypers: LayerHypers,
     params: Params,
     rows: Rows,
-    gates: layers.Gates | None = None,
+    gate_BxL: jax.Array | None = None,
     watch: layers.Watch | None = None,
 ) -> jax.Array:
-    """Compute the outputs f_BxQxV of all rows with words to predict.
+    """Compute the outputs f_BxQxV of rows with words to predict; gates and watch as in `layers.states`."""
+    Q = rows.target_BxQxV.shape[1]
+    return outputs_of(spec, params, layers.states(spec, hypers, params, rows, Q, gate_BxL, watch))
 
-    `watch` is called with the attention of each layer; the last layer then computes all rows too.
-    """
-    X_BxQxD = layers.states(spec, hypers, params, rows, rows.target_BxQxV.shape[1], gates, watch)
+
+def outputs_of(spec: Spec, params: Params, X_BxQxD: jax.Array) -> jax.Array:
+    """Compute outputs from last states."""
     return X_BxQxD @ layers.head(spec, params) + params["b_pred"][None, None, :]
 
 

@@ -1,9 +1,10 @@
 """Measure an encoder on topic documents: every encoder's columns, and attention by kind of word pair.
 
-Dimension letters: B documents, U rows, H heads, L layers, G settings of the gates, M measured losses.
+Dimension letters: B documents, U rows, H heads, L layers.
 """
 
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,33 +15,35 @@ from topicjax.experiments.encoder.rows import Rows, with_usual_rows
 from topicjax.experiments.encoder.settings import Spec
 from topicjax.experiments.shared.bags import padded
 from topicjax.experiments.shared.layer_records import (
-    ATTENTION_BY_LAYER,
-    SCALARS,
+    GAINS_BY_LAYER,
+    HEADS,
+    HELD_OUT,
     WEIGHTS_BY_LAYER,
     Made,
     entropy_deficit,
-    gate_settings,
+    gain_columns,
     loss_columns,
     weight_columns,
 )
-from topicjax.experiments.shared.layers import Gates
+from topicjax.experiments.shared.layers import uniform_states
 from topicjax.experiments.shared.model import Params, topic_block
 from topicjax.experiments.shared.settings import LayerHypers
 from topicjax.experiments.shared.state import State
 
-TOPICS_BY_LAYER = (
+COLUMNS = (
+    "loss",  # eq. (1) on the batch of this step, before its update, without L2
+    *HELD_OUT,
+    "norm_e",
+    "e_block",  # W_E^T W_E: same topic, other word - other topic
+    *WEIGHTS_BY_LAYER,
     "attn_same_word",  # mean attention between two positions: the same word
     "attn_same_topic",  # other words of one topic
     "attn_diff_topic",  # words of different topics
-)
-COLUMNS = (
-    *SCALARS,
-    "e_block",  # W_E^T W_E: same topic, other word - other topic
-    *WEIGHTS_BY_LAYER,
-    *TOPICS_BY_LAYER,
-    *ATTENTION_BY_LAYER,
+    "entropy_deficit",  # log(number of keys) - entropy of attention, mean over positions and heads
+    *HEADS,
 )
 Record: Any = collections.namedtuple("Record", COLUMNS)
+Gains: Any = collections.namedtuple("Gains", GAINS_BY_LAYER)
 
 
 class PairMeans(NamedTuple):
@@ -56,10 +59,9 @@ def measure_model(spec: Spec, hypers: LayerHypers, held_out: Rows, state: State,
     """Measure a trial at a step."""
     embedding = state.params.get("W_E")
     return Record(
-        **gated_losses(spec, hypers, held_out, state.params),
+        **held_out_columns(spec, hypers, held_out, state.params),
         e_block=jnp.full((), jnp.nan) if embedding is None else embedding_block(spec, embedding),
         **weight_columns(spec, state, made),
-        **attention_means(spec, hypers, held_out, state.params)._asdict(),
     )
 
 
@@ -69,34 +71,63 @@ def embedding_block(spec: Spec, W_E: jax.Array) -> jax.Array:
     return topic_block(spec, jnp.pad(W_E.T @ W_E, (0, extra)))
 
 
-def gated_losses(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> dict[str, jax.Array]:
-    """Compute the held-out losses under all settings of the gates, and their standard errors."""
-    settings_Gx2xL, which = gate_settings(spec.layers)
+def held_out_columns(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> dict[str, jax.Array]:
+    """Compute the losses of the whole model on the held-out documents, and its attention there by layer."""
 
-    def under_gates(rows: Rows) -> jax.Array:
-        def under(gate_2xL: jax.Array) -> jax.Array:
-            output = losses.outputs(spec, hypers, params, rows, Gates(gate_2xL[0], gate_2xL[1]))
-            return losses.loss_of_documents(hypers.objective, output, rows.target_BxQxV)
-
-        return jax.lax.map(under, jnp.asarray(settings_Gx2xL))
-
-    part_MxB = with_usual_rows(spec, under_gates, held_out)[which]
-    return loss_columns(spec, part_MxB, held_out.target_BxQxV.sum(axis=(1, 2)) > 0)
-
-
-def attention_means(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> PairMeans:
-    """Measure attention on the held-out documents, each column with one value per layer."""
-
-    def means(rows: Rows) -> PairMeans:
+    def measured(rows: Rows) -> dict[str, jax.Array]:
         found: list[PairMeans] = []
 
         def watch(attention_BxHxUxU: jax.Array) -> None:
             found.append(pair_means(spec, rows, attention_BxHxUxU))
 
-        losses.outputs(spec, hypers, params, rows, watch=watch)
-        return PairMeans(*(jnp.stack(column) for column in zip(*found, strict=True)))
+        output = losses.outputs(spec, hypers, params, rows, watch=watch)
+        trained_B = losses.loss_of_documents(hypers.objective, output, rows.target_BxQxV)
+        uniform_B, uniform = uniform_losses(spec, hypers, params, rows)
+        silent_B = uniform(jnp.zeros((uniform_B.size, spec.layers)))
+        means = zip(PairMeans._fields, zip(*found, strict=True), strict=True)
+        return loss_columns(trained_B, uniform_B, silent_B, counted(rows)) | {
+            name: jnp.stack(values) for name, values in means
+        }
 
-    return with_usual_rows(spec, means, held_out)
+    return with_usual_rows(spec, measured, held_out)
+
+
+def measure_gains(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Params) -> Any:
+    """Measure what each layer adds to the held-out loss."""
+
+    def measured(rows: Rows) -> dict[str, jax.Array]:
+        def trained(gate_BxL: jax.Array) -> jax.Array:
+            output = losses.outputs(spec, hypers, params, rows, gate_BxL)
+            return losses.loss_of_documents(hypers.objective, output, rows.target_BxQxV)
+
+        return gain_columns(spec, uniform_losses(spec, hypers, params, rows)[1], trained, counted(rows))
+
+    return Gains(**with_usual_rows(spec, measured, held_out))
+
+
+def uniform_losses(
+    spec: Spec, hypers: LayerHypers, params: Params, rows: Rows
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """Compute each document's loss with uniform attention, and the same as a function of gates.
+
+    The gates B x L multiply the outputs of attention, and layer norms keep the scales that they have with
+    open gates.
+    """
+    Q = rows.target_BxQxV.shape[1]
+
+    def loss(X_BxQxD: jax.Array) -> jax.Array:
+        output = losses.outputs_of(spec, params, X_BxQxD)
+        return losses.loss_of_documents(hypers.objective, output, rows.target_BxQxV)
+
+    X_BxQxD, scales = uniform_states(spec, hypers, params, rows, Q)
+    return loss(X_BxQxD), lambda gate_BxL: loss(
+        uniform_states(spec, hypers, params, rows, Q, gate_BxL, scales)[0]
+    )
+
+
+def counted(rows: Rows) -> jax.Array:
+    """Mark the documents with words to predict."""
+    return rows.target_BxQxV.sum(axis=(1, 2)) > 0
 
 
 def pair_means(spec: Spec, rows: Rows, attention_BxHxUxU: jax.Array) -> PairMeans:

@@ -1,12 +1,18 @@
-"""Columns that every encoder records: norms, gradients, rotations, losses under gates, attention entropy.
+"""Columns that every encoder records: norms, gradients, rotations, gains of layers, attention entropy.
 
-Held-out losses are measured with attention as trained, forced uniform, and silenced (output zero), in all
-layers and in one layer alone: silenced - uniform is what the values of a layer add, uniform - trained what
-its attention adds to that.  A column that does not apply is NaN.  Dimension letters: B documents, U rows, H
-heads, L layers, G settings of the gates, M measured losses.
+Held-out losses of the whole model are measured with attention as trained, forced uniform, and silenced
+(output zero).  P = silenced - uniform is what values add, Q = uniform - trained what attention adds to that.
+Silencing would make every later layer norm amplify the rest, so layer norms then keep the scales that they
+have with uniform attention.  Gains of single layers are shares of P and Q along a path: the outputs of
+uniform attention grow from 0 to 1 in all layers at once, then the scores do; a layer gets the integral of
+minus its own derivative, by Gauss-Legendre quadrature.  So the gains of layers add up to P and Q, and cost as
+many passes for deep models as for shallow ones.  Without residual connections P is shared equally.
+A column that does not apply is NaN.  Dimension letters: B documents, U rows, H heads, L layers, K points of
+the path.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,15 +23,14 @@ from topicjax.experiments.shared.model import Params, norm, rotation
 from topicjax.experiments.shared.settings import MAX_HEADS, LayerSpec
 from topicjax.experiments.shared.state import ROTATION_LAG, State, earlier_value
 
-SCALARS = (
-    "loss",  # eq. (1) on the batch of this step, before its update, without L2
+POINTS = 4  # of the path: P and Q add up to 0.2 % and 2 %
+HELD_OUT = (
     "eval_loss",  # on the held-out data
     "eval_loss_uniform",  # attention of all layers forced uniform
-    "eval_loss_silent",  # attention of all layers silenced
+    "eval_loss_silent",  # attention of all layers silenced, norm scales as with uniform attention
     "eval_loss_se",  # standard error of eval_loss over documents
     "eval_gain_se",  # of eval_loss_uniform - eval_loss, both on the same documents
     "eval_value_se",  # of eval_loss_silent - eval_loss_uniform
-    "norm_e",
 )
 HEADS = tuple(f"norm_{letter}_head{head}" for letter in "kqv" for head in range(1, MAX_HEADS + 1))
 WEIGHTS_BY_LAYER = (
@@ -37,15 +42,14 @@ WEIGHTS_BY_LAYER = (
     "grad_norm_v",
     "rotation_v",  # (1 - cos) / 2 between W^V now and ten steps earlier
 )
-ATTENTION_BY_LAYER = (
-    "entropy_deficit",  # log(number of keys) - entropy of attention, mean over positions and heads
-    "loss_uniform",  # eval_loss with this layer's attention forced uniform
-    "loss_silent",  # eval_loss with this layer's attention silenced
-    "gain_se",  # standard error of loss_uniform - eval_loss over documents
-    "value_se",  # and of loss_silent - loss_uniform
-    *HEADS,  # norms of the rows of one head; NaN if the model has fewer heads
+GAINS_BY_LAYER = (
+    "value_gain",  # a layer's share of eval_loss_silent - eval_loss_uniform, in nats
+    "attention_gain",  # its share of eval_loss_uniform - eval_loss
+    "value_gain_se",  # standard errors over documents
+    "attention_gain_se",
 )
-HEALTHY = ("loss", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v")  # non-finite: diverged
+HEALTHY = ("loss", "norm_k", "norm_q", "norm_v")  # non-finite: diverged
+LossOfGates = Callable[[jax.Array], jax.Array]  # gates B x L -> each document's part of the loss
 
 
 class Made(NamedTuple):
@@ -95,36 +99,54 @@ def head_norms(spec: LayerSpec, matrices: dict[str, jax.Array]) -> dict[str, jax
     return found
 
 
-def gate_settings(num_layers: int) -> tuple[np.ndarray, np.ndarray]:
-    """List the distinct settings of the gates, G x 2 x L, and which of them each measured loss uses.
-
-    The losses are: as trained, all uniform, all silent, each layer alone uniform, each layer alone silent.
-    """
-    ones, alone = np.ones((num_layers, num_layers)), 1 - np.eye(num_layers)
-    every = [np.ones((2, num_layers)), np.outer([0, 1], ones[0]), np.outer([1, 0], ones[0])]
-    every += [np.stack(pair) for pair in zip(alone, ones, strict=True)]
-    every += [np.stack(pair) for pair in zip(ones, alone, strict=True)]
-    distinct, which = np.unique(np.stack(every), axis=0, return_inverse=True)
-    return distinct.astype(np.float32), which.reshape(-1)
-
-
-def loss_columns(spec: LayerSpec, part_MxB: jax.Array, counts_B: jax.Array) -> dict[str, jax.Array]:
-    """Compute the measured losses from each document's part; `counts_B` marks the documents that count."""
-    loss_M = part_MxB.sum(axis=1)
-    uniform, silent = slice(3, 3 + spec.layers), slice(3 + spec.layers, None)
+def loss_columns(
+    trained_B: jax.Array, uniform_B: jax.Array, silent_B: jax.Array, counts_B: jax.Array
+) -> dict[str, jax.Array]:
+    """Compute the losses of the whole model from documents' parts; `counts_B` marks those that count."""
     error = functools.partial(standard_error, counts_B=counts_B)
     return dict(
-        eval_loss=loss_M[0],
-        eval_loss_uniform=loss_M[1],
-        eval_loss_silent=loss_M[2],
-        eval_loss_se=error(part_MxB[0]),
-        eval_gain_se=error(part_MxB[1] - part_MxB[0]),
-        eval_value_se=error(part_MxB[2] - part_MxB[1]),
-        loss_uniform=loss_M[uniform],
-        loss_silent=loss_M[silent],
-        gain_se=jax.vmap(error)(part_MxB[uniform] - part_MxB[:1]),
-        value_se=jax.vmap(error)(part_MxB[silent] - part_MxB[uniform]),
+        eval_loss=trained_B.sum(),
+        eval_loss_uniform=uniform_B.sum(),
+        eval_loss_silent=silent_B.sum(),
+        eval_loss_se=error(trained_B),
+        eval_gain_se=error(uniform_B - trained_B),
+        eval_value_se=error(silent_B - uniform_B),
     )
+
+
+def gain_columns(
+    spec: LayerSpec, uniform: LossOfGates, trained: LossOfGates, counts_B: jax.Array
+) -> dict[str, jax.Array]:
+    """Compute each layer's gains from values and attention.
+
+    `uniform` is the loss with gates on the outputs of uniform attention and fixed norm scales, `trained` the
+    loss with gates on the scores.
+    """
+    found = {}
+    for name, loss in (("value_gain", uniform), ("attention_gain", trained)):
+        part_BxL = path_shares(loss, counts_B.shape[0], spec.layers)
+        errors = jax.vmap(functools.partial(standard_error, counts_B=counts_B), 1)
+        found |= {name: part_BxL.sum(axis=0), f"{name}_se": errors(part_BxL)}
+    return {name: found[name] for name in GAINS_BY_LAYER}
+
+
+def path_shares(loss: LossOfGates, B: int, L: int) -> jax.Array:
+    """Compute by how much each layer lowers each document's part of the loss while all gates open together.
+
+    This is the integral of -d loss / d gate along gates (t, ..., t), t from 0 to 1.  A single layer lowers it
+    by the difference of the ends.
+    """
+    if L == 1:
+        return (loss(jnp.zeros((B, 1))) - loss(jnp.ones((B, 1))))[:, None]
+    place_K, weight_K = np.polynomial.legendre.leggauss(POINTS)  # on [-1, 1]
+    slope = jax.grad(lambda gate_BxL: loss(gate_BxL).sum())  # a document's part depends on its own gates only
+
+    def weighted(point: tuple[jax.Array, jax.Array]) -> jax.Array:
+        place, weight = point
+        return weight * slope(jnp.full((B, L), place))
+
+    path_K = jnp.asarray((place_K + 1) / 2, jnp.float32), jnp.asarray(weight_K / 2, jnp.float32)
+    return -jax.lax.map(weighted, path_K).sum(axis=0)
 
 
 def standard_error(part_B: jax.Array, counts_B: jax.Array) -> jax.Array:

@@ -1,35 +1,30 @@
 """The encoder over rows, as it is trained: equal positions of a document are computed once.
 
-Each layer has two gates, for measurements: the first multiplies its scores (0: uniform attention), the second
-the output of its attention (0: silenced).  The last layer computes only rows that predict.
+For measurements the scores of each document and layer can be multiplied by a gate, and the model with uniform
+attention has its own function, in which outputs of attention can be gated and layer norms can keep given
+scales.  The last layer computes only rows that predict.
 Dimension letters: B documents, U rows (keys), R rows (queries), Q rows with words to predict, D width,
 H heads, A size of a head, V vocabulary, L layers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.shared.encoder import feed_forward, layer_norm
+from topicjax.experiments.shared.encoder import EPSILON, along, feed_forward, layer_norm
 from topicjax.experiments.shared.model import Params
 from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHypers, LayerSpec
-
-
-class Gates(NamedTuple):
-    """Gates on the attention of each layer: 1 as trained, 0 uniform (score) or silenced (output)."""
-
-    score_L: jax.Array
-    output_L: jax.Array
-
 
 Watch = Callable[[jax.Array], object]  # takes the attention of a layer, B x H x R x U
 
 
-def open_gates(spec: LayerSpec) -> Gates:
-    """Return the gates of the model as trained."""
-    return Gates(jnp.ones(spec.layers), jnp.ones(spec.layers))
+class Predicting(NamedTuple):
+    """Rows that predict: some of the first Q of each document, by index among all of these."""
+
+    Q: int
+    index_F: jax.Array
 
 
 def head(spec: LayerSpec, params: Params) -> jax.Array:
@@ -42,33 +37,51 @@ def embedding(spec: LayerSpec, params: Params) -> jax.Array:
     return params["W_E"] if "W_E" in params else jnp.eye(spec.vocabulary)
 
 
+def first_states(spec: LayerSpec, params: Params, rows: Any) -> jax.Array:
+    """Look up the states B x U x D before the first layer."""
+    X_BxUxD = embedding(spec, params).T[rows.token_BxU]
+    return X_BxUxD + params["W_P"].T[rows.place_BxU] if spec.places else X_BxUxD
+
+
 def states(
     spec: LayerSpec,
     hypers: LayerHypers,
     params: Params,
     rows: Any,
-    Q: int,
-    gates: Gates | None = None,
+    predicting: int | Predicting,
+    gate_BxL: jax.Array | None = None,
     watch: Watch | None = None,
 ) -> jax.Array:
-    """Compute the last states of the first Q rows of each document: those that predict.
+    """Compute the last states of the rows that predict: the first Q of each document, or some of these.
 
-    Only token_BxU, place_BxU and keys_BxU of the rows are used.
+    `gate_BxL` multiplies the scores of each document and layer (0: uniform attention).  `watch` is called
+    with the attention of each layer; the last layer then computes all rows too.  Only token_BxU, place_BxU
+    and keys_BxU of the rows are used.
     """
-    X_BxUxD = embedding(spec, params).T[rows.token_BxU]
-    if spec.places:
-        X_BxUxD = X_BxUxD + params["W_P"].T[rows.place_BxU]
+    X_BxUxD = first_states(spec, params, rows)
     for layer in range(spec.layers):
-        own = {name: leaf[layer] for name, leaf in params.items() if leaf.ndim > 1 and name in STACKED}
-        gate = None if gates is None else (gates.score_L[layer], gates.output_L[layer])
-        needed = Q if layer == spec.layers - 1 and watch is None else X_BxUxD.shape[1]
-        X_BxUxD = attend(spec, hypers, own, rows.keys_BxU, X_BxUxD, needed, gate, watch)
+        own = of_layer(params, layer)
+        gate_B = None if gate_BxL is None else gate_BxL[:, layer]
+        chosen = predicting if layer == spec.layers - 1 else X_BxUxD.shape[1]
+        X_BxUxD = attend(spec, hypers, own, rows.keys_BxU, X_BxUxD, chosen, gate_B, watch)
         X_BxUxD = transform(spec, hypers, own, X_BxUxD) if spec.mlp else X_BxUxD
-    return normed(hypers, PRE_NORM, X_BxUxD[:, :Q], params["gain_last"], params["bias_last"])
+    return normed(hypers, PRE_NORM, X_BxUxD, params["gain_last"], params["bias_last"])
+
+
+def choose(chosen: int | Predicting, X_BxRxD: jax.Array) -> jax.Array:
+    """Take the chosen rows: B x Q x D, or F x D."""
+    if isinstance(chosen, int):
+        return X_BxRxD[:, :chosen]
+    return X_BxRxD[:, : chosen.Q].reshape(-1, X_BxRxD.shape[2])[chosen.index_F]
 
 
 STACKED = ("W_K", "W_Q", "W_V", "W_O", "W_1", "b_1", "W_2", "b_2")
 STACKED += ("gain_attention", "bias_attention", "gain_mlp", "bias_mlp")
+
+
+def of_layer(params: Params, layer: int) -> Params:
+    """Return the parameters of one layer."""
+    return {name: leaf[layer] for name, leaf in params.items() if name in STACKED}
 
 
 def attend(
@@ -77,29 +90,39 @@ def attend(
     own: Params,
     keys_BxU: jax.Array,
     X_BxUxD: jax.Array,
-    needed: int,
-    gate: tuple[jax.Array, jax.Array] | None,
+    chosen: int | Predicting,
+    gate_B: jax.Array | None,
     watch: Watch | None,
 ) -> jax.Array:
-    """Apply a layer's attention; return the states of the first `needed` rows."""
+    """Apply a layer's attention; return the states of the chosen rows."""
+    needed = chosen if isinstance(chosen, int) else chosen.Q
+    needed = X_BxUxD.shape[1] if watch is not None else needed
     gain, bias = own["gain_attention"], own["bias_attention"]
     inside_BxUxD = normed(hypers, PRE_NORM, X_BxUxD, gain, bias)
-    K_BxUxHxA, V_BxUxHxA = (in_heads(spec, inside_BxUxD @ own[name].T) for name in ("W_K", "W_V"))
-    Q_BxRxHxA = in_heads(spec, inside_BxUxD[:, :needed] @ own["W_Q"].T)
+    K_BxUxHxA, V_BxUxHxA, Q_BxRxHxA = (in_heads(spec, each) for each in projected(own, inside_BxUxD, needed))
     score_BxHxRxU = jnp.einsum("brha,buha->bhru", Q_BxRxHxA, K_BxUxHxA) / spec.head_size**0.5
-    if gate is not None:
-        score_BxHxRxU = score_BxHxRxU * gate[0]
+    if gate_B is not None:
+        score_BxHxRxU = score_BxHxRxU * gate_B[:, None, None, None]
     attention_BxHxRxU = counted_softmax(score_BxHxRxU, keys_BxU[:, None, None, :])
     if watch is not None:
         watch(attention_BxHxRxU)
     joined_BxRxD = jnp.einsum("bhru,buha->brha", attention_BxHxRxU, V_BxUxHxA).reshape(
         *Q_BxRxHxA.shape[:2], spec.size
     )
+    X_BxRxD, joined_BxRxD = choose(chosen, X_BxUxD), choose(chosen, joined_BxRxD)
     if spec.output_projection:
         joined_BxRxD = joined_BxRxD @ own["W_O"].T
-    if gate is not None:
-        joined_BxRxD = joined_BxRxD * gate[1]
-    return normed(hypers, POST_NORM, passed_on(hypers, X_BxUxD[:, :needed]) + joined_BxRxD, gain, bias)
+    return normed(hypers, POST_NORM, passed_on(hypers, X_BxRxD) + joined_BxRxD, gain, bias)
+
+
+def projected(own: Params, inside_BxUxD: jax.Array, needed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Compute keys and values of all rows, and queries of the first `needed`, in one product or two."""
+    D = inside_BxUxD.shape[2]
+    names = ("W_K", "W_V", "W_Q") if needed == inside_BxUxD.shape[1] else ("W_K", "W_V")
+    every_BxUxM = inside_BxUxD @ jnp.concatenate([own[name] for name in names]).T
+    parts = [every_BxUxM[..., place * D : (place + 1) * D] for place in range(len(names))]
+    Q_BxRxD = parts[2] if len(parts) == 3 else inside_BxUxD[:, :needed] @ own["W_Q"].T
+    return parts[0], parts[1], Q_BxRxD
 
 
 def transform(spec: LayerSpec, hypers: LayerHypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
@@ -117,6 +140,65 @@ def normed(hypers: LayerHypers, where: int, X: jax.Array, gain_D: jax.Array, bia
         lambda: layer_norm(X, gain_D, bias_D),
         lambda: X,
     )
+
+
+def uniform_states(
+    spec: LayerSpec,
+    hypers: LayerHypers,
+    params: Params,
+    rows: Any,
+    predicting: int | Predicting,
+    gate_BxL: jax.Array | None = None,
+    scales: Sequence[jax.Array] | None = None,
+) -> tuple[jax.Array, list[jax.Array]]:
+    """Compute the last states of the rows that predict under uniform attention, and the scales of all norms.
+
+    Every row of a document then attends to the mean of its keys, computed once.  `gate_BxL` multiplies the
+    output of attention (0: silenced).  With `scales`, layer norms centre their input, but multiply it by
+    these instead of 1 / its standard deviation.
+    """
+    used: list[jax.Array] = []
+
+    def norm(where: int, X_BxUxD: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
+        given = None if scales is None else scales[len(used)]
+        Y_BxUxD, scale_BxUx1 = jax.lax.cond(
+            hypers.layer_norm == where,
+            lambda: norm_with_scale(X_BxUxD, gain_D, bias_D, given),
+            lambda: (X_BxUxD, jnp.ones_like(X_BxUxD[..., :1])),
+        )
+        used.append(scale_BxUx1)
+        return Y_BxUxD
+
+    keys_BxU = rows.keys_BxU
+    share_BxU = keys_BxU / jnp.maximum(keys_BxU.sum(axis=1, keepdims=True), 1e-30)  # 0 without keys
+    X_BxUxD = first_states(spec, params, rows)
+    for layer in range(spec.layers):
+        own = of_layer(params, layer)
+        norm_weights = own["gain_attention"], own["bias_attention"]
+        inside_BxUxD = norm(PRE_NORM, X_BxUxD, *norm_weights)
+        joined_BxD = jnp.einsum("bu,bud->bd", share_BxU, inside_BxUxD) @ own["W_V"].T
+        joined_BxD = joined_BxD @ own["W_O"].T if spec.output_projection else joined_BxD
+        if gate_BxL is not None:
+            joined_BxD = joined_BxD * gate_BxL[:, layer, None]
+        added_BxUxD = passed_on(hypers, X_BxUxD) + joined_BxD[:, None, :]
+        added_BxUxD = choose(predicting, added_BxUxD) if layer == spec.layers - 1 else added_BxUxD
+        X_BxUxD = norm(POST_NORM, added_BxUxD, *norm_weights)
+        if spec.mlp:
+            norm_weights = own["gain_mlp"], own["bias_mlp"]
+            inside_BxUxD = norm(PRE_NORM, X_BxUxD, *norm_weights)
+            added_BxUxD = feed_forward(inside_BxUxD, *(own[name] for name in ("W_1", "b_1", "W_2", "b_2")))
+            X_BxUxD = norm(POST_NORM, passed_on(hypers, X_BxUxD) + added_BxUxD, *norm_weights)
+    return norm(PRE_NORM, X_BxUxD, params["gain_last"], params["bias_last"]), used
+
+
+def norm_with_scale(
+    X: jax.Array, gain_D: jax.Array, bias_D: jax.Array, scale: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Apply layer norm with this scale instead of 1 / standard deviation, if given; return it too."""
+    centred = X - X.mean(axis=-1, keepdims=True)
+    if scale is None:
+        scale = jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + EPSILON)
+    return centred * scale * along(gain_D, X) + along(bias_D, X), scale
 
 
 def passed_on(hypers: LayerHypers, X: jax.Array) -> jax.Array:

@@ -35,6 +35,7 @@ class LayerSpec:
     optimizer: Annotated[str, Choice(tuple(OPTIMIZERS)), "how weights are updated"] = "adam"
     steps: Annotated[int, Whole(1), "training steps, a multiple of record_every"] = 600
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
+    rare_every: Annotated[int, Whole(1), "records from one measurement of single layers to the next"] = 4
 
     @property
     def vocabulary(self) -> int:

@@ -16,7 +16,7 @@ from topicjax.experiments.shared.model import Params
 from topicjax.experiments.shared.settings import LayerHypers
 from topicjax.experiments.shared.state import State
 from topicjax.experiments.text import losses, rows, windows
-from topicjax.experiments.text.records import measure_model
+from topicjax.experiments.text.records import measure_held_out, measure_weights
 from topicjax.experiments.text.rows import Rows
 from topicjax.experiments.text.settings import SPECIAL, TRIALS, Spec, Stream
 from topicjax.experiments.text.windows import EVAL_SEED, Windows
@@ -38,7 +38,8 @@ def make_source(spec: Spec, stream: Stream, corpus: Windows) -> Source:
     """Take the training windows, and the held-out ones masked by the Stream."""
     documents = held_out_documents(spec, stream, corpus)
     predicted_BxN = documents.masked_BxN & (documents.shown_BxN == 0)
-    held_out = rows.from_documents(spec, stream, documents, predicted_BxN, rows.held_out_room(spec))
+    room = rows.held_out_room(spec, spec.eval_windows)
+    held_out = rows.from_documents(spec, stream, documents, predicted_BxN, room)
     return Source(
         id_C=jnp.asarray(corpus.id_C),
         start_W=jnp.asarray(corpus.start_W),
@@ -111,7 +112,14 @@ def measure(
     spec: Spec, stream: Stream, hypers: LayerHypers, source: Source, state: State, batch: Rows, made: Made
 ) -> Any:
     """Measure a state before the step of this batch; `made` belongs to that step."""
-    return measure_model(spec, hypers, source.held_out, source.unigram_KxB, state, made)
+    return measure_weights(spec, state, made)
+
+
+def measure_rarely(
+    spec: Spec, stream: Stream, hypers: LayerHypers, source: Source, state: State, batch: Rows, made: Made
+) -> Any:
+    """Measure a state on the held-out windows."""
+    return measure_held_out(spec, hypers, source.held_out, source.unigram_KxB, state.params)
 
 
 def fit_masks(spec: Spec, streams: Collection[Stream]) -> Spec:
@@ -120,13 +128,14 @@ def fit_masks(spec: Spec, streams: Collection[Stream]) -> Spec:
         spec,
         mask_probability=max(each.p_mask for each in streams),
         word_query_probability=max(each.p_mask * (each.p_keep + each.p_random) for each in streams),
+        mask_query_probability=max(each.p_mask * (1 - each.p_keep - each.p_random) for each in streams),
     )
 
 
 def step_flops(spec: Spec) -> float:
     """Estimate the floating-point operations of one trial-step."""
-    predicting, outputs = rows.room(spec, spec.batch_size)
-    return layer_flops(spec, spec.batch_size, spec.context, predicting, outputs)
+    room = rows.room(spec, spec.batch_size)
+    return layer_flops(spec, spec.batch_size, spec.context, room.Q, room.usual)
 
 
 EXPERIMENT = Experiment(
@@ -137,6 +146,7 @@ EXPERIMENT = Experiment(
     init=init,
     update=update,
     measure=measure,
+    measure_rarely=measure_rarely,
     weights=weights,
     healthy=HEALTHY,
     fit=fit_masks,

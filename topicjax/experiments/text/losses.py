@@ -5,6 +5,8 @@ cross-entropy  n = logsumexp(f), c = 1        squared  n = f.f + 1, c = 2
 Dimension letters: F rows that predict, V vocabulary, B windows, N positions, K objectives.
 """
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -17,63 +19,128 @@ from topicjax.experiments.text.settings import SPECIAL, Spec
 FACTOR = (1.0, 2.0)  # c of each objective, in the order of OBJECTIVES
 
 
-def cross_entropy(output_FxV: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compute logsumexp of the outputs, and its gradient."""
-    largest_Fx1 = output_FxV.max(axis=1, keepdims=True)
-    exp_FxV = jnp.exp(output_FxV - largest_Fx1)
-    sum_Fx1 = exp_FxV.sum(axis=1, keepdims=True)
-    return (jnp.log(sum_Fx1) + largest_Fx1)[:, 0], exp_FxV / sum_Fx1
+@jax.custom_vjp
+def normalisers(objective: jax.Array, output_FxV: jax.Array) -> jax.Array:
+    """Compute n of every row."""
+    return jax.lax.switch(
+        objective,
+        (lambda f: jax.scipy.special.logsumexp(f, axis=1), lambda f: (f**2).sum(axis=1) + 1),
+        output_FxV,
+    )
 
 
-def squared(output_FxV: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compute the squared norm of the outputs plus 1, and its gradient."""
-    return (output_FxV**2).sum(axis=1) + 1, 2 * output_FxV
+def _normalisers_forward(objective: jax.Array, output_FxV: jax.Array) -> tuple[jax.Array, Any]:
+    found_F = normalisers(objective, output_FxV)
+    return found_F, (objective, output_FxV, found_F)
 
 
-def normalisers(objective: jax.Array, output_FxV: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compute n of every row, and its gradient."""
-    return jax.lax.switch(objective, (cross_entropy, squared), output_FxV)
+def _normalisers_backward(saved: Any, d_F: jax.Array) -> tuple[None, jax.Array]:
+    objective, output_FxV, found_F = saved
+    return None, jax.lax.switch(
+        objective,
+        (
+            lambda: jnp.exp(output_FxV - found_F[:, None]) * d_F[:, None],
+            lambda: 2 * output_FxV * d_F[:, None],
+        ),
+    )
 
 
-def outputs(
+normalisers.defvjp(_normalisers_forward, _normalisers_backward)
+
+
+def last_states(
     spec: Spec,
     hypers: LayerHypers,
     params: Params,
     rows: Rows,
     room: Room,
-    gates: layers.Gates | None = None,
+    gate_BxL: jax.Array | None = None,
+    watch: layers.Watch | None = None,
 ) -> jax.Array:
-    """Compute the outputs f_FxV of the rows that predict."""
-    X_BxQxD = layers.states(spec, hypers, params, rows, room.Q, gates)
-    X_FxD = X_BxQxD.reshape(-1, spec.size)[rows.predicting_F]
-    return X_FxD @ layers.head(spec, params) + params["b_pred"][None, :]
+    """Compute the last states X_FxD of the rows that predict; gates and watch as in `layers.states`."""
+    predicting = layers.Predicting(room.Q, rows.predicting_F)
+    return layers.states(spec, hypers, params, rows, predicting, gate_BxL, watch)
 
 
-def losses_of_windows(objective: jax.Array, output_FxV: jax.Array, rows: Rows) -> jax.Array:
-    """Compute each window's part of the loss; eq. (1) is their sum."""
-    normaliser_F, _ = normalisers(objective, output_FxV)
-    factor = jnp.asarray(FACTOR)[objective]
-    own_BxN = normaliser_F[rows.row_BxN] - factor * output_FxV[rows.row_BxN, rows.word_BxN]
+def losses_of_windows(
+    spec: Spec, hypers: LayerHypers, params: Params, X_FxD: jax.Array, rows: Rows
+) -> jax.Array:
+    """Compute each window's part of the loss, given the last states; eq. (1) is their sum."""
+    output_FxV = X_FxD @ layers.head(spec, params) + params["b_pred"][None, :]
+    factor = jnp.asarray(FACTOR)[hypers.objective]
+    own_BxN = normalisers(hypers.objective, output_FxV)[rows.row_BxN]
+    own_BxN = own_BxN - factor * output_FxV[rows.row_BxN, rows.word_BxN]
     return (rows.weight_BxN * own_BxN).sum(axis=1)
 
 
 def loss_and_d_output(objective: jax.Array, output_FxV: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
     """Compute eq. (1), and its gradient with respect to the outputs."""
     row_P, word_P, weight_P = (part.reshape(-1) for part in (rows.row_BxN, rows.word_BxN, rows.weight_BxN))
-    weight_F = jnp.zeros(output_FxV.shape[0]).at[row_P].add(weight_P)
+    weight_Fx1 = jnp.zeros(output_FxV.shape[0]).at[row_P].add(weight_P)[:, None]
+
+    def cross_entropy() -> tuple[jax.Array, jax.Array]:
+        largest_Fx1 = output_FxV.max(axis=1, keepdims=True)
+        exp_FxV = jnp.exp(output_FxV - largest_Fx1)
+        sum_Fx1 = exp_FxV.sum(axis=1, keepdims=True)
+        return jnp.log(sum_Fx1) + largest_Fx1, (weight_Fx1 / sum_Fx1) * exp_FxV
+
+    def squared() -> tuple[jax.Array, jax.Array]:
+        return (output_FxV**2).sum(axis=1, keepdims=True) + 1, 2 * weight_Fx1 * output_FxV
+
+    normaliser_Fx1, slope_FxV = jax.lax.switch(objective, (cross_entropy, squared))
     factor = jnp.asarray(FACTOR)[objective]
-    normaliser_F, slope_FxV = normalisers(objective, output_FxV)
-    loss = (weight_F * normaliser_F).sum() - factor * (weight_P * output_FxV[row_P, word_P]).sum()
-    return loss, (weight_F[:, None] * slope_FxV).at[row_P, word_P].add(-factor * weight_P)
+    loss = (weight_Fx1 * normaliser_Fx1).sum() - factor * (weight_P * output_FxV[row_P, word_P]).sum()
+    return loss, slope_FxV.at[row_P, word_P].add(-factor * weight_P)
+
+
+class HeadGradients(NamedTuple):
+    """Eq. (1), and its gradients for what outputs are computed from."""
+
+    loss: jax.Array
+    X_FxD: jax.Array
+    head_DxV: jax.Array
+    bias_V: jax.Array
+
+
+def head_gradients(
+    objective: jax.Array, X_FxD: jax.Array, head_DxV: jax.Array, bias_V: jax.Array, rows: Rows
+) -> HeadGradients:
+    """Compute outputs, eq. (1) and its gradients."""
+    loss, d_output_FxV = loss_and_d_output(objective, X_FxD @ head_DxV + bias_V[None, :], rows)
+    X_DxF = jax.lax.optimization_barrier(X_FxD.T)  # transposed first, this product is faster on cores
+    return HeadGradients(loss, d_output_FxV @ head_DxV.T, X_DxF @ d_output_FxV, d_output_FxV.sum(axis=0))
+
+
+def usual_head_gradients(
+    objective: jax.Array, X_FxD: jax.Array, head_DxV: jax.Array, bias_V: jax.Array, rows: Rows, usual: int
+) -> HeadGradients:
+    """Compute `head_gradients`, to rounding, without the rows that only unusual batches need."""
+    F = X_FxD.shape[0]
+    if usual >= F:
+        return head_gradients(objective, X_FxD, head_DxV, bias_V, rows)
+
+    def of_few() -> HeadGradients:
+        found = head_gradients(objective, X_FxD[:usual], head_DxV, bias_V, rows)
+        return found._replace(X_FxD=jnp.pad(found.X_FxD, ((0, F - usual), (0, 0))))
+
+    return jax.lax.cond(
+        rows.number <= usual, of_few, lambda: head_gradients(objective, X_FxD, head_DxV, bias_V, rows)
+    )
 
 
 def loss_and_gradients(
     spec: Spec, hypers: LayerHypers, trained: Params, frozen: Params, rows: Rows, room: Room
 ) -> tuple[jax.Array, Params]:
     """Compute eq. (1), and its gradients for the trained parameters."""
-    output_FxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, rows, room), trained)
-    loss, d_output_FxV = loss_and_d_output(hypers.objective, output_FxV, rows)
-    return loss, pull_back(d_output_FxV)[0]
+    params = trained | frozen
+    X_FxD, pull_back = jax.vjp(lambda own: last_states(spec, hypers, own | frozen, rows, room), trained)
+    head_DxV, bias_V = layers.head(spec, params), params["b_pred"]
+    found = usual_head_gradients(hypers.objective, X_FxD, head_DxV, bias_V, rows, room.usual)
+    (gradients,) = pull_back(found.X_FxD)
+    name, of_head = ("W_E", found.head_DxV) if spec.head == "tied" else ("W_head", found.head_DxV.T)
+    more = {name: of_head, "b_pred": found.bias_V}
+    added = {name: gradients[name] + more[name] for name in more if name in trained}
+    return found.loss, gradients | added
 
 
 def unigram_losses(count_V: jax.Array, rows: Rows) -> jax.Array:

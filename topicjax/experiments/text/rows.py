@@ -22,6 +22,7 @@ from topicjax.experiments.text.settings import Spec, Stream
 OVERFLOW = (
     1e-15  # probability of a window, or a batch, with more rows to predict than there is room: an error
 )
+UNUSUAL = 1e-4  # probability of a batch with more rows to predict than usual: it only takes longer
 
 
 class Rows(NamedTuple):
@@ -35,14 +36,16 @@ class Rows(NamedTuple):
     row_BxN: jax.Array  # index of the row that predicts a position
     word_BxN: jax.Array  # its target
     weight_BxN: jax.Array  # 0: no target; weighted so that the loss is a sum
+    number: jax.Array  # of rows that predict
     missing: jax.Array  # rows to predict beyond capacity: above 0 is an error
 
 
 class Room(NamedTuple):
-    """Capacity for rows that predict: per window, and over all windows."""
+    """Capacity for rows that predict: per window, per batch, and what nearly all batches stay below."""
 
     Q: int
     F: int
+    usual: int
 
 
 def room(spec: Spec, windows: int) -> Room:
@@ -51,26 +54,30 @@ def room(spec: Spec, windows: int) -> Room:
     return room_for(windows, spec.context, probability, 0 if spec.places else 1)
 
 
-def held_out_room(spec: Spec) -> Room:
-    """Compute the capacity for the held-out windows, where only [MASK] predicts."""
-    probability = spec.mask_probability if spec.places else 0.0
-    return room_for(spec.eval_windows, spec.context, probability, 0 if spec.places else 1)
+def held_out_room(spec: Spec, windows: int) -> Room:
+    """Compute the capacity for so many held-out windows, where only [MASK] predicts."""
+    probability = spec.mask_query_probability if spec.places else 0.0
+    return room_for(windows, spec.context, probability, 0 if spec.places else 1)
 
 
 def room_for(windows: int, context: int, probability: float, surely: int) -> Room:
     """Compute the capacity for rows that predict with this probability, plus `surely` that always do."""
-    Q = min(context, surely + binomial_capacity(context, probability))
-    F = windows * surely + binomial_capacity(windows * context, probability)
-    return Room(max(1, Q), padded(max(1, min(F, windows * Q))))
+    Q = min(context, surely + binomial_capacity(context, probability, OVERFLOW))
+    F, usual = (
+        windows * surely + binomial_capacity(windows * context, probability, tail)
+        for tail in (OVERFLOW, UNUSUAL)
+    )
+    F = padded(max(1, min(F, windows * Q)))
+    return Room(max(1, Q), F, min(F, padded(max(1, usual))))
 
 
 @functools.lru_cache(maxsize=1024)
-def binomial_capacity(trials: int, probability: float) -> int:
-    """Compute a number that a binomial exceeds with a probability below OVERFLOW."""
+def binomial_capacity(trials: int, probability: float, tail: float) -> int:
+    """Compute a number that a binomial exceeds with a probability below `tail`."""
     if probability <= 0 or probability >= 1:
         return trials if probability > 0 else 0
-    tail = scipy.special.bdtrc(np.arange(trials), trials, probability)
-    enough = np.flatnonzero(tail < OVERFLOW)
+    beyond = scipy.special.bdtrc(np.arange(trials), trials, probability)
+    enough = np.flatnonzero(beyond < tail)
     return int(enough[0]) if len(enough) else trials
 
 
@@ -107,7 +114,22 @@ def from_documents(
         row_BxN=jnp.where(predicted_BxN, row_BxN, 0),
         word_BxN=jnp.where(predicted_BxN, documents.word_BxN, 0),
         weight_BxN=weights(predicted_BxN),
+        number=total,
         missing=jnp.maximum(most - room.Q, total - room.F).astype(jnp.int32),
+    )
+
+
+def first_windows(rows: Rows, windows: int, room: Room) -> Rows:
+    """Take the first windows of `rows`, with a capacity of their own.
+
+    Rows that predict are numbered window by window, so those of the first windows come first.
+    """
+    first = Rows(*(part[:windows] if part.ndim > 1 else part for part in rows))
+    number = (jnp.arange(rows.predicting_F.size) < rows.number) & (rows.predicting_F < windows * room.Q)
+    return first._replace(
+        predicting_F=jnp.where(number, rows.predicting_F, 0)[: room.F],
+        number=number.sum(),
+        missing=jnp.maximum(rows.missing, number.sum() - room.F),
     )
 
 

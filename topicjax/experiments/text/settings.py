@@ -25,6 +25,7 @@ class CorpusSpec:
     positions: Annotated[bool, "learned position embeddings"] = True
     batch_size: Annotated[int, Whole(1), "windows per step"] = 16
     eval_windows: Annotated[int, Whole(2), "held-out windows per record"] = 64
+    gain_windows: Annotated[int, Whole(2), "of these, at most so many for the gains of single layers"] = 32
     mask_probability: Annotated[
         float, Real(low=0, high=1), "largest p_mask among a program's trials", Role.EXECUTION
     ] = 0.15
@@ -34,11 +35,19 @@ class CorpusSpec:
         "largest p_mask (p_keep + p_random) among a program's trials",
         Role.EXECUTION,
     ] = 0.03
+    mask_query_probability: Annotated[
+        float,
+        Real(low=0, high=1),
+        "largest p_mask (1 - p_keep - p_random) among a program's trials",
+        Role.EXECUTION,
+    ] = 0.12
 
 
 @dataclass(frozen=True)
 class Spec(LayerSpec, CorpusSpec):
     """Static settings: they change shapes or the program."""
+
+    rare_every: Annotated[int, Whole(1), "records from one measurement on held-out windows to the next"] = 5
 
     @property
     def vocabulary(self) -> int:

@@ -1,0 +1,282 @@
+"""Compare encoders and text with eager PyTorch, timed in turns: trust ratios, not rates.
+
+`topicjax bench --layers`: the default encoder (residual connections, no layer norm or MLP) with four heads
+and Adam, of 1, 2 and 4 layers.  `topicjax bench --text`: the model of the sweep `wikipedia`, on windows of
+words drawn by Zipf's law, so that no corpus is needed.  The engine runs its own programs on all devices, with
+the records of the experiment, and without any.  PyTorch trains one trial per process, on batches drawn
+beforehand, with one process per core or one process with all threads, whichever is faster.
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from topicjax.bench.compare import device, gemm_gflops, rates_of
+from topicjax.bench.timing import EngineChunks, Method, seconds_of
+from topicjax.engine import costs
+from topicjax.engine.resources import use_all_cores
+from topicjax.errors import UserError
+from topicjax.experiments import Experiment
+from topicjax.experiments.contract import Data
+from topicjax.experiments.encoder.experiment import EXPERIMENT as ENCODER
+from topicjax.experiments.shared import encoder, lda, threefry
+from topicjax.experiments.text import experiment as text
+from topicjax.experiments.text.windows import Windows, id_type
+from topicjax.sweep import expand, logspace, product
+from topicjax.sweep.files import load_sweep
+
+LAYERS, HEADS = (1, 2, 4), 4
+TRIALS = 8  # per device, with the same data
+TORCH_BATCHES, TORCH_STEPS = 10, {"encoder": 10, "text": 4}  # steps in a turn
+RATE = 1e-3
+TRAINING_WINDOWS = 4096  # of text; rates do not depend on it
+HEADER = (
+    f"{'model':14}{'engine/s':>10}{'torch/s':>9}{'ratio':>7}{'between':>14}{'no records':>12}{'ratio':>7}"
+    f"{'of GEMM':>9}{'records':>9}{'drawing':>9}{'compile s':>11}{'  torch':14}"
+)
+
+
+@dataclass
+class Case:
+    """A model to compare: its experiment, settings, and batches for PyTorch."""
+
+    name: str
+    experiment: Experiment
+    base: dict[str, Any]
+    documents: Callable[[Any, Any, int], Sequence[lda.Documents]]  # (spec, stream, number) -> batches
+
+
+def encoder_case(layers: int) -> Case:
+    """Describe the default encoder of so many layers."""
+
+    def documents(spec: Any, stream: Any, number: int) -> list[lda.Documents]:
+        keys, phi_TxW = lda.stream_keys(0), lda.topic_words(spec, stream)
+        draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
+        return [draw(threefry.fold_in(threefry.raw(keys.documents), step)) for step in range(number)]
+
+    return Case(f"encoder, {layers}", ENCODER, dict(layers=layers, heads=HEADS), documents)
+
+
+def text_case() -> Case:
+    """Describe the model of the sweep `wikipedia`, on drawn words."""
+    base = load_sweep("wikipedia").base
+    drawn = replace(text.EXPERIMENT, data=lambda spec: Data(zipf_windows(spec), lambda: zipf_windows(spec)))
+
+    def documents(spec: Any, stream: Any, number: int) -> list[lda.Documents]:
+        source = text.make_source(spec, stream, zipf_windows(spec))
+        draw = jax.jit(lambda step: text.draw_windows(spec, stream, source, step))
+        return [draw(step) for step in range(number)]
+
+    return Case("text", drawn, base | dict(init="default", init_scale=1.0), documents)
+
+
+@functools.cache
+def zipf_windows(spec: Any) -> Windows:
+    """Draw full windows whose words follow Zipf's law."""
+    rng, V, N = np.random.default_rng(0), spec.vocabulary, spec.context
+    p_V = np.where(np.arange(V) < text.SPECIAL, 0.0, 1 / np.maximum(np.arange(V) - 1, 1))
+    draw = functools.partial(rng.choice, V, p=p_V / p_V.sum())
+    ids = draw(TRAINING_WINDOWS * N).astype(id_type(V))
+    return Windows(
+        id_C=ids,
+        start_W=np.arange(0, ids.size, N, dtype=np.int32),
+        length_W=np.full(TRAINING_WINDOWS, N, np.int32),
+        number=np.asarray(TRAINING_WINDOWS, np.int32),
+        count_V=np.bincount(ids, minlength=V).astype(np.int32),
+        held_out_BxN=draw((spec.eval_windows, N)).astype(np.int32),
+        held_out_B=np.full(spec.eval_windows, N, np.int32),
+    )
+
+
+def engine_chunks(case: Case, experiment: Experiment) -> EngineChunks:
+    """Compile the engine's own program on all devices, for trials that share their data."""
+    devices, settings = jax.local_devices(), experiment.settings
+    base = settings.converted(case.base)
+    every, rare = (base.get(name, settings.defaults[name]) for name in ("record_every", "rare_every"))
+    trials = expand(
+        settings,
+        base | dict(steps=every * rare),  # a turn has as many rare records as belong to it
+        product(learning_rate=logspace(1e-4, 1e-2, TRIALS * len(devices))),
+    )
+    return EngineChunks(trials, devices, TRIALS, experiment=experiment)
+
+
+def without_records(experiment: Experiment) -> Experiment:
+    """Return the experiment with the loss as its only column."""
+
+    def measure(
+        spec: Any, stream: Any, hypers: Any, source: Any, state: Any, batch: Any, made: Any
+    ) -> dict[str, Any]:
+        return dict(loss=made.loss)
+
+    return replace(experiment, measure=measure, measure_rarely=None, healthy=())
+
+
+def drawing_seconds(chunks: EngineChunks, repeats: int) -> float:
+    """Time how long a device draws the data of one step."""
+    experiment, spec = chunks.group.experiment, chunks.group.spec
+    settings = experiment.settings
+    stream = settings.traced(chunks.group.chunks[0][0].stream)
+    given = () if experiment.data is None else (experiment.data(spec).load(),)
+    source = jax.jit(lambda: experiment.source(spec, stream, *given))()
+    steps = jnp.arange(spec.record_every)
+    draw = jax.jit(lambda source: jax.lax.map(lambda at: experiment.batch(spec, stream, source, at), steps))
+    jax.block_until_ready(draw(source))
+    (seconds,) = seconds_of([lambda: jax.block_until_ready(draw(source))], repeats)
+    return min(seconds) / spec.record_every
+
+
+class TorchProcesses:
+    """PyTorch processes that train one trial each, side by side."""
+
+    def __init__(self, given: dict[str, Any], processes: int, threads: int) -> None:
+        self.label = f"{processes} x {threads} thread{'s' if threads > 1 else ''}"
+        command = [sys.executable, "-m", "topicjax.bench.torch_eager"]
+        streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.members: list[Any] = [subprocess.Popen(command, **streams) for _ in range(processes)]
+        for member in self.members:
+            pickle.dump(given | dict(threads=threads, learning_rate=RATE), member.stdin)
+        self.train(1)
+
+    def train(self, steps: int) -> None:
+        """Take this many steps in every process, and wait for all."""
+        for member in self.members:
+            pickle.dump(steps, member.stdin)
+            member.stdin.flush()
+        for member in self.members:
+            pickle.load(member.stdout)
+
+    def close(self) -> None:
+        """End the processes."""
+        for member in self.members:
+            member.communicate()
+
+
+def torch_given(case: Case) -> dict[str, Any]:
+    """Collect what a PyTorch process needs: initial weights and batches, as NumPy arrays."""
+    settings = case.experiment.settings
+    trial = settings.make_trial(case.base | dict(learning_rate=RATE))
+    stream, hypers = settings.traced(trial.stream), settings.traced(trial.hypers)
+    weights = encoder.init(trial.spec, hypers, lda.stream_keys(0).weights)
+    drawn = case.documents(trial.spec, stream, TORCH_BATCHES)
+    return dict(
+        weights={name: np.asarray(weights[name]) for name in encoder.trained_names(trial.spec)},
+        heads=trial.spec.heads,
+        layer_norm=trial.hypers.layer_norm,
+        only_masked=case.name == "text",  # outputs over a large vocabulary
+        documents=[tuple(map(np.asarray, documents)) for documents in drawn],
+    )
+
+
+def best_torch(case: Case, steps: int) -> TorchProcesses:
+    """Start PyTorch in the faster of two ways: a process per core, or one process with all threads."""
+    given, cores = torch_given(case), os.cpu_count() or 1
+    choices = [TorchProcesses(given, *shape) for shape in dict.fromkeys([(cores, 1), (1, cores)])]
+    calls = [functools.partial(choice.train, steps) for choice in choices]
+    seconds = [min(taken) for taken in seconds_of(calls, 3)]
+    rates = [len(choice.members) / taken for choice, taken in zip(choices, seconds, strict=True)]
+    best = choices[rates.index(max(rates))]
+    for choice in choices:
+        if choice is not best:
+            choice.close()
+    return best
+
+
+def run(cases: Sequence[Case], repeats: int) -> dict[str, Any]:
+    """Measure each case: the engine with and without records, and PyTorch, in turns."""
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'")
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    rows = [run_case(case, repeats) for case in cases]
+    return dict(device=device(), load_before=load, repeats=repeats, models=rows)
+
+
+def run_case(case: Case, repeats: int) -> dict[str, Any]:
+    """Measure one case."""
+    chunks = engine_chunks(case, case.experiment)
+    bare = engine_chunks(case, without_records(case.experiment))
+    steps = TORCH_STEPS[case.experiment.name]
+    torch = best_torch(case, steps)
+    methods = [
+        chunks.method("engine"),
+        bare.method("no records"),
+        Method("torch", functools.partial(torch.train, steps), steps * len(torch.members), float("nan")),
+    ]
+    gemm: list[float] = []
+    calls = [lambda: gemm.append(gemm_gflops()), *(method.step for method in methods)]
+    start = time.monotonic()
+    rates = rates_of(methods, seconds_of(calls, repeats)[1:])
+    seconds = time.monotonic() - start
+    torch.close()
+    median = {name: statistics.median(values) for name, values in rates.items()}
+    ratios = {
+        name: [mine / other for mine, other in zip(rates[name], rates["torch"], strict=True)]
+        for name in ("engine", "no records")
+    }
+    devices = len(jax.local_devices())
+    drawing = drawing_seconds(chunks, repeats) / TRIALS * median["engine"] / devices
+    return dict(
+        model=case.name,
+        trial_steps_per_second=median["engine"],
+        without_records=median["no records"],
+        torch=median["torch"],
+        torch_processes=torch.label,
+        ratio=statistics.median(ratios["engine"]),
+        lowest_ratio=min(ratios["engine"]),
+        highest_ratio=max(ratios["engine"]),
+        ratio_without_records=statistics.median(ratios["no records"]),
+        flop_per_trial_step=methods[0].flop,
+        gemm_gflops=statistics.median(gemm),
+        gemm_share=median["engine"] * methods[0].flop / statistics.median(gemm) / 1e9,
+        record_share=1 - median["engine"] / median["no records"],
+        planned_record_share=costs.record_share(chunks.group.experiment, chunks.group.spec),
+        drawing_share=drawing,
+        compile_seconds=chunks.compile_seconds,
+        record_every=chunks.group.spec.record_every,
+        rare_every=chunks.group.spec.rare_every,
+        seconds=seconds,
+    )
+
+
+def compare_deep(which: str, repeats: int, as_json: bool) -> None:
+    """Time encoders of several depths, or the model on text, and print the result."""
+    use_all_cores()
+    cases = [text_case()] if which == "text" else [encoder_case(layers) for layers in LAYERS]
+    result = run(cases, repeats)
+    print(json.dumps(result, indent=2) if as_json else table(result))
+
+
+def table(result: dict[str, Any]) -> str:
+    """Format the result as a table."""
+    lines = [f"{result['device']}; median of {result['repeats']} interleaved repeats", HEADER]
+    for row in result["models"]:
+        between = f"{row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f}"
+        lines.append(
+            f"{row['model']:14}{row['trial_steps_per_second']:10,.1f}{row['torch']:9,.1f}{row['ratio']:7.2f}"
+            f"{between:>14}{row['without_records']:12,.1f}{row['ratio_without_records']:7.2f}"
+            f"{row['gemm_share']:9.1%}{row['record_share']:9.1%}{row['drawing_share']:9.1%}"
+            f"{row['compile_seconds']:11.1f}  {row['torch_processes']}"
+        )
+    lines += [
+        "trial-steps/s; ratio: engine to PyTorch, of neighbouring turns; of GEMM: useful products as a share",
+        "  of the large product's rate; records, drawing: their share of the engine's time",
+    ]
+    if result["load_before"] > 0.5:
+        lines.append(
+            f"warning: {result['load_before']:.1f} processes per core were running before this one: "
+            "the machine is busy, rates are too low"
+        )
+    return "\n".join(lines)
