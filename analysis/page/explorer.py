@@ -1,16 +1,15 @@
 """The interactive map of a page: cells, rectangles and colours computed by `maps`, and trajectories.
 
 Everything is computed here and written as JSON; the modules in web/ draw it and handle events.  A column of
-settings is stored as indices into the list of its values; numbers are stored as bytes in base 64.
+settings is stored as indices into the list of its values; numbers are stored as bytes in base 64.  The JSON
+is compressed in the page.
 """
 
 import base64
 import html
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,9 @@ from ..maps.drawing import brightness, cell_colours, cell_marks, colour_scale, h
 from ..maps.layouts import AXES, MOST_VALUES, Layout, Refinement, arrange, rank
 from ..pictures import distinct_texts, label, sentences, written
 from .contract import Chart, Look, Page, Scores, View
+from .scripts import WEB, bundle, packed
 
 Array = np.ndarray
-WEB = Path(__file__).parent / "web"
 MOST_MAPS, MOST_ROWS = 12, 12  # pairs of axes; rows of panels (twice as many if panels are chosen)
 ALL_RECTANGLES = 60_000  # limit over all maps: about 1 MB
 ALL_VALUES = 120_000  # limit for scores and final values over all trials and cells: about 0.6 MB
@@ -71,32 +70,14 @@ def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str 
     `x` and `y` are the axes shown first.
     """
     text = json.dumps(page_data(run, scores, page, x, y), separators=(",", ":"), allow_nan=False)
-    safe = text.replace("<", "\\u003c").replace("&", "\\u0026")
     note = "The interactive map needs JavaScript; the figures below show the same run without it."
     return (
         f"<style>{(WEB / 'explorer.css').read_text(encoding='utf-8')}</style>\n"
         f'<section id="explorer" aria-label="Interactive map"><noscript><p>{html.escape(note)}</p></noscript>'
         '<svg width="0" height="0" aria-hidden="true"></svg></section>\n'
-        f'<script type="application/json" id="explorer-data">{safe}</script>\n'
+        f'<script type="text/plain" id="explorer-data">{packed(text.encode())}</script>\n'
         f'<script type="module">\n{bundle("page.js")}</script>\n'
     )
-
-
-def bundle(entry: str) -> str:
-    """Bundle an ES module with everything it imports: a page opened as a file cannot load other modules."""
-    found: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        text = (WEB / name).read_text(encoding="utf-8")
-        found[name] = ""  # marks it as visited, so that modules may import each other
-        for other in re.findall(r'^import [^;]*? from "\./(.*?)";\n', text, re.M):
-            if other not in found:
-                add(other)
-        del found[name]
-        found[name] = re.sub(r"^export ", "", re.sub(r"^import [^;]*;\n", "", text, flags=re.M), flags=re.M)
-
-    add(entry)
-    return "\n".join(found.values())
 
 
 def page_data(

@@ -3,7 +3,6 @@
 Text arguments are escaped; functions return Markup, which is not escaped again.
 """
 
-import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from topicjax.errors import printable
 
 from ..pictures import Picture
 from .contract import Claim
+from .scripts import bundle, packed
 
-LARGEST_SVG = 300_000  # bytes; instead of a larger SVG the page shows the PNG, if that is smaller
+LARGEST_SVG = 2_000_000  # bytes; browsers are slow to draw a larger SVG, so the page shows the PNG
 MOST_OPEN_ROWS = 12  # a longer table is folded
 
 
@@ -48,7 +48,12 @@ def page(
     parts = [{"head": head, "anchor": anchor(head), "content": Markup(content)} for head, content in sections]
     template = TEMPLATES.get_template("page.html")
     return template.render(
-        title=title, subtitle=subtitle, lead=Markup(lead), sections=parts, reload=reload_seconds
+        title=title,
+        subtitle=subtitle,
+        lead=Markup(lead),
+        sections=parts,
+        script=Markup(bundle("figures.js")),
+        reload=reload_seconds,
     )
 
 
@@ -85,13 +90,13 @@ def claims(judged: Sequence[tuple[Claim, str, str]]) -> Markup:
 def figure(picture: Picture, files: Sequence[Path], folder: Path) -> Markup:
     """Embed a picture in the page, with its caption and links to its files."""
     by_kind = {file.suffix: file for file in files}
-    shown = by_kind[".svg"]
-    if shown.stat().st_size > max(LARGEST_SVG, by_kind[".png"].stat().st_size):
-        shown = by_kind[".png"]
-    kind = "image/svg+xml" if shown.suffix == ".svg" else "image/png"
-    source = f"data:{kind};base64,{base64.b64encode(shown.read_bytes()).decode()}"
+    svg, png = by_kind[".svg"].read_bytes(), by_kind[".png"].read_bytes()
+    source, kind = packed(svg), "image/svg+xml"
+    if len(svg) > LARGEST_SVG or len(source) > len(packed(png)):
+        source, kind = packed(png), "image/png"
+    size = [round(96 * inches) for inches in picture.figure.get_size_inches()]  # CSS pixels
     pairs = [(address(file, folder), file.suffix[1:].upper()) for file in files]
-    return PARTS.figure(picture, source, address(by_kind[".svg"], folder), pairs)
+    return PARTS.figure(picture, source, kind, size, address(by_kind[".svg"], folder), pairs)
 
 
 def links(files: Sequence[Path], folder: Path) -> Markup:

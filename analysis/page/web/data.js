@@ -1,8 +1,15 @@
 // The data that explorer.py wrote, unpacked; the reader's choices; helpers for numbers and elements.
 // All text of a run enters the page as text nodes, so none of it is interpreted as HTML.
 
+import { canUnpack, unpacked } from "./unpack.js";
+
 export const root = document.getElementById("explorer");
-export const data = JSON.parse(document.getElementById("explorer-data").textContent);
+if (!canUnpack) {
+  const words = "This browser cannot unpack the interactive map (it has no DecompressionStream): please use a newer one.";
+  root.append(make("p", {}, `${words} The figures below show the same run.`));
+  throw new Error(words);
+}
+export const data = await unpacked(document.getElementById("explorer-data").textContent).json();
 export const drawing = root.querySelector("svg"); // empty; patterns are added to it
 export const parts = {}; // elements that are filled repeatedly
 export const settings = data.settings.map(coded);

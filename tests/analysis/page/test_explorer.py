@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import zlib
 import tomllib
 from itertools import combinations
 from pathlib import Path
@@ -194,7 +195,8 @@ def test_a_part_of_the_trials_and_other_axes_can_be_asked_for(small):
     run, scores = small
     own = scores[scores["optimizer"] == "adam"].reset_index(drop=True)
     text = explorer.explorer(run, own, PAGE, x="key_visibility", y="learning_rate")
-    data = json.loads(re.findall(r'id="explorer-data">(.*?)</script>', text)[0])
+    packed = re.findall(r'id="explorer-data">(.*?)</script>', text)[0]
+    data = json.loads(zlib.decompress(base64.b64decode(packed)))
     assert data["ids"] == own["trial_id"].tolist() and len(unpacked(data["records"]["rows"], "<u4")) == 24
     assert (data["maps"][0]["x"], data["maps"][0]["y"]) == ("key_visibility", "learning_rate")
     pairs = {frozenset((each["x"], each["y"])) for each in data["maps"]}
