@@ -4,8 +4,8 @@ import base64
 import io
 import json
 import re
-import zlib
 import tomllib
+import zlib
 from itertools import combinations
 from pathlib import Path
 
