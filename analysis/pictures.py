@@ -115,7 +115,7 @@ def remembered_ticks(figure: "Figure") -> Iterator[None]:
     axes = [(ax, axis) for ax in figure.axes if ax.name == "rectilinear" for axis in (ax.xaxis, ax.yaxis)]
     for (ax, axis), name in itertools.product(axes, remembered):
         if hasattr(axis, name):  # these are matplotlib's own methods: without them saving is only slower
-            setattr(axis, name, remembering(getattr(axis, name), ax))
+            setattr(axis, name, remembering(getattr(axis, name), figure, ax))
     try:
         yield
     finally:
@@ -123,12 +123,12 @@ def remembered_ticks(figure: "Figure") -> Iterator[None]:
             vars(axis).pop(name, None)
 
 
-def remembering(compute: Callable[..., Any], ax: "Axes") -> Callable[..., Any]:
+def remembering(compute: Callable[..., Any], figure: "Figure", ax: "Axes") -> Callable[..., Any]:
     """Return a function that computes again only if resolution, place or ranges of the axes have changed."""
     known: dict[tuple[Any, ...], Any] = {}
 
     def found(*arguments: Any) -> Any:
-        state = (ax.get_figure(root=True).dpi, ax.bbox.bounds, ax.viewLim.bounds)
+        state = (figure.dpi, ax.bbox.bounds, ax.viewLim.bounds)
         if state not in known:
             known.clear()  # ticks are moved in place: what was found for another state is no longer true
             known[state] = compute(*arguments)

@@ -450,4 +450,4 @@ def quartiles(frame: pd.DataFrame) -> pd.DataFrame:
     is_thin = sizes < HALF * sizes.max()
     ends = {"": 0.5, "_low": 0.25, "_high": 0.75}
     found = [values.quantile(share).mask(is_thin).add_suffix(end) for end, share in ends.items()]
-    return pd.concat([*found, values.size().rename("trials")], axis=1).reset_index()
+    return pd.concat([*found, values.size().to_frame("trials")], axis=1).reset_index()

@@ -145,8 +145,10 @@ class TorchProcesses:
     def __init__(self, given: dict[str, Any], processes: int, threads: int) -> None:
         self.label = f"{processes} x {threads} thread{'s' if threads > 1 else ''}"
         command = [sys.executable, "-m", "topicjax.bench.torch_eager"]
-        streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.members: list[Any] = [subprocess.Popen(command, **streams) for _ in range(processes)]
+        pipe = subprocess.PIPE
+        self.members: list[Any] = [
+            subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(processes)
+        ]
         for member in self.members:
             pickle.dump(given | dict(threads=threads, learning_rate=RATE), member.stdin)
         self.train(1)
