@@ -277,7 +277,7 @@ def test_a_local_cluster_is_started_on_loopback_and_only_that_one(monkeypatch):
         seen.append((where["address"], constants.ENABLE_RAY_CLUSTER))
 
     private = types.SimpleNamespace(ray_constants=constants, worker=types.SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(init=init, _private=private))
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(__file__="", init=init, _private=private))
     for name in ("check_installed", "check_reachable"):
         monkeypatch.setattr(connection, name, lambda *_: None)
     for text in ("local:2", "10.0.0.5:6379"):

@@ -28,3 +28,11 @@ def start_browser(width: int, height: int = 800):
         options.add_experimental_option("mobileEmulation", size)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     return webdriver.Chrome(options=options, service=Service(driver))
+
+
+def wait_for_pictures(browser) -> None:
+    """Wait until the pictures of a page are unpacked and drawn."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    is_done = "return [...document.images].every(image => image.naturalWidth > 0)"
+    WebDriverWait(browser, 60).until(lambda opened: opened.execute_script(is_done))

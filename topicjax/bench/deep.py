@@ -253,10 +253,10 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
     )
 
 
-def compare_deep(which: str, repeats: int, as_json: bool) -> None:
+def compare_deep(on_text: bool, repeats: int, as_json: bool) -> None:
     """Time encoders of several depths, or the model on text, and print the result."""
     use_all_cores()
-    cases = [text_case()] if which == "text" else [encoder_case(layers) for layers in LAYERS]
+    cases = [text_case()] if on_text else [encoder_case(layers) for layers in LAYERS]
     result = run(cases, repeats)
     print(json.dumps(result, indent=2) if as_json else table(result))
 

@@ -294,7 +294,7 @@ def run_bench(typed: argparse.Namespace) -> int:
     if typed.layers or typed.text:
         from topicjax.bench.deep import compare_deep
 
-        compare_deep("text" if typed.text else "layers", typed.repeats or 5, typed.json)
+        compare_deep(typed.text, typed.repeats or 5, typed.json)
         return 0
     from topicjax.bench.compare import compare
 

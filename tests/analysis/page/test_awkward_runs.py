@@ -157,7 +157,7 @@ def test_awkward_runs_have_a_page_without_a_gap(name: str, is_drawn: bool, tmp_p
     for word in ("Not drawn (", "No table", "Not shown", "defect"):
         assert word not in text, re.findall(rf"{re.escape(word)}[^<]*", text)
     assert "<h1>topicjax: tiny</h1>" in text and "<img " in text
-    assert len([*(tmp_path / "run" / "figures").glob("*.svg")]) == text.count("<img ")
+    assert len([*(tmp_path / "run" / "figures").glob("*.svg")]) == text.count("<img data-packed=")
 
 
 def test_bands_of_trials_that_stop_early_say_so(tmp_path: Path):

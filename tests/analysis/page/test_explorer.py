@@ -24,6 +24,7 @@ from topicjax.analysis.page import explorer
 from topicjax.analysis.page import html as page
 from topicjax.analysis.page.contract import Page
 from topicjax.analysis.page.explorer import LEVELS, code_series, kept_records
+from topicjax.analysis.page.scripts import bundle
 from topicjax.analysis.topic_model import aligned
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -191,12 +192,17 @@ def test_cells_have_the_classes_scores_and_colours_of_the_table(small):
         np.testing.assert_array_equal((marks & 1) > 0, own["agreement" + end] < 1)
 
 
+def data_of(text: str) -> dict:
+    """Unpack the data of an explorer."""
+    packed = re.findall(r'id="explorer-data">(.*?)</script>', text)[0]
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
 def test_a_part_of_the_trials_and_other_axes_can_be_asked_for(small):
     run, scores = small
     own = scores[scores["optimizer"] == "adam"].reset_index(drop=True)
     text = explorer.explorer(run, own, PAGE, x="key_visibility", y="learning_rate")
-    packed = re.findall(r'id="explorer-data">(.*?)</script>', text)[0]
-    data = json.loads(zlib.decompress(base64.b64decode(packed)))
+    data = data_of(text)
     assert data["ids"] == own["trial_id"].tolist() and len(unpacked(data["records"]["rows"], "<u4")) == 24
     assert (data["maps"][0]["x"], data["maps"][0]["y"]) == ("key_visibility", "learning_rate")
     pairs = {frozenset((each["x"], each["y"])) for each in data["maps"]}
@@ -219,7 +225,7 @@ def test_a_thousand_trials_are_small():
     run = run.replace(trajectories=run.trajectories.reset_index(drop=True))
     text = explorer.explorer(run, score_trials(run), PAGE)
     assert len(text) < 2_000_000  # figures take up to 4 MB of 6
-    assert "Curves show at most 48 records per trial" in text
+    assert "Curves show at most 48 records per trial" in data_of(text)["sentence"]
 
 
 def test_very_many_trials_leave_their_trajectories_out():
@@ -271,9 +277,10 @@ def test_scripts_and_style_are_installed_and_all_in_the_page(small):
     text = explorer.explorer(*small, PAGE)
     script = text.split('<script type="module">')[1]
     assert not re.search(r"^(import|export) ", script, re.M)
-    for path in (path for path in found if path.parent.name == "web"):
+    for path in (path for path in found if path.parent.name == "web" and path.name != "figures.js"):
         first = path.read_text(encoding="utf-8").splitlines()[0]
         assert text.count(first) == 1, path
+    assert bundle("figures.js").count("// Show the figures") == 1  # of the whole page, see html.py
     names = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", script, re.M)
     assert len(names) == len({*names})  # of all modules together
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.browsers import start_browser
+from support.browsers import start_browser, wait_for_pictures
 from support.calls import count_calls
 from support.synthetic_runs import TWO_STAGE, case, make_run, random_search, scored
 
@@ -66,7 +66,7 @@ def test_every_figure_is_inside_and_in_two_files(reported):
     figures = sorted(path.stem for path in (reported / "figures").glob("*.png"))
     assert {"phase_map", "theta", "log_lag", "views", "figure4", "loss", "figure2"} <= set(figures)
     assert figures == sorted(path.stem for path in (reported / "figures").glob("*.svg"))
-    assert text.count("<img ") == len(figures)
+    assert text.count("<img data-packed=") == len(figures)
     assert "Not drawn" not in text and "No table" not in text
 
 
@@ -99,6 +99,7 @@ def test_in_a_browser_nothing_is_missing_and_nothing_scrolls_sideways(reported):
     browser = start_browser(PHONE)
     try:
         browser.get((reported / "report.html").as_uri())
+        wait_for_pictures(browser)
         wide = browser.execute_script("return document.documentElement.scrollWidth")
         pictures = browser.execute_script("return [...document.images].map(image => image.naturalWidth)")
         console, events = browser.get_log("browser"), browser.get_log("performance")
@@ -109,7 +110,7 @@ def test_in_a_browser_nothing_is_missing_and_nothing_scrolls_sideways(reported):
     assert console == []
     messages = [json.loads(event["message"])["message"] for event in events]
     sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    assert {url.split(":")[0] for url in sent} <= {"file", "data"}
+    assert {url.split(":")[0] for url in sent} <= {"file", "data", "blob"}
 
 
 def test_inspect_draws_the_trial_that_begins_so_at_the_step_asked_for(smoke, tmp_path, capsys):

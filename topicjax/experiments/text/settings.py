@@ -83,7 +83,9 @@ def check(trial: Trial) -> None:
         )
 
 
-TRIALS = TrialSettings("text", Spec, Stream, LayerHypers, check)
+TRIALS = TrialSettings(
+    "text", Spec, Stream, LayerHypers, check, id_unless_default=("gain_windows", "rare_every")
+)
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 make_trial, settings_of = TRIALS.make_trial, TRIALS.settings_of
 traced, code = TRIALS.traced, TRIALS.code
