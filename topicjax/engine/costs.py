@@ -23,6 +23,7 @@ from topicjax.engine.origin import pinned
 from topicjax.engine.plan import Group, shaped
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
+from topicjax.pace import due_steps
 from topicjax.store.files import StoreError, read_regular, write_whole
 
 BLOCK_BYTES = 16_000_000  # of data drawn ahead
@@ -222,7 +223,12 @@ def record_share(experiment: Experiment, spec: Any) -> float:
     """Compute the share of a trial's work that goes into its records."""
     counted = work(experiment, spec)
     each = counted.record + counted.rare / getattr(spec, "rare_every", 1)
-    return each / max(1.0, each + spec.record_every * counted.step)
+    return each / max(1.0, each + steps_per_record(spec) * counted.step)
+
+
+def steps_per_record(spec: Any) -> float:
+    """Average the steps from one record of a whole training to the next."""
+    return spec.steps / len(due_steps(spec, spec.steps))
 
 
 def trial_bytes(experiment: Experiment, spec: Any) -> float:
@@ -312,7 +318,7 @@ def device_bytes(group: Group, num_devices: int) -> float:
 def disk_bytes(group: Group) -> dict[str, int]:
     """Estimate the disk space of one trial in bytes, by purpose."""
     spec, own = group.spec, sizes(group.experiment, group.spec)
-    records = (spec.steps // spec.record_every + 1) * sum(map(math.prod, own.record.values())) * FLOAT
+    records = (len(due_steps(spec, spec.steps)) + 1) * sum(map(math.prod, own.record.values())) * FLOAT
     states = own.state if spec.steps in group.snapshots else 0
     return {
         "records": records,

@@ -76,7 +76,8 @@ def record_lines(groups: Sequence[Group]) -> list[str]:
         work = costs.work(worst.experiment, worst.spec)
         lines.append(
             f"  a record of {worst.label} costs {(work.record + work.rare) / work.step:,.0f} steps "
-            f"and comes every {worst.spec.record_every}: raise record_every, or measure some columns rarely"
+            f"and comes every {costs.steps_per_record(worst.spec):,.0f}: raise record_every, or measure some "
+            "columns rarely"
         )
     return lines
 
