@@ -138,7 +138,7 @@ def compile_lines(groups: Sequence[Group], training: float) -> list[str]:
     ]
     if len(groups) > 1 and total > MUCH_COMPILING * (total + training):
         lines.append(
-            f"  up to {total / (total + training):.0%} of the time: fewer values of the settings with programs "
-            "of their own, or longer trainings, make it less"
+            f"  up to {total / (total + training):.0%} of the time: fewer values of the settings with "
+            "programs of their own, or longer trainings, make it less"
         )
     return lines
