@@ -72,7 +72,7 @@ def record_lines(groups: Sequence[Group]) -> list[str]:
     """Describe the cost of records: their share, and a warning where a record outweighs its window."""
     if not groups:
         return []
-    shares = [costs.record_share(group.experiment, group.spec) for group in groups]
+    shares = [costs.record_share(group.experiment, group.spec, group.lanes) for group in groups]
     worst = groups[shares.index(max(shares))]
     lines = [f"records: up to {max(shares):.0%} of the work"]
     if max(shares) > 0.5:
