@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topicjax.pace import PER_DECADE, record_number
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 
@@ -92,7 +93,9 @@ def due_records(records: pd.DataFrame, trials: pd.DataFrame) -> np.ndarray:
     """Mark the records at which rare columns are measured; `trials` has the row of each record's trial."""
     if "rare_every" not in trials:
         return np.ones(len(records), bool)
-    number = records["step"].to_numpy() // trials["record_every"].to_numpy()
+    every = trials["record_every"].to_numpy()
+    rate = trials[PER_DECADE].to_numpy() if PER_DECADE in trials else np.zeros_like(every)
+    number = record_number(records["step"].to_numpy(), every, rate)
     return number % trials["rare_every"].to_numpy() == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (  # from the ground up; a room may import from its own floor only itself, and from all floors below
-    ("errors", "version", "stages"),
+    ("errors", "version", "stages", "pace"),
     ("settings",),
     ("trial", "theory"),
     ("experiments", "shared_settings"),
@@ -29,6 +29,7 @@ ANALYSIS_MAY_SEE = {
     "errors",
     "settings",
     "stages",
+    "pace",
     "one_layer_settings",
     "encoder_settings",
     "shared_settings",
@@ -68,7 +69,7 @@ FLOORS_OF_ANALYSIS = (  # rooms of a floor may import each other where the floor
     ("text",),
 )
 PLATFORM = (
-    *("errors", "settings", "trial", "stages", "api", "export", "sweep", "store", "engine"),
+    *("errors", "settings", "trial", "stages", "pace", "api", "export", "sweep", "store", "engine"),
     *("cli", "__main__", "__init__"),
 )
 PLATFORM_OF_ANALYSIS = ("frames", "pictures", "tables", "outputs", "maps", "figures", "page")

@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import isotonic_regression
 from support.synthetic_runs import ramp, saturating
 
 from topicjax import stages
+from topicjax.pace import due_windows
 from topicjax.stages import Records, log_lag, monotone, onset, steady_maximum, theta
 
 LENGTHS = [1, 2, 3, 12, 7, 40, 1, 9, 25] * 4
@@ -28,12 +30,13 @@ def alone(*arrays: np.ndarray):
     return zip(*(np.split(values, STARTS) for values in arrays), strict=True)
 
 
-def loop_isotonic(values: np.ndarray) -> np.ndarray:
-    """The minimax formula: max over a <= i of min over b >= i of the mean of values[a..b]."""
-    n = len(values)
+def loop_isotonic(step: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The minimax formula: max over a <= i of min over b >= i of the mean of values[a..b], by steps."""
+    n, gap = len(values), np.diff(step)
+    weights = np.array([*gap[:1], *gap]) if len(gap) else np.ones(1)
 
     def mean(a: int, b: int) -> float:
-        return values[a : b + 1].mean()
+        return np.average(values[a : b + 1], weights=weights[a : b + 1])
 
     return np.array([max(min(mean(a, b) for b in range(i, n)) for a in range(i + 1)) for i in range(n)])
 
@@ -79,13 +82,13 @@ def loop_way_up(loss: np.ndarray, first: np.ndarray, second: np.ndarray, finishe
     return int(np.argmin(np.where(np.isfinite(loss), loss, np.inf)))
 
 
-def loop_recession(progress: np.ndarray) -> float:
-    n = len(progress)
+def loop_recession(step: np.ndarray, progress: np.ndarray) -> float:
+    unit = min(np.diff(step), default=1)
     tenths: dict[int, list[float]] = {}
-    for i, value in enumerate(progress):
-        tenths.setdefault(10 * i // n, []).append(min(max(value, 0), 1))
-    means = {tenth: np.mean(values) for tenth, values in tenths.items()}
-    return max(means.values()) - means[10 * (n - 1) // n]
+    for at, value in zip(step, progress, strict=True):
+        tenths.setdefault(10 * int(at) // int(step[-1] + unit), []).append(min(max(value, 0), 1))
+    means = [np.mean(values) for values in tenths.values()]
+    return max(means) - means[-1]
 
 
 def loop_sure_maximum(values: np.ndarray, errors: float) -> float:
@@ -109,10 +112,10 @@ def test_every_score_is_that_of_a_plain_loop_over_one_trial():
     for trial, (own, p, q, lower, f, g, smooth) in enumerate(alone(step, P, Q, loss, F, G, steady)):
         assert last[trial] - records.start[trial] == loop_way_up(lower, p, q, 0.8)
         np.testing.assert_array_equal(smooth, loop_steady(q))
-        expected = loop_isotonic(np.clip(q, 0, 1))
+        expected = loop_isotonic(own, np.clip(q, 0, 1))
         np.testing.assert_allclose(g, expected - expected[0], atol=1e-12)
         score = {name: values[trial] for name, values in found.items()}
-        assert score["recession"] == pytest.approx(loop_recession(q), abs=1e-12)
+        assert score["recession"] == pytest.approx(loop_recession(own, q), abs=1e-12)
         assert score["noise"] == pytest.approx(loop_sure_maximum(q, 3.0), abs=1e-12)
         assert score["maximum"] == loop_steady(q).max() and score["growth"] == (2 + q).max() / (2 + q[0])
         if not np.isfinite(p).all():
@@ -217,6 +220,38 @@ def test_log_lag_of_two_exponentials_is_the_log_of_their_ratio():
     step = np.append(0, np.geomspace(1e-6, 1e3, 4000))  # Frullani's integral
     found = log_lag(Records.of(step), saturating(0, 0.2, step), saturating(0, 1.4, step))
     assert found[0] == pytest.approx(np.log(7), abs=1e-4)
+
+
+def test_a_curve_has_the_same_scores_whichever_of_its_steps_are_recorded():
+    """A rise with an early bump, and one that falls late: every 20 steps, and 40 records per decade."""
+    every, steps = 20, 20_000
+    even = np.arange(0, steps + 1, every)
+    sparse = np.append(every * due_windows(40, steps // every), steps)
+    assert len(sparse) < len(even) / 8
+
+    def curves(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        bump = 0.45 * np.exp(-(np.log(np.maximum(step, 1) / 200) ** 2) / 0.3)
+        return saturating(0, 900, step) + bump, saturating(0, 6000, step) - 0.3 * (step > 12_000)
+
+    scores, fits, ends = [], [], []
+    for step in (even, sparse):
+        records = Records.of(step)
+        P, Q = curves(step)
+        F, G = monotone(records, P), monotone(records, Q)
+        fits.append(F)
+        ends.append(G[-1])
+        found = stages.compare(records, F, G)
+        found |= dict(boundary=stages.boundary(records, F, G), recession=stages.recession(records, Q))
+        scores.append({name: float(values[0]) for name, values in found.items()})
+    dense, thin = scores
+    for name in ("theta", "theta_reversed", "log_lag", "recession"):
+        assert thin[name] == pytest.approx(dense[name], abs=0.01), name
+    for name in ("onset_first", "onset_second", "boundary"):
+        assert thin[name] == pytest.approx(dense[name], rel=0.02), name
+    plain = isotonic_regression(np.clip(curves(even)[0], 0, 1)).x
+    np.testing.assert_array_equal(fits[0], np.clip(plain - plain[0], 0, 1))
+    plain = isotonic_regression(np.clip(curves(sparse)[1], 0, 1)).x  # equal weights: a lower end
+    assert ends[1] == pytest.approx(ends[0], abs=0.005) and abs(plain[-1] - plain[0] - ends[0]) > 0.015
 
 
 def test_log_lag_starts_after_step_zero_and_needs_two_records():

@@ -22,6 +22,7 @@ from topicjax.experiments.one_layer.settings import (
     traced,
     trial_id,
 )
+from topicjax.pace import PER_DECADE
 from topicjax.settings import Choice, Flag, Key, Real, Role
 from topicjax.theory.document_settings import DATA_SETTINGS, DOCUMENT_SETTINGS, Stream
 
@@ -82,7 +83,7 @@ def test_identity_is_the_hash_of_the_settings_as_json(name):
         every = {
             name: value
             for name, value in sorted(known.settings_of(trial).items())
-            if name not in unless or value != known.defaults[name]
+            if name not in (*unless, PER_DECADE) or value != known.defaults[name]
         }
         texts = [json.dumps({name: value for name, value in every.items() if name in own}) for own in parts]
         text = (f"{name}\n" if prefix is None else prefix) + "\n".join(texts)

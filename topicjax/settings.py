@@ -235,6 +235,9 @@ Kind = Whole | Real | Choice | Flag | Key
 # Fields of a Stream or Hypers hold plain values first and arrays later, so their type is Any; their kind says
 # what is allowed.
 AutomaticSize = Annotated[int, Whole(0)]  # 0: chosen automatically
+RecordsPerDecade = Annotated[
+    int, Whole(0, 1000), "records per tenfold of the steps, at multiples of record_every; 0: at all of them"
+]
 Probability = Annotated[Any, Real(low=0, high=1)]
 NotNegative = Annotated[Any, Real(low=0)]
 BelowOne = Annotated[Any, Real(low=0, below=1)]

@@ -5,6 +5,8 @@ falls, lies in [0, 1] and is 0 at step 0.  Two such curves, linear between recor
     Theta    the maximum over steps of min(F_first, 1 - F_second); 1: one finishes before the other starts
     log lag  the integral of (F_first - F_second) d ln t; for two jumps ln(t_second / t_first)
     onset    the step at which a curve reaches a level, by default one half
+Records need not be evenly spaced: a fit weighs each by the steps since the one before, and shares of a trial
+are shares of its steps, so that the same curve has the same score whichever of its steps are recorded.
 
 The records of all trials are concatenated in flat arrays, one value per record, and `Records` marks where
 each trial begins and ends: trials may differ in their number of records.  The scores of a trial do not depend
@@ -42,6 +44,14 @@ class Records:
     def before(self) -> Array:
         """Index of the previous record of the same trial; the first record points to itself."""
         return np.maximum(np.arange(len(self.step)) - 1, self.spread(self.start))
+
+    @property
+    def gap(self) -> Array:
+        """Steps since the previous record; the first record takes that of the second."""
+        gap = self.step - self.step[self.before]
+        is_alone = self.start == self.end
+        gap[self.start] = np.where(is_alone, 1.0, gap[np.minimum(self.start + 1, len(gap) - 1)])
+        return gap
 
     def spread(self, per_trial: Array) -> Array:
         """Repeat each trial's value for all its records."""
@@ -168,14 +178,16 @@ def growth(records: Records, norm: Array) -> Array:
 def monotone(records: Records, progress: Array) -> Array:
     """Fit a non-decreasing curve to each trial's progress, clipped to [0, 1], and subtract its start.
 
+    Records count by the steps that they stand for: equally if they are evenly spaced.
     Clipping comes before the fit: values below 0 count as 0, and a spike cannot pull its neighbours far.  A
     trial with any non-finite value is NaN throughout.
     """
     is_bad = records.any(~np.isfinite(progress))
-    clipped, fit = np.clip(progress, 0, 1), np.full(len(progress), np.nan)
+    clipped, fit, gap = np.clip(progress, 0, 1), np.full(len(progress), np.nan), records.gap
     # One fit per trial: a joint fit, with each trial shifted above the one before, would lose digits.
     for start, end in zip(records.start[~is_bad], records.end[~is_bad] + 1, strict=True):
-        own = isotonic_regression(clipped[start:end]).x
+        weights = gap[start:end] / gap[start:end].max()
+        own = isotonic_regression(clipped[start:end], weights=weights).x
         fit[start:end] = own - own[0]
     return np.clip(fit, 0, 1)
 
@@ -253,10 +265,11 @@ def value_at_onset(records: Records, first: Array, second: Array, level: float =
 
 
 def recession(records: Records, progress: Array) -> Array:
-    """Measure how far progress ends below its best, from means over tenths of a trial's records."""
-    position = np.arange(len(progress)) - records.spread(records.start)
-    length = records.spread(records.end - records.start + 1)
-    tenth = TENTHS * records.owner + TENTHS * position // length
+    """Measure how far progress ends below its best, from means over tenths of a trial's steps."""
+    unit = np.minimum.reduceat(records.gap, records.start)  # steps are counted in the smallest gap
+    position = records.step / records.spread(unit)
+    length = records.spread(records.step[records.end] / unit + 1)
+    tenth = TENTHS * records.owner + (TENTHS * position / length).astype(int)
     size = TENTHS * len(records.start)
     count = np.bincount(tenth, minlength=size)
     total = np.bincount(tenth, np.clip(progress, 0, 1), size)

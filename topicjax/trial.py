@@ -16,6 +16,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown, unknown_name
+from topicjax.pace import PER_DECADE
 from topicjax.settings import Choice, Role, Setting, declared
 
 NEEDED = ("steps", "record_every")  # every Spec has them: the engine counts in them
@@ -56,6 +57,7 @@ class TrialSettings:
         self._given = (experiment, Spec, Stream, Hypers, check, id_prefix, id_in_spec, id_unless_default)
         self.experiment, self.classes, self._check = experiment, (Spec, Stream, Hypers), check
         self._prefix = f"{experiment}\n" if id_prefix is None else id_prefix
+        id_unless_default = (*id_unless_default, PER_DECADE)  # a setting that any experiment may add later
         every = {name: setting for part in self.classes for name, setting in declared(part).items()}
         self.settings: dict[str, Setting] = {  # those that identify a trial
             name: setting for name, setting in every.items() if setting.role is not Role.EXECUTION

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from topicjax.pace import PER_DECADE, Gap
 from topicjax.stages import (
     Array,
     Records,
@@ -280,19 +281,22 @@ def models(run: Run, scores: Frame) -> Frame:
     found, depth = table["two_stage_layers"], table["depth"]
     table["holds"] = np.select([(found == depth) & (depth > 0), found > 0], [EVERY, SOME], NONE)
     cell = pd.Series(cell_of_rows(scores, names), scores.index).groupby(scores["trial_id"]).first()
-    known = [name for name in ("record_every", "rare_every") if name in run.trials]
-    paces = np.cumprod([float(run.trials[name].to_numpy().max()) for name in known] or [0.0])
-    for onset, end, interval in (("onset_entropy", "", paces[0]), ("onset_v", "_v", paces[-1])):
-        rank = rank_order(scores, onset, interval)
+    record_every, rare_every, per_decade = (
+        column(run.trials, name).max() if name in run.trials else default
+        for name, default in (("record_every", 0.0), ("rare_every", 1.0), (PER_DECADE, 0.0))
+    )
+    gaps = (Gap.of(record_every, per_decade), Gap.of(record_every, per_decade, rare_every))
+    for onset, end, gap in (("onset_entropy", "", gaps[0]), ("onset_v", "_v", gaps[1])):
+        rank = rank_order(scores, onset, gap)
         median = rank.groupby(cell.reindex(rank.index)).median()
         table["direction" + end] = [direction(value) for value in median.reindex(table.index)]
         onsets = single.pivot(index="cell", columns="layer", values=onset).reindex(table.index)
         rows = zip(onsets.to_numpy(float), table["depth"], strict=True)
-        table["order" + end] = [order_text(row[:layers], interval) for row, layers in rows]
+        table["order" + end] = [order_text(row[:layers], gap) for row, layers in rows]
     return table.reset_index()
 
 
-def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
+def rank_order(scores: Frame, onset: str, gap: Gap) -> pd.Series:
     """Score the order in which the layers of each trial start: +1 from first to last, -1 from last to first.
 
     The score is the mean over pairs of layers; a pair counts 0 if both start within one record.  A layer that
@@ -303,18 +307,19 @@ def rank_order(scores: Frame, onset: str, interval: float) -> pd.Series:
         index="trial_id", columns="layer", values="start"
     )
     start = there.to_numpy(float)
-    pairs = [pair_signs(one, other, interval) for one, other in combinations(start.T, 2)]
+    pairs = [pair_signs(one, other, gap) for one, other in combinations(start.T, 2)]
     signs = np.column_stack(pairs) if pairs else np.full((len(start), 1), np.nan)
     known = np.isfinite(signs).sum(axis=1)
     mean = np.nansum(signs, axis=1) / np.where(known > 0, known, np.nan)
     return pd.Series(np.where(np.isfinite(start).any(axis=1), mean, np.nan), there.index)
 
 
-def pair_signs(one: Array, other: Array, interval: float) -> Array:
+def pair_signs(one: Array, other: Array, gap: Gap) -> Array:
     """Return +1 where the first starts earlier, -1 where later, 0 within one record; inf means never."""
     with np.errstate(invalid="ignore"):
         apart = other - one  # NaN where both never start
-    sign = np.where(np.abs(apart) > interval, np.sign(apart), 0.0)
+        is_apart = np.abs(apart) > gap.at(np.minimum(one, other))
+    sign = np.where(is_apart, np.sign(apart), 0.0)
     return np.where(np.isnan(one) | np.isnan(other), np.nan, sign)
 
 
@@ -327,11 +332,13 @@ def direction(rank: float) -> str:
     return "mixed" if abs(rank) < 0.5 else DIRECTIONS[0 if rank > 0 else 1]
 
 
-def order_text(onsets: Sequence[float], interval: float) -> str:
+def order_text(onsets: Sequence[float], gap: Gap) -> str:
     """Write the layers in the order of their onsets: "2 < 1 ≈ 3; never 4"; ≈ is within one record."""
     start = sorted((step, layer) for layer, step in enumerate(onsets, 1) if np.isfinite(step))
     text = "".join(
-        str(layer) if not place else f" {'≈' if step - start[place - 1][0] <= interval else '<'} {layer}"
+        str(layer)
+        if not place
+        else f" {'≈' if step - start[place - 1][0] <= gap.at(start[place - 1][0]) else '<'} {layer}"
         for place, (step, layer) in enumerate(start)
     )
     never = [str(layer) for layer, step in enumerate(onsets, 1) if not np.isfinite(step)]

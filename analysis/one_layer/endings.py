@@ -47,7 +47,11 @@ def endings(run: Run) -> pd.DataFrame:
     last, last_fifth = records.last(CUTS.last), records.last(2 * CUTS.last)
     # A trial with a single record in its last fifth has no tenth before: it is compared with itself.
     is_single = records.spread(np.add.reduceat(last_fifth.astype(int), records.start) < 2)
-    end, before = records.mean(loss, last), records.mean(loss, last_fifth & ~last | is_single)
+    tenth_before = last_fifth & ~last | is_single
+    # Sparse records may leave that tenth empty: then the record before the last tenth stands for it.
+    is_empty = records.spread(~records.any(tenth_before))
+    tenth_before |= is_empty & (np.arange(len(loss)) == records.spread(records.first(last)) - 1)
+    end, before = records.mean(loss, last), records.mean(loss, tenth_before)
     lines = {name: column(trials, place) for name, place in STAGE_LINES.items() if place in trials}
     uniform = column(trials, "line_uniform")
     start = np.where(np.isfinite(uniform), uniform, loss[records.start])

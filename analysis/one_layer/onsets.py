@@ -41,7 +41,9 @@ ASSUMED = dict(  # assumptions of onset_rate
     **dict(attention="trained", output_bias="zero", attention_biases="absent"),
 )
 SIZES = ("topics", "words_per_topic", "topics_per_document", "p_mask", "p_keep", "p_random")
-POOLED = ("seed", "init_scale", "steps", "record_every", "eval_documents")  # may differ within one fit
+POOLED = (  # may differ within one fit
+    *("seed", "init_scale", "steps", "record_every", "records_per_decade", "eval_documents"),
+)
 MEANS = ("onset_time", "log_scale", "predicted", "predicted_steps")
 FLAT = ("adam", "adamw")  # their onset should not depend on the init scale
 COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<"

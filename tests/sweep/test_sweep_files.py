@@ -10,7 +10,7 @@ from topicjax.sweep import files as sweep_files
 from topicjax.sweep.files import load_sweep, sweep_names
 
 SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
-    "depth": (540, 15, "f545ef67beb2", "ec98e0277740", "df260121867d"),
+    "depth": (540, 15, "1305fc32b6db", "bed202fddcfb", "4a01104bfa45"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
     "init_law": (100, 2, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
     "joint": (40, 2, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
@@ -25,8 +25,8 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
     "two_stage": (480, 2, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
     "two_stage_map": (800, 2, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
-    "wikipedia": (18, 1, "81c824946a3b", "e676b51950a3", "a9786aa9a54f"),
-    "wikipedia_content": (18, 1, "c55dd012f934", "d378a269162a", "17405865970d"),
+    "wikipedia": (18, 1, "7c7c31b8b7f9", "4600cd7e9be6", "0ce0847a984e"),
+    "wikipedia_content": (18, 1, "4e5fa4dd0026", "ba985b0a2ed0", "dc7aca0da969"),
     "value_matrix": (40, 2, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
 }
 

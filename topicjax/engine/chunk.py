@@ -110,13 +110,13 @@ class Chunk:
             start += len(row.trial_ids)
         return result
 
-    def add_records(self, records: Mapping[str, Any], count: int | None = None) -> None:
-        """Store the records of a segment, or its first `count`."""
+    def add_records(self, records: Mapping[str, Any], windows: np.ndarray) -> None:
+        """Store the records of a segment, those of these windows."""
         unpacked = {name: self.unpacked(np.asarray(values)) for name, values in records.items()}
-        self.records.append({name: values[:, :count] for name, values in unpacked.items()})
+        self.records.append({name: values[:, windows] for name, values in unpacked.items()})
 
     def columns(self) -> Columns:
-        """Concatenate all records so far; those after a trial's end are meaningless."""
+        """Concatenate all records so far (at `pace.steps_of`); those after a trial's end are meaningless."""
         return {
             name: np.concatenate([part[name] for part in self.records], axis=1) for name in self.records[0]
         }

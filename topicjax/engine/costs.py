@@ -23,6 +23,7 @@ from topicjax.engine.origin import pinned
 from topicjax.engine.plan import Group, shaped
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
+from topicjax.pace import due_steps
 from topicjax.store.files import StoreError, read_regular, write_whole
 
 BLOCK_BYTES = 16_000_000  # of data drawn ahead
@@ -152,9 +153,15 @@ class Work(NamedTuple):
     """Floating-point operations of one trial, counted in its traced functions."""
 
     init: float
-    step: float  # drawing a step's data, and the update
+    draw: float  # a step's data, drawn once for all lanes of a stream row
+    update: float
     record: float  # every record ...
     rare: float  # ... and the extra work of a rare one
+
+    @property
+    def step(self) -> float:
+        """A step of a trial that has its data to itself."""
+        return self.draw + self.update
 
 
 @functools.lru_cache(maxsize=1024)
@@ -170,18 +177,22 @@ def work(experiment: Experiment, spec: Any) -> Work:
     def init(stream: Any, hypers: Any, data: Any) -> Any:
         return experiment.init(spec, stream, hypers), experiment.make_source(spec, stream, data)
 
-    def step(stream: Any, hypers: Any, state: Any, source: Any) -> Any:
-        batch = experiment.batch(spec, stream, source, jnp.int32(0))
-        return batch, experiment.update(spec, stream, hypers, state, batch, jnp.int32(0))
+    def draw(stream: Any, source: Any) -> Any:
+        return experiment.batch(spec, stream, source, jnp.int32(0))
+
+    def update(stream: Any, hypers: Any, state: Any, batch: Any) -> Any:
+        return experiment.update(spec, stream, hypers, state, batch, jnp.int32(0))
 
     stream, hypers, _ = given
     state, source = jax.eval_shape(init, *given)
-    batch, (_, made) = jax.eval_shape(step, stream, hypers, state, source)
+    batch = jax.eval_shape(draw, stream, source)
+    _, made = jax.eval_shape(update, stream, hypers, state, batch)
     taken = (stream, hypers, source, state, batch, made)
     record = count(functools.partial(experiment.measure, spec), *taken)
     rarely = experiment.measure_rarely
     rare = 0.0 if rarely is None else count(functools.partial(rarely, spec), *taken)
-    return Work(count(init, *given), count(step, stream, hypers, state, source), record, rare)
+    steps = count(draw, stream, source), count(update, stream, hypers, state, batch)
+    return Work(count(init, *given), *steps, record, rare)
 
 
 def jaxpr_flops(jaxpr: Any) -> float:
@@ -218,11 +229,17 @@ def step_flops(experiment: Experiment, spec: Any) -> float:
     return max(LEAST_STEP_FLOPS, counted.step + counted.init / spec.steps)
 
 
-def record_share(experiment: Experiment, spec: Any) -> float:
-    """Compute the share of a trial's work that goes into its records."""
+def record_share(experiment: Experiment, spec: Any, lanes: int = 1) -> float:
+    """Compute the share of a trial's work that goes into its records, if so many share their data."""
     counted = work(experiment, spec)
+    step = counted.update + counted.draw / lanes
     each = counted.record + counted.rare / getattr(spec, "rare_every", 1)
-    return each / max(1.0, each + spec.record_every * counted.step)
+    return each / max(1.0, each + steps_per_record(spec) * step)
+
+
+def steps_per_record(spec: Any) -> float:
+    """Average the steps from one record of a whole training to the next."""
+    return spec.steps / len(due_steps(spec, spec.steps))
 
 
 def trial_bytes(experiment: Experiment, spec: Any) -> float:
@@ -312,7 +329,7 @@ def device_bytes(group: Group, num_devices: int) -> float:
 def disk_bytes(group: Group) -> dict[str, int]:
     """Estimate the disk space of one trial in bytes, by purpose."""
     spec, own = group.spec, sizes(group.experiment, group.spec)
-    records = (spec.steps // spec.record_every + 1) * sum(map(math.prod, own.record.values())) * FLOAT
+    records = (len(due_steps(spec, spec.steps)) + 1) * sum(map(math.prod, own.record.values())) * FLOAT
     states = own.state if spec.steps in group.snapshots else 0
     return {
         "records": records,

@@ -83,7 +83,7 @@ class Group:
             if len(starts) > 1:
                 others = {trial_id for trial_id in self.trial_ids if self.start(trial_id) != start}
             streams = (stream.without(others) for stream in self.streams) if others else self.streams
-            rows = [row for stream in streams for row in stream.cut(self.lanes)]
+            rows = [row for stream in streams if stream.trial_ids for row in stream.cut(self.lanes)]
             chunks += [tuple(rows[first : first + size]) for first in range(0, len(rows), size)]
         return chunks
 

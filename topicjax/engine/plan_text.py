@@ -16,6 +16,7 @@ from topicjax.sweep.files import NamedSweep
 from topicjax.trial import Trial
 
 MOST_VALUES = 8  # values of an axis that are listed
+MUCH_COMPILING = 0.2  # of the time; above it the plan says what to do
 
 
 def plan_text(
@@ -26,11 +27,13 @@ def plan_text(
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
     groups, _ = plan_groups(experiment, by_id, folder, options, resources.devices)
     left = sum(group.num_trials for group in groups)
+    static = experiment.settings.spec_names
     lines = [f"{named.name}: {len(trials):,} trials"]
     for name, values in axes_of(named.settings, named.base, named.sweep).items():
         shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:MOST_VALUES]]
         more = ", ..." if len(values) > MOST_VALUES else ""
-        lines.append(f"  {name:16} {len(values):4} values: {', '.join(shown)}{more}")
+        own = " (each value has its own program)" if name in static and len(values) > 1 else ""
+        lines.append(f"  {name:16} {len(values):4} values: {', '.join(shown)}{more}{own}")
     workers = f"{counted(resources.cluster.num_workers, 'worker')} of " if resources.cluster else ""
     kind = resources.devices[0].device_kind
     lines.append(f"{len(groups)} programs on {workers}{len(resources.devices)} x {kind}")
@@ -62,21 +65,22 @@ def cost_lines(groups: Sequence[Group], resources: Resources, folder: Path) -> l
     if resources.cluster is not None and groups:
         return [first, *cluster_lines(groups, resources, rate, what)]
     seconds = sum(rate(group, group.trial_steps) for group in groups)
-    return [first, f"time: about {duration(seconds)} {what}", *compile_lines(groups)]
+    return [first, f"time: about {duration(seconds)} {what}", *compile_lines(groups, seconds)]
 
 
 def record_lines(groups: Sequence[Group]) -> list[str]:
     """Describe the cost of records: their share, and a warning where a record outweighs its window."""
     if not groups:
         return []
-    shares = [costs.record_share(group.experiment, group.spec) for group in groups]
+    shares = [costs.record_share(group.experiment, group.spec, group.lanes) for group in groups]
     worst = groups[shares.index(max(shares))]
     lines = [f"records: up to {max(shares):.0%} of the work"]
     if max(shares) > 0.5:
         work = costs.work(worst.experiment, worst.spec)
         lines.append(
             f"  a record of {worst.label} costs {(work.record + work.rare) / work.step:,.0f} steps "
-            f"and comes every {worst.spec.record_every}: raise record_every, or measure some columns rarely"
+            f"and comes every {costs.steps_per_record(worst.spec):,.0f}: raise record_every, or measure some "
+            "columns rarely"
         )
     return lines
 
@@ -119,13 +123,22 @@ def cluster_lines(
     ]
 
 
-def compile_lines(groups: Sequence[Group]) -> list[str]:
-    """Describe compile time; empty if nothing is left to compile or no compilation was ever timed here."""
+def compile_lines(groups: Sequence[Group], training: float) -> list[str]:
+    """Describe compile time; empty if nothing is left to compile or no compilation was ever timed here.
+
+    `training` are the expected seconds of everything else.
+    """
     each = costs.expected_compile_time(groups[0].experiment.name) if groups else None
     if each is None:
         return []
-    total = duration(each * len(groups))
-    return [
-        f"compiling: about {total} more, {len(groups)} programs at up to {duration(each)} each as measured "
-        "here; less if they are in the cache"
+    total = each * len(groups)
+    lines = [
+        f"compiling: about {duration(total)} more, {len(groups)} programs at up to {duration(each)} each as "
+        "measured here; less if they are in the cache"
     ]
+    if len(groups) > 1 and total > MUCH_COMPILING * (total + training):
+        lines.append(
+            f"  up to {total / (total + training):.0%} of the time: fewer values of the settings with "
+            "programs of their own, or longer trainings, make it less"
+        )
+    return lines

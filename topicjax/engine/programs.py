@@ -31,6 +31,7 @@ from topicjax.engine.plan import Group, StreamRow
 from topicjax.engine.rounding import with_rounded_products
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
+from topicjax.pace import due_windows, per_decade
 
 CPU_OPTIONS = {
     "xla_cpu_multi_thread_eigen": False,  # every core is a device and needs no helper threads
@@ -97,8 +98,9 @@ def lanes_together(
 ) -> tuple[RowState, Any]:
     """Train all lanes step by step; return the state and records, L x W.
 
-    A record is taken at the first step of a window.  With `steps_L`, a lane ends after its number of steps;
-    its records of windows that it did not start are zeros.
+    A record is taken at the first step of a window, if it is due.  With `steps_L`, a lane ends after its
+    number of steps; its records of windows that it did not start are zeros.  A single step serves to take its
+    last record, due or not.
     """
     source = state.source
     update = jax.vmap(
@@ -113,15 +115,17 @@ def lanes_together(
     )
     empty_L = no_records(experiment, spec, hypers_L)
 
-    def window(carry: Any, left_L: Any) -> tuple[Any, Any]:
-        number, missing, trial_L = carry
+    def window(carry: Any, share: Any) -> tuple[Any, Any]:
+        (number, missing, trial_L), (left_L, takes_L) = carry, share
 
         def step(offset: Any, carry: Any) -> Any:
             missing, trial_L, latest_L = carry
             batch = experiment.batch(spec, stream, source, number + offset)
             following_L, made_L = update(hypers_L, trial_L, batch, number + offset)
             latest_L = jax.lax.cond(
-                offset == 0, lambda: measure(hypers_L, trial_L, batch, made_L, number), lambda: latest_L
+                (offset == 0) & takes_L.any(),
+                lambda: measure(hypers_L, trial_L, batch, made_L, number),
+                lambda: latest_L,
             )
             missing = jnp.maximum(missing, lacking(experiment, source, batch))
             return missing, lanes_where(offset < left_L, following_L, trial_L), latest_L
@@ -154,20 +158,20 @@ def lane_at_a_time(
 
     def through_block(carry: Any, at: Any) -> tuple[Any, None]:
         number, missing, trial_L, latest_L = carry
-        first_offset, steps_L = at
+        first_offset, steps_L, takes_L = at
         drawn = jax.eval_shape(draw, number)
         batches = jax.lax.cond(jnp.any(steps_L > 0), draw, lambda first: zeros(drawn), number)
         missing = jnp.maximum(missing, lacking(experiment, source, batches))
 
         def lane(lane: Any) -> Any:
-            hypers, trial, latest, steps = lane
+            hypers, trial, latest, steps, takes = lane
 
             def step(place: Any, carry: Any) -> Any:
                 trial, latest = carry
                 batch = jax.tree.map(lambda leaf: leaf[place], batches)
                 following, made = experiment.update(spec, stream, hypers, trial, batch, number + place)
                 latest = jax.lax.cond(
-                    first_offset + place == 0,
+                    (first_offset + place == 0) & takes,
                     lambda: take_record(
                         experiment, spec, stream, hypers, source, trial, batch, made, number + place
                     ),
@@ -177,13 +181,14 @@ def lane_at_a_time(
 
             return jax.lax.fori_loop(0, steps, step, (trial, latest))
 
-        trial_L, latest_L = jax.lax.map(lane, (hypers_L, trial_L, latest_L, steps_L))
+        trial_L, latest_L = jax.lax.map(lane, (hypers_L, trial_L, latest_L, steps_L, takes_L))
         return (number + block, missing, trial_L, latest_L), None
 
-    def window(carry: Any, left_L: Any) -> tuple[Any, Any]:
-        starts = jnp.arange(0, spec.record_every, block)
+    def window(carry: Any, share: Any) -> tuple[Any, Any]:
+        (left_L, takes_L), starts = share, jnp.arange(0, spec.record_every, block)
         steps_BxL = jnp.clip(left_L[None, :] - starts[:, None], 0, block)
-        (*carry, latest_L), _ = jax.lax.scan(through_block, (*carry, empty_L), (starts, steps_BxL))
+        takes_BxL = jnp.broadcast_to(takes_L, steps_BxL.shape)
+        (*carry, latest_L), _ = jax.lax.scan(through_block, (*carry, empty_L), (starts, steps_BxL, takes_BxL))
         return tuple(carry), latest_L
 
     return through_windows(window, spec, hypers_L, state, steps_L, num_windows)
@@ -211,7 +216,7 @@ def take_record(
         shapes = jax.eval_shape(lambda: columns_of(rarely(*given)))
         return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), shapes)
 
-    is_due = (number // spec.record_every) % spec.rare_every == 0
+    is_due = record_number(spec, number) % spec.rare_every == 0
     return columns | jax.lax.cond(is_due, lambda: columns_of(rarely(*given)), nothing)
 
 
@@ -223,15 +228,37 @@ def through_windows(
     steps_L: Any,
     num_windows: int,
 ) -> tuple[RowState, Any]:
-    """Run all windows, each with its share of every lane's steps; return the state and records, L x W."""
+    """Run all windows, each with its share of every lane's steps; return the state and records, L x W.
+
+    A window is given the steps of every lane and whether the lane takes a record at the first of them.
+    """
     if steps_L is None:
         steps_L = jnp.full(jax.tree.leaves(hypers_L)[0].shape, num_windows * spec.record_every)
     begun_W = spec.record_every * jnp.arange(num_windows)
     steps_WxL = jnp.clip(steps_L[None, :] - begun_W[:, None], 0, spec.record_every)
+    is_due_W = jax.vmap(lambda begun: is_due(spec, state.step + begun))(begun_W)
+    takes_WxL = is_due_W[:, None] | (steps_L == 1)[None, :]
     first = (state.step, state.missing, state.trial_L)
-    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, steps_WxL)
+    (number, missing, trial_L), record_WxL = jax.lax.scan(window, first, (steps_WxL, takes_WxL))
     record_LxW = jax.tree.map(lambda column: jnp.moveaxis(column, 0, 1), record_WxL)
     return RowState(number, missing, state.source, trial_L), record_LxW
+
+
+def is_due(spec: Any, number: Any) -> Any:
+    """Whether the window that begins at a step begins with a record."""
+    window = number // spec.record_every
+    return jnp.bool_(True) if not per_decade(spec) else jnp.any(jnp.asarray(due_of(spec)) == window)
+
+
+def record_number(spec: Any, number: Any) -> Any:
+    """Count the records of a trial before a step."""
+    window = number // spec.record_every
+    return window if not per_decade(spec) else jnp.sum(jnp.asarray(due_of(spec)) < window)
+
+
+def due_of(spec: Any) -> np.ndarray:
+    """List the windows of a training that begin with a record."""
+    return due_windows(per_decade(spec), spec.steps // spec.record_every).astype(np.int32)
 
 
 def lanes_where(is_first_L: Any, first_L: Any, second_L: Any) -> Any:

@@ -18,6 +18,7 @@ from topicjax.engine.costs import shapes, sizes
 from topicjax.engine.origin import origin_name
 from topicjax.engine.plan import ALL_STEPS, Earlier, Group
 from topicjax.engine.programs import Programs, RowState
+from topicjax.pace import due_steps, steps_of
 from topicjax.store.files import StoreError
 from topicjax.store.reader import Run
 from topicjax.store.writer import Writer
@@ -41,8 +42,8 @@ def train_chunk(programs: Programs, chunk: Chunk, start: Start, run: Callbacks) 
     while chunk.goes_on.any():
         going, segment = chunk.goes_on, programs.segment_steps
         state, records = programs.advance(streams, hypers, state, lane_steps(programs, chunk, step))
+        chunk.add_records(records, recorded_windows(programs, chunk, step, step + segment))
         step += segment
-        chunk.add_records(records)
         end_trials(programs, chunk, run, step, state)
         left = programs.spec.steps - step
         stop = run.on_segment(segment * going.sum(), left * (going & ~chunk.goes_on).sum())
@@ -56,7 +57,7 @@ def train_chunk(programs: Programs, chunk: Chunk, start: Start, run: Callbacks) 
     check_room(state)
     if (chunk.stopped == step).any():
         _, records = programs.advance(streams, hypers, state, lane_steps(programs, chunk, step))
-        chunk.add_records(records, 1)
+        chunk.add_records(records, np.array([0]))
 
 
 def lane_steps(programs: Programs, chunk: Chunk, step: int) -> np.ndarray:
@@ -65,15 +66,22 @@ def lane_steps(programs: Programs, chunk: Chunk, step: int) -> np.ndarray:
     return chunk.packed(steps, programs.shape)
 
 
+def recorded_windows(programs: Programs, chunk: Chunk, begin: int, end: int) -> np.ndarray:
+    """List the windows of a segment with a record: one that was due, or the last of a trial."""
+    steps = steps_of(programs.spec, chunk.stopped, end)
+    return (steps[steps >= begin] - begin) // programs.spec.record_every
+
+
 def end_trials(programs: Programs, chunk: Chunk, run: Callbacks, step: int, state: RowState) -> None:
     """End the trials that are decided or have run all their steps, and keep the weights of this step."""
     spec, experiment, going = programs.spec, programs.group.experiment, chunk.goes_on
     is_due = experiment.may_stop(spec) and step % (experiment.decide_every * spec.record_every) == 0
     why = [""] * len(going)
     if is_due:
-        columns = chunk.columns()
+        columns, due = chunk.columns(), due_steps(spec, step)
+        places = np.searchsorted(steps_of(spec, chunk.stopped, step), due)
         for place in np.flatnonzero(going):
-            records = {name: values[place] for name, values in columns.items()}
+            records = {"step": due} | {name: values[place, places] for name, values in columns.items()}
             why[place] = run.decide(chunk.trial_ids[place], records)
     if step == spec.steps:
         why = [reason or ALL_STEPS for reason in why]
@@ -172,7 +180,8 @@ def misfit(saved: Saved, chunk: Chunk, state: RowState, programs: Programs) -> s
     step, spec = meta.get("step"), programs.spec
     if type(step) is not int or not 0 < step < spec.steps or step % programs.segment_steps:
         return f"has step {step!r}"
-    count, records = len(chunk.trial_ids), step // spec.record_every
+    count, stopped = len(chunk.trial_ids), payload.get("stopped", np.zeros(0, int))
+    records = len(steps_of(spec, stopped, step))
     known = shapes(programs.group.experiment, spec)
     wanted = {f"state/{i}": to_host(leaf).shape for i, leaf in enumerate(state_leaves(state))}
     wanted |= {f"record/{name}": (count, records, *leaf.shape) for name, leaf in known.record.items()}
@@ -185,7 +194,7 @@ def misfit(saved: Saved, chunk: Chunk, state: RowState, programs: Programs) -> s
         wanted |= {f"snapshot/{at}/{i}": (own, *leaf.shape) for i, leaf in enumerate(kept)}
     if wanted != {name: np.shape(leaf) for name, leaf in payload.items()}:
         return "is not complete"
-    stopped, reasons = payload["stopped"], meta.get("reasons", ())
+    reasons = meta.get("reasons", ())
     if [bool(reason) for reason in reasons] != (stopped >= 0).tolist():
         return "is not complete"
     is_beyond = stopped.max() > step
@@ -234,20 +243,24 @@ def take_over(chunk: Chunk, group: Group, run: Run) -> list[np.ndarray]:
 
 def take_records(chunk: Chunk, group: Group, earlier: Sequence[Earlier], run: Run) -> None:
     """Give a chunk the records of shorter trainings, up to the step from which each resumes."""
-    every = group.spec.record_every
-    count = max(own.step // every + bool(own.decided) for own in earlier)
+    ends = np.array([own.step for own in earlier])
+    is_decided = bool(earlier[0].decided)  # then all are, and have the record of their last step
+    steps = steps_of(group.spec, ends if is_decided else ends[:0], int(ends.max()) + is_decided)
     row_of = {own.trial_id: row for row, own in enumerate(earlier)}
     tables = []
     for frame in run.records_of([own.trial_id for own in earlier]):
-        frame = frame.loc[frame["step"].to_numpy(int) < count * every]
-        place = [frame["trial_id"].map(row_of).to_numpy(int), frame["step"].to_numpy(int) // every]
+        frame = frame.loc[np.isin(frame["step"].to_numpy(int), steps)]
+        place = [
+            frame["trial_id"].map(row_of).to_numpy(int),
+            np.searchsorted(steps, frame["step"].to_numpy(int)),
+        ]
         places = [frame[index].to_numpy(int) - 1 for index in group.experiment.details if index in frame]
         tables.append((frame, [*place, *places]))
     part = {}
     for name, shape in sizes(group.experiment, group.spec).record.items():
         frame, place = tables[bool(shape)]  # arrays are in the details
         values = frame[name].to_numpy()
-        part[name] = np.zeros((len(earlier), count, *shape), values.dtype)
+        part[name] = np.zeros((len(earlier), len(steps), *shape), values.dtype)
         part[name][tuple(place[: 2 + len(shape)])] = values
     chunk.records = [part]
 
@@ -295,8 +308,10 @@ def tables(
     known, found = shapes(experiment, spec), chunk.columns()
     columns = {name: found[name] for name in known.record}  # in the order of measurement
     shape = next(iter(columns.values())).shape[:2]
-    step = np.broadcast_to(np.arange(shape[1], dtype=np.int32) * spec.record_every, shape)
-    is_own = step <= chunk.stopped[:, None]
+    end = int(chunk.stopped.max()) + 1
+    step = np.broadcast_to(steps_of(spec, chunk.stopped, end).astype(np.int32), shape)
+    is_due = np.isin(step[0], due_steps(spec, end))
+    is_own = (is_due & (step < chunk.stopped[:, None])) | (step == chunk.stopped[:, None])
     counts = is_own.sum(axis=1)
     own = {name: values[is_own] for name, values in columns.items()}  # records, x indices for details
     scalars = {name: values for name, values in own.items() if values.ndim == 1}

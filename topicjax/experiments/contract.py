@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown
+from topicjax.pace import PER_DECADE
 from topicjax.trial import NEEDED, Trial, TrialSettings
 
 Records = Mapping[str, Any]  # of one trial so far: a NumPy array per column
 References = Mapping[str, float]  # reference losses of one trial, by name
 TAKEN = ("trial_id", "step")  # columns of every table of records
+PACE = (PER_DECADE, "rare_every")  # settings of a Spec that change which records are taken, and no others
 STOPS = "until"  # the setting that lets trials end before their last step ...
 DECIDED = "decided"  # ... if it has this value
 
@@ -53,7 +55,8 @@ class Experiment:
     Spec, Stream and Hypers are the three classes of `settings`; streams and hypers arrive as traced scalars.
     `measure` and `measure_rarely` return a dict or NamedTuple of columns: scalars go to the trajectories,
     arrays to the details, with one axis per index in `details`.  A trial trains for `steps` steps, or fewer
-    if its Spec has `until` at "decided": then `decided` is called every `decide_every` records.
+    if its Spec has `until` at "decided": then `decided` is called every `decide_every` times `record_every`
+    steps, with the records so far and their steps (`records["step"]`).
     """
 
     settings: TrialSettings
@@ -69,7 +72,7 @@ class Experiment:
     references: Callable[[Trial], References] | None = None  # reference losses of a trial's data, by name
     reference_settings: Callable[[Trial], Collection[str]] | None = None  # the settings they depend on
     decided: Callable[[Trial, Records, References], str] | None = None  # why a trial may end; "": it goes on
-    decide_every: int = 10  # records between two calls of `decided`: the same on every machine
+    decide_every: int = 10  # windows between two calls of `decided`: the same on every machine
     report: Callable[[], Any] | None = None  # -> analysis.Page; called only by reports
     fit: Callable[..., Any] = same_spec  # (spec, streams) -> spec with its execution settings
     missing: Callable[..., Any] | None = None  # (source, batch) -> above 0: more than the program can hold
@@ -132,7 +135,7 @@ class Experiment:
             names = self.reference_settings(trial)
         else:
             spec, stream, _ = self.settings.names
-            names = [name for name in (*spec, *stream) if name not in (*NEEDED, STOPS, "rare_every")]
+            names = [name for name in (*spec, *stream) if name not in (*NEEDED, STOPS, *PACE)]
         every = self.settings.settings_of(trial)
         return {name: every[name] for name in names}
 

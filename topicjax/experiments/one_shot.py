@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment
-from topicjax.settings import MAX_INT32, Whole
+from topicjax.settings import MAX_INT32, RecordsPerDecade, Whole
 from topicjax.trial import TrialSettings
 
 Train = Callable[..., tuple[Any, Mapping[str, jax.Array]]]
@@ -43,6 +43,7 @@ def static_settings(num_entries: int) -> type:
 
         steps: Annotated[int, Whole(num_entries, num_entries), "entries of every metric"] = num_entries
         record_every: Annotated[int, Whole(1), "entries from one record to the next"] = 1
+        records_per_decade: RecordsPerDecade = 0
 
     return Spec
 

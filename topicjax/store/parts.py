@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from topicjax.pace import PER_DECADE, record_count
 from topicjax.store.files import (
     COLUMNS,
     DETAILS,
@@ -223,8 +224,8 @@ def check_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 def incomplete_trials(trials: pa.Table, records: pa.Table, keeps_end: bool) -> Iterator[str]:
     """Describe each finished trial that lacks a record, its stop reason or its last weights.
 
-    A trial has a record at step 0 and at every `record_every` steps up to its `stopped_step`.  With
-    `keeps_end` it also has weights there.
+    A trial has a record at every step that is due before its `stopped_step` (see `topicjax.pace`), and one
+    there.  With `keeps_end` it also has weights there.
     """
     lasts: dict[str, tuple[int, int, int]] = {}  # by trial: the number of its records, first and last step
     if records.num_rows:
@@ -234,14 +235,16 @@ def incomplete_trials(trials: pa.Table, records: pa.Table, keeps_end: bool) -> I
         names = ("step_count_distinct", "step_min", "step_max")
         found = zip(*(steps[name].to_pylist() for name in names), strict=True)
         lasts = dict(zip(steps["trial_id"].to_pylist(), found, strict=True))
-    for row in trials.select(list(COMPLETE)).to_pylist():
+    known = [name for name in (*COMPLETE, PER_DECADE) if name in trials.column_names]
+    for row in trials.select(known).to_pylist():
         trial_id, end, every = row["trial_id"], row["stopped_step"], row["record_every"]
         if not row["stop_reason"]:
             yield f"trial {trial_id} has no reason why it stopped at step {end}"
         count, first, last = lasts.get(trial_id, (0, 0, -1))
-        if end < 0 or end % every or (count, first, last) != (end // every + 1, 0, end):
+        wanted = record_count(every, row.get(PER_DECADE) or 0, max(end, 0))
+        if end < 0 or end % every or (count, first, last) != (wanted, 0, end):
             yield (
-                f"trial {trial_id} stopped at step {end} and has {count} of its {end // every + 1} records, "
+                f"trial {trial_id} stopped at step {end} and has {count} of its {wanted} records, "
                 f"the last at step {last}"
             )
         if keeps_end and end not in row["snapshot_steps"]:

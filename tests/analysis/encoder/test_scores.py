@@ -8,6 +8,7 @@ from support.synthetic_runs import STEP, ramp
 
 from topicjax.analysis.encoder.scores import LAYER_CLASSES, layer_cells, models, rank_order, score_layers
 from topicjax.analysis.layers import LEAVES_UNIFORM, telling_settings
+from topicjax.pace import Gap
 from topicjax.store.files import StoreError
 
 TWO_STAGE = (0.6 * EARLY, 0.1 * LATE)
@@ -202,7 +203,7 @@ def test_the_order_of_layers():
     ]
     run = run_of(*made)
     scores = score_layers(run)
-    ranks = rank_order(scores, "onset_entropy", 10).tolist()
+    ranks = rank_order(scores, "onset_entropy", Gap(10)).tolist()
     assert ranks == pytest.approx([-1, 1 / 3, 0, -1, np.nan], nan_ok=True)
     table = models(run, scores)  # cells: 3 layers (2 trials), 2 layers (2 trials), one layer
     assert telling_settings(run) == ["layers"]

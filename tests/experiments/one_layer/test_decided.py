@@ -34,7 +34,7 @@ def stop_of(made, steps: int = 1000, lines=None) -> tuple[int, str]:
     own = {name: settings[name] for name in SETTINGS} | dict(steps=steps, record_every=10, until="decided")
     entry = held_out_entry() | dict(stage1=settings["line_stage1"], stage2=settings["line_stage2"])
     references = entry if lines is None else lines
-    columns = {name: frame[name].to_numpy() for name in frame if name != "step"}
+    columns = {name: frame[name].to_numpy() for name in frame}
     columns = {"a_key": saddle(columns)} | columns
     columns = dict.fromkeys(decided.SCORES, np.zeros(len(frame))) | columns | {"loss": columns["eval_loss"]}
     for count in range(EXPERIMENT.decide_every, len(STEP), EXPERIMENT.decide_every):

@@ -24,7 +24,8 @@ THETA_CUTS = (1 - CUTS.two_stage, 1 - CUTS.simultaneous, CUTS.simultaneous, CUTS
 NEAR = 0.02  # a Theta this close to a cut may still cross it
 AFTER_GAIN = 1.25  # times the steps until attention had gained all that topics can give
 AFTER_STAGE2 = 1.5  # times the steps until both stages had happened
-LEAST_RECORDS = 30  # needed to measure growth
+LEAST_RECORDS = 30  # needed to measure growth ...
+LEAST_GROWTH = 10  # ... and in the last third of the steps: three at either end are averaged
 LEAST_COLLAPSED = 20  # records needed to call a collapse
 VALUE_DONE = 0.9  # P above which the growth of attention hardly depends on V
 SAFETY = 2.0  # factor on the measured growth rate
@@ -41,13 +42,13 @@ def decided(trial: Trial, columns: Columns, references: References) -> str:
     if not trains_both(trial.spec) or np.isnan(drop + gain):
         return ""
     P, Q, R = progress(loss, uniform, loss[0], drop, gain)
-    records = Records.of(trial.spec.record_every * np.arange(len(loss)))
+    records = Records.of(np.asarray(columns["step"]))
     if is_collapsed(records, R):
         return LOST
     if is_complete(records, loss, P, Q, np.asarray(columns["a_topic"], float)):
         return COMPLETE
-    left = trial.spec.steps - records.step[-1]
-    return TOO_SLOW if is_too_slow(records, left, P, Q, columns) else ""
+    left, every = trial.spec.steps - records.step[-1], trial.spec.record_every
+    return TOO_SLOW if is_too_slow(records, every, left, P, Q, columns) else ""
 
 
 def trains_both(spec: Spec) -> bool:
@@ -80,18 +81,22 @@ def is_complete(records: Records, loss: Array, P: Array, Q: Array, a_topic: Arra
     return bool(score < CUTS.two_stage or steady(records, a_topic)[kept].max() >= CUTS.topical)
 
 
-def is_too_slow(records: Records, left: float, P: Array, Q: Array, columns: Columns) -> bool:
+def is_too_slow(records: Records, every: int, left: float, P: Array, Q: Array, columns: Columns) -> bool:
     """Check whether V is done and attention, growing twice as fast as now, stays too small to the end.
 
-    Growth is measured over the last third of the records.  A score that hardly changes does not grow, even if
-    it was large from the start.
+    Growth is measured over the last third of the steps, `every` apart if all have records: earlier attention
+    grows more slowly, since V is not done.  A score that hardly changes does not grow, even if it was large
+    from the start.
     """
     step = records.step
     if len(step) < LEAST_RECORDS or left <= 0:
         return False
     if steady(records, P)[-1] < VALUE_DONE or steady_maximum(records, Q)[0] >= CUTS.attention:
         return False
-    early = slice(2 * len(step) // 3, 2 * len(step) // 3 + 3)
+    begin = np.searchsorted(step, 2 * (step[-1] // every + 1) // 3 * every)
+    if len(step) - begin < LEAST_GROWTH:
+        return False
+    early = slice(begin, begin + 3)
     time = step[-2] - step[early][1]
     for name in SCORES:
         size = np.abs(np.asarray(columns[name], float)) + 1e-12

@@ -11,7 +11,7 @@ from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import OPTIMIZERS, Beta1, Beta2, Epsilon, Momentum, WeightDecay
 from topicjax.experiments.shared.settings import InitLaw
-from topicjax.settings import AutomaticSize, Choice, NotNegative, Only, Real, Whole
+from topicjax.settings import AutomaticSize, Choice, NotNegative, Only, Real, RecordsPerDecade, Whole
 from topicjax.theory.document_settings import DocumentSpec, Stream, check_documents
 from topicjax.trial import Trial, TrialSettings
 
@@ -40,6 +40,7 @@ class Spec(DocumentSpec):
         Literal["steps", "decided"], "train for all steps, or until the class can no longer change"
     ] = "steps"
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
+    records_per_decade: RecordsPerDecade = 0
 
     @property
     def width(self) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import OPTIMIZERS, Beta1, Beta2, Epsilon, Momentum, WeightDecay
-from topicjax.settings import Choice, Flag, NotNegative, Only, Whole
+from topicjax.settings import Choice, Flag, NotNegative, Only, RecordsPerDecade, Whole
 
 InitLaw = Literal["normal", "uniform", "default"]
 LayerNorm = Literal["none", "pre", "post"]
@@ -35,6 +35,7 @@ class LayerSpec:
     optimizer: Annotated[str, Choice(tuple(OPTIMIZERS)), "how weights are updated"] = "adam"
     steps: Annotated[int, Whole(1), "training steps, a multiple of record_every"] = 600
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
+    records_per_decade: RecordsPerDecade = 0
     rare_every: Annotated[int, Whole(1), "records from one measurement of single layers to the next"] = 4
 
     @property
