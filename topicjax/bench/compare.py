@@ -1,11 +1,12 @@
 """Compare the engine with simpler implementations, timed in turns: trust ratios, not rates.
 
 `topicjax bench`, default model and documents: `engine-sgd` and `engine-adam` are the engine's programs as
-users get them: all devices, its own chunks, records on at the default interval, nothing written;
-`no-records` is engine-adam with a column that costs nothing; `adam-together` is engine-adam in the order of accelerators, all lanes together.  `token-vmap` is the
-token-space model in a plain `jit(vmap)` over trials that share documents, `one-trial` the type-space
-kernel for a single trial, `torch-eager` equation 7 in PyTorch (if installed), one trial at a time with
-documents drawn beforehand, and `torch-masked` the same with outputs only at masked positions.
+users get them: all devices, its own chunks, records on at the default interval, nothing written; `no-records`
+is engine-adam with one column that costs nothing, `adam-together` engine-adam in the order of accelerators,
+all lanes together.  `token-vmap` is the token-space model in a plain `jit(vmap)` over trials that share
+documents, `one-trial` the type-space kernel for a single trial, `torch-eager` equation 7 in PyTorch (if
+installed), one trial at a time with documents drawn beforehand, and `torch-masked` the same with outputs only
+at masked positions.
 """
 
 import functools

@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import statistics
-import time
 from typing import Any
 
 import jax
@@ -19,12 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from topicjax.bench import linear_attention as model
-from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
+from topicjax.bench.compare import busy_warning, device, gemm_gflops, jitted, rates_of, record_share
 from topicjax.bench.deep import best_torch, need_torch
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
 from topicjax.engine import costs
 from topicjax.engine.orders import faster
 from topicjax.engine.plan import group_trials
+from topicjax.engine.programs import REPLICATED, SHARDED, device_mesh
 from topicjax.engine.resources import use_all_cores
 from topicjax.experiments import Experiment
 from topicjax.sweep import expand, logspace, product
@@ -35,7 +35,7 @@ HEADER = f"{'method':12}{'trial-steps/s':>15}{'spread':>8}{'x by hand':>11}{'x t
 
 
 def engine_chunks(experiment: Experiment, order: str = "") -> EngineChunks:
-    """Compile the engine's program as a run would: its own lanes, and the faster order unless one is given."""
+    """Compile the engine's program as a run would: its own lanes, and the faster order unless it is given."""
     settings, devices = experiment.settings, jax.local_devices()
     trials = expand(settings, {}, SWEEP)
     groups = group_trials(experiment, {settings.trial_id(trial): trial for trial in trials})
@@ -78,19 +78,23 @@ def by_hand(spec: model.Spec, records: int, seed: Any, rate_L: Any, scale_L: Any
 
 def by_hand_method(steps: int) -> Method:
     """Set up the hand-written loop, one seed on every device."""
-    spec = model.Spec(steps=steps)
-    rate_L, scale_L = (jnp.repeat(jnp.logspace(-3, -1, 10), 10), jnp.tile(jnp.logspace(-2, 0, 10), 10))
-    loop = jax.jit(functools.partial(by_hand, spec, steps // spec.record_every))
-    devices = jax.local_devices()
-    arguments = [jax.device_put((jnp.int32(seed), rate_L, scale_L), own) for seed, own in enumerate(devices)]
+    spec, devices = model.Spec(steps=steps), jax.local_devices()
+    rate_L, scale_L = jnp.repeat(jnp.logspace(-3, -1, 10), 10), jnp.tile(jnp.logspace(-2, 0, 10), 10)
 
-    def train() -> None:
-        jax.block_until_ready([loop(*own) for own in arguments])
+    def of_device(seed_1: Any, rate_L: Any, scale_L: Any) -> Any:
+        trained = by_hand(spec, steps // spec.record_every, seed_1[0], rate_L, scale_L)
+        return jax.tree.map(lambda leaf: leaf[None], trained)
 
-    start = time.monotonic()
-    train()
-    compiling = time.monotonic() - start
-    return Method("by hand", train, steps * rate_L.size * len(devices), model.step_flops(spec), compiling)
+    mapped = jax.shard_map(
+        of_device,
+        mesh=device_mesh(devices),
+        in_specs=(SHARDED, REPLICATED, REPLICATED),
+        out_specs=SHARDED,
+        check_vma=False,
+    )
+    seeds = jnp.arange(len(devices))
+    flop, trial_steps = model.step_flops(spec), steps * rate_L.size * len(devices)
+    return jitted("by hand", mapped, (seeds, rate_L, scale_L), trial_steps, flop)
 
 
 def torch_given() -> dict[str, Any]:
@@ -182,8 +186,8 @@ def table(result: dict[str, Any]) -> str:
             f"{row['times_by_hand']:11.2f}{row['times_torch']:9.3g}{row['gemm_share']:9.1%}{compiling:>11}"
         )
     lines += [
-        f"engine: order {result['order']}, {result['lanes']} lanes; records take {result['record_share']:.1%} "
-        f"of its time, drawing {result['drawing_share']:.1%}; PyTorch: {result['torch_processes']}",
+        f"engine: order {result['order']}, {result['lanes']} lanes; PyTorch: {result['torch_processes']}",
+        f"engine: records take {result['record_share']:.1%} of its time, drawing {result['drawing_share']:.1%}",
         f"of GEMM: {result['flop_per_trial_step'] / 1e6:.2f} MFLOP of products per trial-step as a share of "
         f"the large product's {result['gemm_gflops']:.0f} GFLOP/s",
     ]

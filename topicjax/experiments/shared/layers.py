@@ -146,11 +146,29 @@ def transform(spec: LayerSpec, hypers: LayerHypers, own: Params, X_BxRxD: jax.Ar
 
 def normed(hypers: LayerHypers, where: int, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
     """Apply layer norm if the trial has one at this place."""
-    return jax.lax.cond(
-        hypers.layer_norm == where,
-        lambda: layer_norm(X, gain_D, bias_D),
-        lambda: X,
+    return normed_if(hypers.layer_norm == where, X, gain_D, bias_D)
+
+
+@jax.custom_vjp
+def normed_if(applies: jax.Array, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
+    """Apply layer norm if asked to.
+
+    Gradients start from X again: what a branch would keep for them has to be copied, or filled with zeros by
+    the other branch, which takes longer than a second pass over X.
+    """
+    return jax.lax.cond(applies, lambda: layer_norm(X, gain_D, bias_D), lambda: X)
+
+
+def _normed_backward(given: tuple[jax.Array, ...], d_Y: jax.Array) -> tuple[Any, ...]:
+    applies, *inputs = given
+    return None, *jax.lax.cond(
+        applies,
+        lambda: jax.vjp(layer_norm, *inputs)[1](d_Y),
+        lambda: (d_Y, *(jnp.zeros_like(each) for each in inputs[1:])),
     )
+
+
+normed_if.defvjp(lambda *given: (normed_if(*given), given), _normed_backward)
 
 
 def uniform_states(
