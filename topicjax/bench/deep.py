@@ -1,7 +1,8 @@
 """Compare encoders and text with eager PyTorch, timed in turns: trust ratios, not rates.
 
-`topicjax bench --layers`: the default encoder (residual connections, no layer norm or MLP) with four heads
-and Adam, of 1, 2 and 4 layers.  `topicjax bench --text`: the model of the sweep `wikipedia`, on windows of
+`topicjax bench --layers`: encoders of 1, 2 and 4 layers with four heads, residual connections, no layer norm
+or MLP, and Adam: those of the sweep `depth` (narrower, fewer documents), and with default settings.
+`topicjax bench --text`: the model of the sweep `wikipedia`, on windows of
 words drawn by Zipf's law, so that no corpus is needed.  The engine runs its own programs on all devices, with
 the records of the experiment, and without any.  PyTorch trains one trial per process, on batches drawn
 beforehand, with one process per core or one process with all threads, whichever is faster.
@@ -58,15 +59,18 @@ class Case:
     documents: Callable[[Any, Any, int], Sequence[lda.Documents]]  # (spec, stream, number) -> batches
 
 
-def encoder_case(layers: int) -> Case:
-    """Describe the default encoder of so many layers."""
+def encoder_case(layers: int, sweep: str = "") -> Case:
+    """Describe an encoder of so many layers, with default settings or those of a sweep."""
 
     def documents(spec: Any, stream: Any, number: int) -> list[lda.Documents]:
         keys, phi_TxW = lda.stream_keys(0), lda.topic_words(spec, stream)
         draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
         return [draw(threefry.fold_in(threefry.raw(keys.documents), step)) for step in range(number)]
 
-    return Case(f"encoder, {layers}", ENCODER, dict(layers=layers, heads=HEADS), documents)
+    base = load_sweep(sweep).base if sweep else {}
+    return Case(
+        f"{sweep or 'encoder'}, {layers}", ENCODER, {**base, "layers": layers, "heads": HEADS}, documents
+    )
 
 
 def text_case() -> Case:
@@ -235,7 +239,8 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
 def compare_deep(which: str, repeats: int, as_json: bool) -> None:
     """Time encoders of several depths, or the model on text, and print the result."""
     use_all_cores()
-    cases = [text_case()] if which == "text" else [encoder_case(layers) for layers in LAYERS]
+    encoders = [encoder_case(layers, sweep) for sweep in ("depth", "") for layers in LAYERS]
+    cases = [text_case()] if which == "text" else encoders
     result = run(cases, repeats)
     print(json.dumps(result, indent=2) if as_json else table(result))
 
