@@ -12,7 +12,7 @@ import pytest
 
 from topicjax import cli
 from topicjax.analysis.figures import bench_sizes
-from topicjax.bench import compare, deep, sizes, timing
+from topicjax.bench import compare, deep, linear_attention, sizes, timing, tiny
 from topicjax.bench.compare import summary, text
 from topicjax.bench.sizes import Size
 from topicjax.bench.timing import Method
@@ -25,6 +25,7 @@ from topicjax.experiments.shared.bags import fit_queries
 from topicjax.theory.document_settings import Stream
 
 MACHINE = dict(device="2 x cpu", load_before=0.1, peak_memory_bytes=900e6, record_every=20)
+MACHINE |= dict(record_share=0.1, drawing_share=0.02)
 
 
 def result(with_torch: bool = True, **changes):
@@ -70,6 +71,7 @@ def test_table_has_a_line_for_each_method_and_the_limit():
     assert "at most 5,000 trial-steps/s" in table  # 100 GFLOP/s by 20 MFLOP
     assert "2 x cpu" in table and "records every 20 steps" in table
     assert "900 MB" in table
+    assert "records take 10.0% of its time, drawing documents 2.0%" in table
     assert "warning" not in table and "pip install" not in table
 
 
@@ -389,9 +391,74 @@ def test_the_engine_without_records_trains_the_same():
     case.base |= dict(topics=2, words_per_topic=2, width=8, batch_size=2, eval_documents=2, record_every=2)
     every, none = (
         deep.engine_chunks(case, experiment)
-        for experiment in (case.experiment, deep.without_records(case.experiment))
+        for experiment in (case.experiment, timing.without_records(case.experiment))
     )
     assert every.steps == none.steps == 8  # four windows: one rare record
     for one, other in zip(*(jax.tree.leaves(own.states[0].trial_L) for own in (every, none)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert 0 < deep.drawing_seconds(every, 1) < 10
+    assert 0 < timing.drawing_seconds(every, 1) < 10
+
+
+def test_the_hand_written_loop_trains_what_the_engine_trains():
+    spec, experiment = linear_attention.Spec(3, 4, 2, steps=6, record_every=3), linear_attention.EXPERIMENT
+    base = dict(dimension=3, pairs=4, batch_size=2, steps=6, record_every=3, seed=5)
+    rates, scales = [0.01, 0.1], [0.5, 1.0]
+    settings = [base | dict(learning_rate=r, init_scale=s) for r, s in zip(rates, scales, strict=True)]
+    trials = [experiment.settings.make_trial(own) for own in settings]
+    chunks = timing.EngineChunks(trials, jax.local_devices()[:1], 2, "together", experiment)
+    arguments = chunks.arguments[0]
+    ended, record_RxLxW = chunks.programs.advance(*arguments, chunks.programs.init(*arguments))
+    loop = jax.jit(functools.partial(tiny.by_hand, spec, 2))
+    state_L, record_LxW = loop(5, jnp.asarray(rates), jnp.asarray(scales))
+    for name, column in record_LxW.items():
+        np.testing.assert_allclose(record_RxLxW[name][0], column, rtol=1e-4, err_msg=name)
+    for name, weights in state_L.weights.items():
+        np.testing.assert_allclose(ended.trial_L.weights[name][0], weights, rtol=1e-4, atol=1e-6)
+
+
+def test_products_of_the_tiny_model_are_those_of_its_gradient():
+    spec, stream = linear_attention.Spec(3, 4, 2), linear_attention.Stream(0)
+    weights = linear_attention.init(spec, stream, linear_attention.Hypers()).weights
+    prompts = linear_attention.prompts(spec, jax.random.key(0), 2)
+    traced_gradient = jax.make_jaxpr(jax.grad(linear_attention.loss))(weights, prompts)
+    products = [each for each in traced_gradient.eqns if each.primitive.name == "dot_general"]
+    flop = 0
+    for each in products:
+        ((contracted, _), _), left = each.params["dimension_numbers"], each.invars[0].aval.shape
+        flop += 2 * each.outvars[0].aval.size * np.prod([left[axis] for axis in contracted])
+    assert flop == linear_attention.step_flops(spec)
+
+
+def test_torch_has_the_loss_and_gradients_of_the_tiny_model():
+    torch = pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
+    from topicjax.bench import torch_eager
+
+    given = tiny.torch_given()
+    prompts = linear_attention.Prompts(*map(jnp.asarray, given["prompts"][0]))
+    expected, gradients = jax.value_and_grad(linear_attention.loss)(given["weights"], prompts)
+    trial = torch_eager.given_trial(given)
+    found = trial.loss(trial.model, trial.batches[0])
+    found.backward()
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+    for name, gradient in gradients.items():
+        assert torch.abs(trial.model.weights[name].grad).max() > 1e-6
+        np.testing.assert_allclose(trial.model.weights[name].grad, gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_tiny_table_against_hand_values():
+    methods = [
+        Method(name, lambda: None, 1, 4e5, 3.0) for name in ("engine", "by hand", "no records", "torch")
+    ]
+    rates = {"engine": [900.0, 1000.0], "by hand": [1000.0, 1000.0], "no records": [1000.0, 1250.0]}
+    found = tiny.summary(methods, rates | {"torch": [10.0, 10.0]}, [100.0, 100.0])
+    engine = found["methods"][0]
+    assert engine["trial_steps_per_second"] == 950.0 and engine["times_by_hand"] == pytest.approx(0.95)
+    assert engine["times_torch"] == pytest.approx(95.0)
+    assert engine["gemm_share"] == pytest.approx(950 * 4e5 / 1e11)
+    assert found["record_share"] == pytest.approx(1 - (0.9 + 0.8) / 2)
+    machine = dict(device="2 x cpu", load_before=0.1, trials=1000, order="together", lanes=64)
+    machine |= dict(torch_processes="2 x 1 thread", record_every=20, drawing_share=0.03)
+    table = tiny.table(found | machine)
+    (line,) = [line for line in table.splitlines() if line.startswith("engine  ")]
+    assert line.split() == ["engine", "950", "11%", "0.95", "95", "0.4%", "3.0"]
+    assert "records take 15.0% of the engine's time, drawing 3.0%" in table and "busy" not in table

@@ -1,11 +1,12 @@
 """Compare the engine with simpler implementations, timed in turns: trust ratios, not rates.
 
 `topicjax bench`, default model and documents: `engine-sgd` and `engine-adam` are the engine's programs as
-users get them: all devices, its own chunks, records on at the default interval, nothing written;
-`adam-together` is engine-adam in the order of accelerators, all lanes together.  `token-vmap` is the
-token-space model in a plain `jit(vmap)` over trials that share documents, `one-trial` the type-space
-kernel for a single trial, `torch-eager` equation 7 in PyTorch (if installed), one trial at a time with
-documents drawn beforehand, and `torch-masked` the same with outputs only at masked positions.
+users get them: all devices, its own chunks, records on at the default interval, nothing written; `no-records`
+is engine-adam with one column that costs nothing, `adam-together` engine-adam in the order of accelerators,
+all lanes together.  `token-vmap` is the token-space model in a plain `jit(vmap)` over trials that share
+documents, `one-trial` the type-space kernel for a single trial, `torch-eager` equation 7 in PyTorch (if
+installed), one trial at a time with documents drawn beforehand, and `torch-masked` the same with outputs only
+at masked positions.
 """
 
 import functools
@@ -23,10 +24,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from topicjax.bench.timing import EngineChunks, Method, bench_spec, memory_bytes, seconds_of
+from topicjax.bench.timing import (
+    EngineChunks,
+    Method,
+    bench_spec,
+    drawing_share,
+    memory_bytes,
+    seconds_of,
+    without_records,
+)
 from topicjax.engine import costs
 from topicjax.engine.programs import init_row, lane_at_a_time
 from topicjax.engine.resources import use_all_cores
+from topicjax.experiments import Experiment
 from topicjax.experiments.one_layer import model
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, traced
@@ -60,14 +70,16 @@ def token_flops(spec: Spec, attending: float = 1.0) -> float:
     return 3 * (2 * pairs * spec.head_width + 2 * pairs * spec.width)
 
 
-def engine_method(name: str, optimizer: str, order: str = "", lanes: int = 0) -> Method:
-    """Set up the engine's own program on all devices, for trials that share their documents."""
+def engine_chunks(
+    optimizer: str, order: str = "", lanes: int = 0, experiment: Experiment = EXPERIMENT
+) -> EngineChunks:
+    """Compile the engine's own program on all devices, for trials that share their documents."""
     rates = product(learning_rate=logspace(1e-4, 1e-2, ENGINE_TRIALS // 2))
     spec, devices = bench_spec(optimizer), jax.local_devices()
     base = dict(optimizer=optimizer, steps=spec.steps, record_every=spec.record_every)
     trials = expand(TRIALS, base, rates * product(objective=("cross_entropy", "squared")))
-    lanes = lanes or costs.lanes_that_fit(EXPERIMENT, [spec], devices)
-    return EngineChunks(trials, devices, lanes, order).method(name)
+    lanes = lanes or costs.lanes_that_fit(experiment, [spec], devices)
+    return EngineChunks(trials, devices, lanes, order, experiment)
 
 
 def token_method() -> Method:
@@ -184,14 +196,25 @@ def peak_memory_bytes() -> int:
 def run(repeats: int) -> dict[str, Any]:
     """Measure the rates of all methods, timed in turns."""
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    methods = [engine_method("engine-sgd", "sgd"), engine_method("engine-adam", "adam")]
-    methods.append(engine_method("adam-together", "adam", "together", TOGETHER_LANES))
+    chunks = engine_chunks("adam")
+    methods = [engine_chunks("sgd").method("engine-sgd"), chunks.method("engine-adam")]
+    methods.append(engine_chunks("adam", experiment=without_records(EXPERIMENT)).method("no-records"))
+    methods.append(engine_chunks("adam", "together", TOGETHER_LANES).method("adam-together"))
     methods += [token_method(), single_method()]
     if importlib.util.find_spec("torch"):
         methods += torch_methods()
     rates, gemm = time_in_turns(methods, repeats)
     machine = dict(device=device(), load_before=load, peak_memory_bytes=peak_memory_bytes())
+    machine |= dict(
+        record_share=record_share(rates["engine-adam"], rates["no-records"]),
+        drawing_share=drawing_share(chunks, statistics.median(rates["engine-adam"]), repeats),
+    )
     return summary(methods, rates, gemm) | machine | dict(record_every=Spec().record_every)
+
+
+def record_share(with_records: Sequence[float], without: Sequence[float]) -> float:
+    """Compute the share of time that records take, from rates of neighbouring turns."""
+    return 1 - statistics.median(one / other for one, other in zip(with_records, without, strict=True))
 
 
 def compare(repeats: int, as_json: bool) -> None:
@@ -235,6 +258,8 @@ def text(result: Mapping[str, Any]) -> str:
         *map(line, rows),
         f"large GEMM on all cores: {result['gemm_gflops']:.0f} GFLOP/s = at most {limit:,.0f} trial-steps/s "
         f"of the engine's {flop / 1e6:.1f} MFLOP",
+        f"engine-adam: records take {result['record_share']:.1%} of its time, drawing documents "
+        f"{result['drawing_share']:.1%}",
         "MFLOP/step: matrix products of the method, forward and backward, without padding or unused queries;",
         "  of GEMM: their share of the large GEMM's rate; memory: arguments, results and temporaries",
         f"peak memory of the whole process, compiling included: {result['peak_memory_bytes'] / 1e6:,.0f} MB",
@@ -265,9 +290,14 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
             f"warning: rates spread by more than {BUSY_SPREAD:.0%}: the machine is busy; ratios are more "
             "reliable than rates, and a quiet machine is better than both"
         )
-    if result["load_before"] > BUSY_LOAD:
-        found.append(
-            f"warning: {result['load_before']:.1f} processes per core were running before this one: "
-            "the machine is busy, rates are too low"
-        )
-    return found
+    return found + busy_warning(result)
+
+
+def busy_warning(result: Mapping[str, Any]) -> list[str]:
+    """Say so if other processes were running before the benchmark."""
+    if result["load_before"] <= BUSY_LOAD:
+        return []
+    return [
+        f"warning: {result['load_before']:.1f} processes per core were running before this one: "
+        "the machine is busy, rates are too low"
+    ]

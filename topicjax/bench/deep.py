@@ -1,7 +1,8 @@
 """Compare encoders and text with eager PyTorch, timed in turns: trust ratios, not rates.
 
-`topicjax bench --layers`: the default encoder (residual connections, no layer norm or MLP) with four heads
-and Adam, of 1, 2 and 4 layers.  `topicjax bench --text`: the model of the sweep `wikipedia`, on windows of
+`topicjax bench --layers`: encoders of 1, 2 and 4 layers with four heads, residual connections, no layer norm
+or MLP, and Adam: those of the sweep `depth` (narrower, fewer documents), and with default settings.
+`topicjax bench --text`: the model of the sweep `wikipedia`, on windows of
 words drawn by Zipf's law, so that no corpus is needed.  The engine runs its own programs on all devices, with
 the records of the experiment, and without any.  PyTorch trains one trial per process, on batches drawn
 beforehand, with one process per core or one process with all threads, whichever is faster.
@@ -21,11 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from topicjax.bench.compare import device, gemm_gflops, rates_of
-from topicjax.bench.timing import EngineChunks, Method, seconds_of
+from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
+from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
 from topicjax.engine import costs
 from topicjax.engine.resources import use_all_cores
 from topicjax.errors import UserError
@@ -59,15 +59,18 @@ class Case:
     documents: Callable[[Any, Any, int], Sequence[lda.Documents]]  # (spec, stream, number) -> batches
 
 
-def encoder_case(layers: int) -> Case:
-    """Describe the default encoder of so many layers."""
+def encoder_case(layers: int, sweep: str = "") -> Case:
+    """Describe an encoder of so many layers, with default settings or those of a sweep."""
 
     def documents(spec: Any, stream: Any, number: int) -> list[lda.Documents]:
         keys, phi_TxW = lda.stream_keys(0), lda.topic_words(spec, stream)
         draw = jax.jit(lambda key: lda.sample_documents(spec, stream, phi_TxW, key, spec.batch_size))
         return [draw(threefry.fold_in(threefry.raw(keys.documents), step)) for step in range(number)]
 
-    return Case(f"encoder, {layers}", ENCODER, dict(layers=layers, heads=HEADS), documents)
+    base = load_sweep(sweep).base if sweep else {}
+    return Case(
+        f"{sweep or 'encoder'}, {layers}", ENCODER, {**base, "layers": layers, "heads": HEADS}, documents
+    )
 
 
 def text_case() -> Case:
@@ -114,31 +117,6 @@ def engine_chunks(case: Case, experiment: Experiment) -> EngineChunks:
     return EngineChunks(trials, devices, TRIALS, experiment=experiment)
 
 
-def without_records(experiment: Experiment) -> Experiment:
-    """Return the experiment with the loss as its only column."""
-
-    def measure(
-        spec: Any, stream: Any, hypers: Any, source: Any, state: Any, batch: Any, made: Any
-    ) -> dict[str, Any]:
-        return dict(loss=made.loss)
-
-    return replace(experiment, measure=measure, measure_rarely=None, healthy=())
-
-
-def drawing_seconds(chunks: EngineChunks, repeats: int) -> float:
-    """Time how long a device draws the data of one step."""
-    experiment, spec = chunks.group.experiment, chunks.group.spec
-    settings = experiment.settings
-    stream = settings.traced(chunks.group.chunks[0][0].stream)
-    given = () if experiment.data is None else (experiment.data(spec).load(),)
-    source = jax.jit(lambda: experiment.source(spec, stream, *given))()
-    steps = jnp.arange(spec.record_every)
-    draw = jax.jit(lambda source: jax.lax.map(lambda at: experiment.batch(spec, stream, source, at), steps))
-    jax.block_until_ready(draw(source))
-    (seconds,) = seconds_of([lambda: jax.block_until_ready(draw(source))], repeats)
-    return min(seconds) / spec.record_every
-
-
 class TorchProcesses:
     """PyTorch processes that train one trial each, side by side."""
 
@@ -150,7 +128,7 @@ class TorchProcesses:
             subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(processes)
         ]
         for member in self.members:
-            pickle.dump(given | dict(threads=threads, learning_rate=RATE), member.stdin)
+            pickle.dump(given | dict(threads=threads), member.stdin)
         self.train(1)
 
     def train(self, steps: int) -> None:
@@ -175,6 +153,8 @@ def torch_given(case: Case) -> dict[str, Any]:
     weights = encoder.init(trial.spec, hypers, lda.stream_keys(0).weights)
     drawn = case.documents(trial.spec, stream, TORCH_BATCHES)
     return dict(
+        model="encoder",
+        learning_rate=RATE,
         weights={name: np.asarray(weights[name]) for name in encoder.trained_names(trial.spec)},
         heads=trial.spec.heads,
         layer_norm=trial.hypers.layer_norm,
@@ -183,9 +163,9 @@ def torch_given(case: Case) -> dict[str, Any]:
     )
 
 
-def best_torch(case: Case, steps: int) -> TorchProcesses:
+def best_torch(given: dict[str, Any], steps: int) -> TorchProcesses:
     """Start PyTorch in the faster of two ways: a process per core, or one process with all threads."""
-    given, cores = torch_given(case), os.cpu_count() or 1
+    cores = os.cpu_count() or 1
     choices = [TorchProcesses(given, *shape) for shape in dict.fromkeys([(cores, 1), (1, cores)])]
     calls = [functools.partial(choice.train, steps) for choice in choices]
     seconds = [min(taken) for taken in seconds_of(calls, 3)]
@@ -197,10 +177,15 @@ def best_torch(case: Case, steps: int) -> TorchProcesses:
     return best
 
 
-def run(cases: Sequence[Case], repeats: int) -> dict[str, Any]:
-    """Measure each case: the engine with and without records, and PyTorch, in turns."""
+def need_torch() -> None:
+    """Raise a UserError if PyTorch is missing."""
     if importlib.util.find_spec("torch") is None:
         raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'")
+
+
+def run(cases: Sequence[Case], repeats: int) -> dict[str, Any]:
+    """Measure each case: the engine with and without records, and PyTorch, in turns."""
+    need_torch()
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     rows = [run_case(case, repeats) for case in cases]
     return dict(device=device(), load_before=load, repeats=repeats, models=rows)
@@ -211,7 +196,7 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
     chunks = engine_chunks(case, case.experiment)
     bare = engine_chunks(case, without_records(case.experiment))
     steps = TORCH_STEPS[case.experiment.name]
-    torch = best_torch(case, steps)
+    torch = best_torch(torch_given(case), steps)
     methods = [
         chunks.method("engine"),
         bare.method("no records"),
@@ -228,8 +213,6 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
         name: [mine / other for mine, other in zip(rates[name], rates["torch"], strict=True)]
         for name in ("engine", "no records")
     }
-    devices = len(jax.local_devices())
-    drawing = drawing_seconds(chunks, repeats) / TRIALS * median["engine"] / devices
     return dict(
         model=case.name,
         trial_steps_per_second=median["engine"],
@@ -243,9 +226,9 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
         flop_per_trial_step=methods[0].flop,
         gemm_gflops=statistics.median(gemm),
         gemm_share=median["engine"] * methods[0].flop / statistics.median(gemm) / 1e9,
-        record_share=1 - median["engine"] / median["no records"],
+        record_share=record_share(rates["engine"], rates["no records"]),
         planned_record_share=costs.record_share(chunks.group.experiment, chunks.group.spec),
-        drawing_share=drawing,
+        drawing_share=drawing_share(chunks, median["engine"], repeats),
         compile_seconds=chunks.compile_seconds,
         record_every=chunks.group.spec.record_every,
         rare_every=chunks.group.spec.rare_every,
@@ -256,7 +239,8 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
 def compare_deep(on_text: bool, repeats: int, as_json: bool) -> None:
     """Time encoders of several depths, or the model on text, and print the result."""
     use_all_cores()
-    cases = [text_case()] if on_text else [encoder_case(layers) for layers in LAYERS]
+    encoders = [encoder_case(layers, sweep) for sweep in ("depth", "") for layers in LAYERS]
+    cases = [text_case()] if on_text else encoders
     result = run(cases, repeats)
     print(json.dumps(result, indent=2) if as_json else table(result))
 
@@ -276,9 +260,4 @@ def table(result: dict[str, Any]) -> str:
         "trial-steps/s; ratio: engine to PyTorch, of neighbouring turns; of GEMM: useful products as a share",
         "  of the large product's rate; records, drawing: their share of the engine's time",
     ]
-    if result["load_before"] > 0.5:
-        lines.append(
-            f"warning: {result['load_before']:.1f} processes per core were running before this one: "
-            "the machine is busy, rates are too low"
-        )
-    return "\n".join(lines)
+    return "\n".join(lines + busy_warning(result))

@@ -60,6 +60,13 @@ class State(NamedTuple):
     adam: Any
 
 
+class Made(NamedTuple):
+    """By-products of an update for the record of its step."""
+
+    loss: Any
+    gradients: dict[str, Any]
+
+
 ADAM = optax.scale_by_adam()  # the learning rate is traced, and multiplied in `update`
 
 
@@ -108,22 +115,28 @@ def loss(weights: dict[str, Any], given: Prompts) -> Any:
 
 def update(
     spec: Spec, stream: Stream, hypers: Hypers, state: State, given: Prompts, step: Any
-) -> tuple[State, Any]:
+) -> tuple[State, Made]:
     """Take a step of Adam; keep loss and gradients for the record."""
     found, gradients = jax.value_and_grad(loss)(state.weights, given)
     directions, adam = ADAM.update(gradients, state.adam)
     weights = jax.tree.map(lambda old, by: old - hypers.learning_rate * by, state.weights, directions)
-    return State(weights, adam), (found, gradients)
+    return State(weights, adam), Made(found, gradients)
 
 
 def measure(
-    spec: Spec, stream: Stream, hypers: Hypers, source: Prompts, state: State, given: Prompts, made: Any
+    spec: Spec, stream: Stream, hypers: Hypers, source: Prompts, state: State, given: Prompts, made: Made
 ) -> dict[str, Any]:
     """Measure losses and norms."""
-    found, gradients = made
     norms = {f"norm_{name}": jnp.sqrt(jnp.sum(matrix**2)) for name, matrix in state.weights.items()}
-    gradient = jnp.sqrt(sum(jnp.sum(matrix**2) for matrix in gradients.values()))
-    return dict(loss=found, eval_loss=loss(state.weights, source), gradient=gradient, **norms)
+    gradient = jnp.sqrt(sum(jnp.sum(matrix**2) for matrix in made.gradients.values()))
+    return dict(loss=made.loss, eval_loss=loss(state.weights, source), gradient=gradient, **norms)
+
+
+def step_flops(spec: Spec) -> float:
+    """Count the floating-point operations of a step's products; prompts need no gradients."""
+    B, N, D = spec.batch_size, spec.pairs, spec.dimension + 1
+    by_weights, by_prompts = 2 * B * N * D * D + B * D * D, 2 * B * N * D
+    return 2.0 * (2 * by_weights + 3 * by_prompts)
 
 
 TRIALS = TrialSettings("linear_attention", Spec, Stream, Hypers)
@@ -135,5 +148,6 @@ EXPERIMENT = Experiment(
     batch=batch,
     source=source,
     weights=lambda spec, state: state.weights,
+    step_flops=step_flops,
     version=1,
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from topicjax.engine import costs
 from topicjax.engine.plan import make_groups
@@ -93,3 +94,37 @@ class EngineChunks:
         flop = costs.step_flops(self.group.experiment, self.group.spec)
         memory = memory_bytes(self.programs.compiled["advance"], self.programs.mesh.size)
         return Method(name, self.advance, trial_steps, flop, self.compile_seconds, memory)
+
+
+def without_records(experiment: Experiment) -> Experiment:
+    """Return the experiment with a single column that costs nothing."""
+
+    def measure(
+        spec: Any, stream: Any, hypers: Any, source: Any, state: Any, batch: Any, made: Any
+    ) -> dict[str, Any]:
+        return dict(nothing=jnp.zeros(()))
+
+    return replace(experiment, measure=measure, measure_rarely=None, healthy=())
+
+
+def drawing_seconds(chunks: EngineChunks, repeats: int) -> float:
+    """Time how long a device draws the data of one step."""
+    experiment, spec = chunks.group.experiment, chunks.group.spec
+    settings = experiment.settings
+    stream = settings.traced(chunks.group.chunks[0][0].stream)
+    given = () if experiment.data is None else (experiment.data(spec).load(),)
+    source = jax.jit(lambda: experiment.source(spec, stream, *given))()
+    steps = jnp.arange(spec.record_every)
+    draw = jax.jit(lambda source: jax.lax.map(lambda at: experiment.batch(spec, stream, source, at), steps))
+    jax.block_until_ready(draw(source))
+    (seconds,) = seconds_of([lambda: jax.block_until_ready(draw(source))], repeats)
+    return min(seconds) / spec.record_every
+
+
+def drawing_share(chunks: EngineChunks, rate: float, repeats: int) -> float:
+    """Compute the share of time that drawing takes at this rate, in trial-steps per second.
+
+    The lanes of a stream row share their data.
+    """
+    steps_of_row = rate / chunks.group.lanes / chunks.programs.mesh.size
+    return drawing_seconds(chunks, repeats) * steps_of_row

@@ -1,6 +1,6 @@
-"""The one-layer model (equation 7) and the encoder in eager PyTorch, one trial at a time, without an engine.
+"""Models of the benchmarks in eager PyTorch, one trial at a time, without an engine.
 
-Both are as fast as eager code allows: all documents of a batch at once, padded to the longest; weights are
+All are as fast as eager code allows: all documents of a batch at once, padded to the longest; weights are
 looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.  Equation 7
 has one-hot embeddings, no biases, and every position is a key.  The plain version has an output for every
 position, as equation 7 does; in the tuned one only masked positions attend, since the others have no loss.
@@ -13,7 +13,7 @@ D width, H heads, A size of a head.
 import pickle
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,11 +143,40 @@ def loss(model: Any, batch: Batch, objective: str) -> Any:
     return (loss_R * batch.weight_BxM.flatten()).sum()
 
 
+class LinearAttention(torch.nn.Module):
+    """The tiny model of `linear_attention`: its forward pass is the loss."""
+
+    def __init__(self, weights: dict[str, Any]) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterDict(
+            {name: torch.nn.Parameter(torch.tensor(np.asarray(weights[name]))) for name in weights}
+        )
+
+    def forward(self, prompts: Sequence[Any]) -> Any:
+        """Compute the mean squared error of the predictions."""
+        (pairs_BxNxD, query_BxD, label_B), own = prompts, self.weights
+        key_BxNxD, value_BxNxD = linear(pairs_BxNxD, own["W_K"]), linear(pairs_BxNxD, own["W_V"])
+        score_BxNx1 = torch.bmm(key_BxNxD, linear(query_BxD, own["W_Q"])[:, :, None])
+        output_BxD = torch.bmm(score_BxNx1.transpose(1, 2), value_BxNxD)[:, 0] / pairs_BxNxD.shape[1]
+        return torch.nn.functional.mse_loss(output_BxD[:, -1], label_B)
+
+
+def cross_entropy_loss(model: Any, batch: Batch) -> Any:
+    """Compute eq. (1) with the loss (4)."""
+    return loss(model, batch, "cross_entropy")
+
+
 class EagerTrial:
     """One trial of a model, trained by Adam."""
 
-    def __init__(self, model: Any, batches: Sequence[Batch], learning_rate: float) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Any,
+        batches: Sequence[Any],
+        learning_rate: float,
+        loss: Callable[[Any, Any], Any] = cross_entropy_loss,
+    ) -> None:
+        self.model, self.loss = model, loss
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate)
         self.batches = batches
 
@@ -155,7 +184,7 @@ class EagerTrial:
         """Take this many steps, one per batch, starting over after the last."""
         for number in range(steps):
             self.optimizer.zero_grad()
-            loss(self.model, self.batches[number % len(self.batches)], "cross_entropy").backward()
+            self.loss(self.model, self.batches[number % len(self.batches)]).backward()
             self.optimizer.step()
 
     def use_best_threads(self, choices: Sequence[int], tries: int = 3, steps: int = 5) -> int:
@@ -172,14 +201,22 @@ class EagerTrial:
         return best
 
 
+def given_trial(given: dict[str, Any]) -> EagerTrial:
+    """Make the trial that a process was given."""
+    rate = given["learning_rate"]
+    if given["model"] == "linear_attention":
+        prompts = [tuple(map(torch.tensor, each)) for each in given["prompts"]]
+        return EagerTrial(LinearAttention(given["weights"]), prompts, rate, lambda model, batch: model(batch))
+    batches = [batch(Documents(*documents)) for documents in given["documents"]]
+    batches = [only_targets(each) if given["only_masked"] else each for each in batches]
+    return EagerTrial(Encoder(given["weights"], given["heads"], given["layer_norm"]), batches, rate)
+
+
 def serve(stdin: Any, stdout: Any) -> None:
     """Read a trial, train it for as many steps as the numbers that follow say, and answer each."""
     given = pickle.load(stdin)
     torch.set_num_threads(given["threads"])
-    batches = [batch(Documents(*documents)) for documents in given["documents"]]
-    batches = [only_targets(each) if given["only_masked"] else each for each in batches]
-    model = Encoder(given["weights"], given["heads"], given["layer_norm"])
-    trial = EagerTrial(model, batches, given["learning_rate"])
+    trial = given_trial(given)
     while True:
         try:
             steps = pickle.load(stdin)

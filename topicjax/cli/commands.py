@@ -296,6 +296,11 @@ def run_bench(typed: argparse.Namespace) -> int:
 
         compare_deep(typed.text, typed.repeats or 5, typed.json)
         return 0
+    if typed.tiny:
+        from topicjax.bench.tiny import compare_tiny
+
+        compare_tiny(typed.repeats or 5, typed.json)
+        return 0
     from topicjax.bench.compare import compare
 
     compare(typed.repeats or 5, typed.json)

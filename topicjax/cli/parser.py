@@ -211,8 +211,13 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the numbers for machines")
     what = parser.add_mutually_exclusive_group().add_argument
     what("--scaling", action="store_true", help="how the rate scales: a table and a figure")
-    what("--layers", action="store_true", help="encoders of 1, 2 and 4 layers against eager PyTorch")
+    what(
+        "--layers",
+        action="store_true",
+        help="encoders of 1, 2 and 4 layers, as in the sweep depth and by default, against eager PyTorch",
+    )
     what("--text", action="store_true", help="the encoder of the sweep wikipedia against eager PyTorch")
+    what("--tiny", action="store_true", help="linear attention against jit(vmap(scan)) and eager PyTorch")
     what("--cluster", action="store_true", help="how many workers of a cluster one driver can feed")
     add(
         "--out",

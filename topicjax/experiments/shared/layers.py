@@ -7,6 +7,7 @@ Dimension letters: B documents, U rows (keys), R rows (queries), Q rows with wor
 H heads, A size of a head, V vocabulary, L layers.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -117,12 +118,22 @@ def attend(
 
 def projected(own: Params, inside_BxUxD: jax.Array, needed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute keys and values of all rows, and queries of the first `needed`, in one product or two."""
-    D = inside_BxUxD.shape[2]
     names = ("W_K", "W_V", "W_Q") if needed == inside_BxUxD.shape[1] else ("W_K", "W_V")
-    every_BxUxM = inside_BxUxD @ jnp.concatenate([own[name] for name in names]).T
-    parts = [every_BxUxM[..., place * D : (place + 1) * D] for place in range(len(names))]
+    parts = equal_parts(len(names), inside_BxUxD @ jnp.concatenate([own[name] for name in names]).T)
     Q_BxRxD = parts[2] if len(parts) == 3 else inside_BxUxD[:, :needed] @ own["W_Q"].T
     return parts[0], parts[1], Q_BxRxD
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def equal_parts(number: int, X_BxUxM: jax.Array) -> tuple[jax.Array, ...]:
+    """Cut the last axis into equal parts; their gradients are joined, not padded and added."""
+    return tuple(jnp.split(X_BxUxM, number, axis=-1))
+
+
+equal_parts.defvjp(
+    lambda number, X_BxUxM: (equal_parts(number, X_BxUxM), None),
+    lambda number, _, d_parts: (jnp.concatenate(d_parts, axis=-1),),
+)
 
 
 def transform(spec: LayerSpec, hypers: LayerHypers, own: Params, X_BxRxD: jax.Array) -> jax.Array:
@@ -135,11 +146,29 @@ def transform(spec: LayerSpec, hypers: LayerHypers, own: Params, X_BxRxD: jax.Ar
 
 def normed(hypers: LayerHypers, where: int, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
     """Apply layer norm if the trial has one at this place."""
-    return jax.lax.cond(
-        hypers.layer_norm == where,
-        lambda: layer_norm(X, gain_D, bias_D),
-        lambda: X,
+    return normed_if(hypers.layer_norm == where, X, gain_D, bias_D)
+
+
+@jax.custom_vjp
+def normed_if(applies: jax.Array, X: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
+    """Apply layer norm if asked to.
+
+    Gradients start from X again: what a branch would keep for them has to be copied, or filled with zeros by
+    the other branch, which takes longer than a second pass over X.
+    """
+    return jax.lax.cond(applies, lambda: layer_norm(X, gain_D, bias_D), lambda: X)
+
+
+def _normed_backward(given: tuple[jax.Array, ...], d_Y: jax.Array) -> tuple[Any, ...]:
+    applies, *inputs = given
+    return None, *jax.lax.cond(
+        applies,
+        lambda: jax.vjp(layer_norm, *inputs)[1](d_Y),
+        lambda: (d_Y, *(jnp.zeros_like(each) for each in inputs[1:])),
     )
+
+
+normed_if.defvjp(lambda *given: (normed_if(*given), given), _normed_backward)
 
 
 def uniform_states(
