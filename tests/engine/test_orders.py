@@ -143,7 +143,11 @@ def test_the_size_of_chunks_starts_at_the_cache_and_grows_while_that_is_faster(
     timed = with_seconds_of_sizes(monkeypatch, of_2=1.0, of_4=1.5, of_8=3.5)
     run, _ = train_sweep(tmp_path / "run", **EIGHT)
     assert orders_of(run) == [["lane:4"]] and sorted(run.trials["chunk"].value_counts()) == [4, 4]
-    assert list(dict.fromkeys(timed)) == [2, 4, 8]  # once larger chunks are faster, smaller ones are not tried
+    assert list(dict.fromkeys(timed)) == [
+        2,
+        4,
+        8,
+    ]  # once larger chunks are faster, smaller ones are not tried
     assert orders.remembered() == {name: orders.Way("lane", 4) for name in run.manifest["runs"][0]["orders"]}
     timed.clear()
     more = EIGHT | dict(sweep=product(learning_rate=[0.001 * rate for rate in range(1, 9)]))

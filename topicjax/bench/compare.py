@@ -10,7 +10,6 @@ documents drawn beforehand, and `torch-masked` the same with outputs only at mas
 
 import functools
 import importlib.util
-import json
 import math
 import os
 import resource
@@ -23,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from topicjax.bench import machine
 from topicjax.bench.timing import EngineChunks, Method, bench_spec, memory_bytes, seconds_of
 from topicjax.engine import costs
 from topicjax.engine.programs import init_row, lane_at_a_time
@@ -198,7 +198,7 @@ def compare(repeats: int, as_json: bool) -> None:
     """Time all methods on the default model and print the result."""
     use_all_cores()
     result = run(repeats)
-    print(json.dumps(result, indent=2) if as_json else text(result))
+    print(machine.as_json(result) if as_json else text(result))
 
 
 def summary(

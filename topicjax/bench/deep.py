@@ -9,7 +9,6 @@ beforehand, with one process per core or one process with all threads, whichever
 
 import functools
 import importlib.util
-import json
 import os
 import pickle
 import statistics
@@ -24,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from topicjax.bench import machine
 from topicjax.bench.compare import device, gemm_gflops, rates_of
 from topicjax.bench.timing import EngineChunks, Method, seconds_of
 from topicjax.engine import costs
@@ -258,7 +258,7 @@ def compare_deep(which: str, repeats: int, as_json: bool) -> None:
     use_all_cores()
     cases = [text_case()] if which == "text" else [encoder_case(layers) for layers in LAYERS]
     result = run(cases, repeats)
-    print(json.dumps(result, indent=2) if as_json else table(result))
+    print(machine.as_json(result) if as_json else table(result))
 
 
 def table(result: dict[str, Any]) -> str:

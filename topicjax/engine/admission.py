@@ -98,15 +98,15 @@ def best_lanes(groups: Sequence[Group], trials: Collection[str], folder: Path, d
 
 
 def with_sizes(group: Group, lanes: int, devices: Sequence[Any]) -> Group:
-    """List the sizes of chunks that a group's first run times, where devices have a cache and memory for it."""
+    """List the sizes of chunks that a group's first run times, if devices have a cache and room for them."""
     if group.order or not costs.has_shared_cache(devices):
         return group
     most = costs.lanes_that_fit(group.experiment, [group.spec], devices)
     found = []
-    for size in costs.sizes_to_try(group, len(devices), lanes, most):
+    for number in costs.sizes_to_try(group, len(devices), lanes, most):
         with contextlib.suppress(UserError):
-            check_groups([shaped(group, len(devices), size)], devices)
-            found.append(size)
+            check_groups([shaped(group, len(devices), number)], devices)
+            found.append(number)
     return replace(group, sizes=tuple(found))
 
 

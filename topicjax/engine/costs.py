@@ -29,7 +29,7 @@ from topicjax.store.files import StoreError, read_regular, write_whole
 BLOCK_BYTES = 16_000_000  # of data drawn ahead
 CPU_LANES = 64  # trials of a stream that a core trains in turn between two returns to Python
 ACCELERATOR_LANES = 512
-CACHES = {  # megabytes of fast memory that all units of a device share, from data sheets, by words of its kind
+CACHES = {  # megabytes of fast memory that a device's units share, by words of its kind (data sheets)
     "V100": 6,
     "T4": 4,
     "A10": 6,
