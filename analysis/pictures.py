@@ -45,6 +45,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",  # looks the same where the font is not installed
     "svg.hashsalt": "topicjax",  # equal figures give equal files
 }
+LAID_OUT = {"figure.constrained_layout.use": False}  # else a figure without a layout engine gets a new one
 # Slices fill these when they are imported; they apply to every figure of their runs.
 LABELS: dict[str, str] = {}  # a column, setting or value in words
 PHRASES: dict[str, dict[Any, str]] = {}  # short phrases for settings: per value, `...` for all other values
@@ -74,7 +75,7 @@ class Picture:
         """Write path.png and path.svg; return both paths, or raise a StoreError if they cannot be written."""
         path = Path(path)
         files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
-        with style(), warnings.catch_warnings(), remembered_ticks(self.figure):
+        with style(STYLE | LAID_OUT), warnings.catch_warnings(), remembered_ticks(self.figure):
             warnings.filterwarnings("ignore", "Glyph .* missing from font")  # it is drawn as a box
             self._lay_out()
             for file in files:
@@ -95,11 +96,12 @@ class Picture:
         if engine:
             self.figure.set_dpi(STYLE["savefig.dpi"])
             engine.execute(self.figure)
-            self.figure.set_layout_engine("none")
+            self.figure.set_layout_engine(None)  # "none" would leave a placeholder, for which it draws too
 
     def close(self) -> None:
         """Release the figure's memory."""
-        self.figure.clear()
+        for ax in [*self.figure.axes]:  # `Figure.clear` would first set up every axes anew
+            ax.remove()
         if "matplotlib.pyplot" in sys.modules:  # pyplot keeps the figures it made until told to close them
             sys.modules["matplotlib.pyplot"].close(self.figure)
 
@@ -138,11 +140,11 @@ def remembering(compute: Callable[..., Any], figure: "Figure", ax: "Axes") -> Ca
 
 
 @contextlib.contextmanager
-def style() -> Iterator[None]:
+def style(chosen: dict[Any, Any] = STYLE) -> Iterator[None]:
     """Draw in the project's style; figures made inside need neither a display nor pyplot."""
     import matplotlib
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(chosen):
         yield
 
 

@@ -38,9 +38,8 @@ def printable(text: str) -> str:
 
     Everything we print or draw passes through here: names and values may come from foreign files.
     """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in KEPT else c.encode("unicode_escape").decode() for c in text)
+    odd = [c for c in set(text) if not c.isprintable() and c not in KEPT]
+    return text.translate({ord(c): c.encode("unicode_escape").decode() for c in odd}) if odd else text
 
 
 def quoted_cell(value: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from topicjax import cli
 from topicjax.analysis.figures import bench_sizes
-from topicjax.bench import compare, deep, linear_attention, sizes, timing, tiny
+from topicjax.bench import compare, deep, linear_attention, machine, sizes, timing, tiny
 from topicjax.bench.compare import summary, text
 from topicjax.bench.sizes import Size
 from topicjax.bench.timing import Method
@@ -62,6 +62,22 @@ def test_json_is_strict_and_keeps_the_promised_names():
     assert [row["method"] for row in read["methods"]] == ["engine-adam", "token-vmap", "torch-eager"]
     assert {"trial_steps_per_second", "compile_seconds", "spread"} <= read["methods"][0].keys()
     assert read["gemm_gflops"] == 100.0
+
+
+def test_json_names_the_machine_that_a_stranger_measured_on(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(compare, "run", lambda repeats: result(load_before=float("nan")))
+    monkeypatch.setattr(compare, "use_all_cores", lambda: None)
+    monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path / "version")
+    compare.compare(1, as_json=True)
+    read = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    found = read["machine"]
+    assert read["gemm_gflops"] == 100.0 and read["load_before"] is None
+    assert found["devices"] == ["cpu"] * jax.local_device_count() and found["platform"] == "cpu"
+    assert found["versions"]["jax"] == jax.__version__ and found["driver"] is None
+    assert {"runtime", "system", "processor", "cores", "accelerator_packages", "python"} <= found.keys()
+    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Wed Jan 22 2025\nGCC version:  12.3.0 "
+    (tmp_path / "version").write_text(text)
+    assert machine.nvidia_driver() == "570.86.15"
 
 
 def test_table_has_a_line_for_each_method_and_the_limit():

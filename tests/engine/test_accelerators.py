@@ -2,6 +2,7 @@
 
 import functools
 import re
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 from support.command_line import start
 from support.engine_runs import DEEP_BASE, DEEP_LINEAR
 
+from topicjax.engine import costs, target
 from topicjax.engine import programs as orders
-from topicjax.engine import target
 from topicjax.engine.plan import group_trials, make_groups
 from topicjax.errors import UserError
 from topicjax.experiments import load_experiment
@@ -82,9 +83,35 @@ def test_a_program_is_compiled_for_devices_from_shapes_alone():
     by_id = {DEEP_LINEAR.settings.trial_id(trial): trial for trial in trials}
     (group,) = make_groups(DEEP_LINEAR, by_id, 2, 4)
     text = target.verdict(group, jax.local_devices()[:2])
-    assert re.fullmatch(
-        r"fits: .* arguments, .* results, .* temporary per device; [\d,.]+ MFLOP, every loop .*", text
-    )
+    assert re.fullmatch(r"fits: .* arguments, .* results, .* temporary per device \(compiled in .*\)", text)
+    work = target.step_work(group, jax.local_devices()[:2])
+    # forward and backward of two 4 x 4 matrices on 8 examples, at least; not many times as much
+    assert work.source == "the compiler's count" and 3 * 2 * 2 * 8 * 16 < work.flop < 1e5
+    state = costs.sizes(DEEP_LINEAR, group.spec).state
+    assert work.num_bytes > 2 * state  # read and written
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "limit", "rate"), [(1e6, "arithmetic", 195e3), (1e9, "memory", 15.55e3)]
+)
+def test_a_roofline_against_hand_values(monkeypatch, num_bytes, limit, rate):
+    """Ten trials with 1 GFLOP a step on 19.5 TFLOP/s and 1,555 GB/s."""
+    monkeypatch.setattr(target, "step_work", lambda *_: target.Work(1e9, num_bytes, "by hand"))
+    group = SimpleNamespace(trials_per_chunk=20)
+    devices = [SimpleNamespace(device_kind="NVIDIA A100-SXM4-40GB")] * 2
+    text = target.roofline(group, devices)  # type: ignore[arg-type]
+    assert f"limited by {limit}: " in text and f"at most {rate:,.0f} trial-steps/s per device" in text
+    assert "1,000.0 MFLOP" in text and f"{1e9 / num_bytes:.2g} FLOP per byte (by hand)" in text
+    unknown = [SimpleNamespace(device_kind="Other")] * 2
+    assert "the peaks of Other are not known" in target.roofline(group, unknown)  # type: ignore[arg-type]
+
+
+def test_a_gpu_needs_the_plugin_for_cuda(monkeypatch):
+    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        UserError, match="--target a100 needs XLA's plugin for CUDA; install it with: make gpu"
+    ):
+        target.target_devices("a100")
 
 
 def test_a_program_without_room_is_said_to_have_none(monkeypatch):
@@ -104,3 +131,14 @@ def test_a_sweep_is_compiled_for_tpus_that_are_not_here(tmp_path):
     assert process.returncode == 0, said
     assert "4 x TPU v5 lite; none is run" in printed
     assert printed.count("fits: ") == 2 and "does not fit" not in printed
+    assert printed.count("limited by ") == 2 and "the compiler's count" in printed
+
+
+@pytest.mark.slow
+def test_a_sweep_is_compiled_for_a_gpu_that_is_not_here(tmp_path):
+    pytest.importorskip("jax_cuda12_plugin", reason="the extra cuda12 is not installed")
+    process = start("plan", "smoke", "--target", "a100", cache=tmp_path, cwd=tmp_path, XLA_FLAGS="")
+    printed, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "1 x NVIDIA A100-SXM4-40GB; none is run" in printed
+    assert printed.count("fits: ") == 2 and printed.count("limited by ") == 2

@@ -1,15 +1,17 @@
-"""The order of work over lanes: timed where it pays, then kept by the machine and by the folder."""
+"""The order of work over lanes and the size of chunks: timed where it pays, kept by machine and folder."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import pytest
 from support.engine_runs import DEEP_BASE, DEEP_LINEAR, train_sweep
 
 import topicjax
-from topicjax.engine import orders, programs
+from topicjax.engine import costs, orders, programs
 from topicjax.engine.plan import make_groups
 from topicjax.engine.programs import Programs, device_mesh
+from topicjax.experiments.one_layer.experiment import EXPERIMENT as ONE_LAYER
 from topicjax.sweep import expand, product
 
 RATES = product(learning_rate=(0.01, 0.02))
@@ -103,11 +105,108 @@ def test_both_orders_are_timed_for_equally_many_steps(monkeypatch):
         return own(self, steps)
 
     monkeypatch.setattr(orders.Timed, "seconds", seconds)
-    found = orders.faster(Programs(group, device_mesh(jax.devices()[:1])), group.chunks[0])
+    found = orders.faster(Programs(group, device_mesh(jax.devices()[:1])))
     assert found.order in programs.ORDERS
     last = timed[-2 * orders.REPEATS :]
     assert [order for order, _ in last] == ["lane", "together"] * orders.REPEATS
     assert len({steps for _, steps in last}) == 1 and 1 <= last[0][1] <= found.segment_steps
+
+
+EIGHT = OPTIONS | dict(sweep=product(learning_rate=[0.01 * rate for rate in range(1, 9)]))
+
+
+@pytest.fixture
+def cached_states(monkeypatch, always_pays):
+    """Let these cores be devices that train lanes together, with a cache for the states of two trials."""
+    spec = DEEP_LINEAR.settings.make_trial(DEEP_BASE).spec
+    state = costs.sizes(DEEP_LINEAR, spec).state
+    monkeypatch.setattr(costs, "has_shared_cache", lambda devices: True)
+    monkeypatch.setattr(costs, "cache_bytes", lambda kind: 2 * state)
+
+
+def with_seconds_of_sizes(monkeypatch, **seconds: float) -> list[int]:
+    """Let a chunk of so many trials take these seconds; return a list of the sizes that get timed."""
+    noted = []
+
+    def timed(self, steps: int) -> float:
+        noted.append(self.programs.group.trials_per_chunk)
+        return seconds[f"of_{noted[-1]}"]
+
+    monkeypatch.setattr(orders.Timed, "seconds", timed)
+    return noted
+
+
+def test_the_size_of_chunks_starts_at_the_cache_and_grows_while_that_is_faster(
+    tmp_path, monkeypatch, cached_states
+):
+    """Eight trials take 4 x 1.0 s two at a time, 2 x 1.5 s four at a time, 1 x 3.5 s all at once."""
+    timed = with_seconds_of_sizes(monkeypatch, of_2=1.0, of_4=1.5, of_8=3.5)
+    run, _ = train_sweep(tmp_path / "run", **EIGHT)
+    assert orders_of(run) == [["lane:4"]] and sorted(run.trials["chunk"].value_counts()) == [4, 4]
+    assert list(dict.fromkeys(timed)) == [
+        2,
+        4,
+        8,
+    ]  # once larger chunks are faster, smaller ones are not tried
+    assert orders.remembered() == {name: orders.Way("lane", 4) for name in run.manifest["runs"][0]["orders"]}
+    timed.clear()
+    more = EIGHT | dict(sweep=product(learning_rate=[0.001 * rate for rate in range(1, 9)]))
+    run, _ = train_sweep(tmp_path / "run", **more, extend=True)
+    other, _ = train_sweep(tmp_path / "other", **more)
+    again, _ = train_sweep(tmp_path / "again", **more, layout=tmp_path / "run")
+    asked, _ = train_sweep(tmp_path / "asked", **more, lanes=8)
+    assert not timed and orders_of(run) == [["lane:4"]] * 2
+    assert orders_of(other) == orders_of(again) == [["lane:4"]] and orders_of(asked) == [["lane"]]
+    assert run.trials["chunk"].nunique() == 4 and asked.trials["chunk"].nunique() == 1
+    columns = ["trial_id", "step", "loss"]
+    losses = [each.trajectories[columns].sort_values(columns).reset_index() for each in (other, again)]
+    assert losses[0].equals(losses[1]) and len(losses[0])
+
+
+def test_smaller_chunks_are_tried_if_larger_ones_are_slower_or_have_no_room(
+    tmp_path, monkeypatch, cached_states
+):
+    timed = with_seconds_of_sizes(monkeypatch, of_2=1.0, of_1=0.4)  # eight chunks of 0.4 s, four of 1 s
+    own = orders.Timed.__init__
+
+    def without_room(self, programs) -> None:
+        if programs.group.trials_per_chunk > 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        own(self, programs)
+
+    monkeypatch.setattr(orders.Timed, "__init__", without_room)
+    run, _ = train_sweep(tmp_path / "run", **EIGHT)
+    assert orders_of(run) == [["lane:1"]] and {*timed} == {1, 2}
+
+
+def test_a_search_ends_after_a_minute(tmp_path, monkeypatch, cached_states):
+    monkeypatch.setattr(orders, "SEARCH_SECONDS", -1.0)
+    timed = with_seconds_of_sizes(monkeypatch, of_2=1.0, of_4=0.1, of_8=0.1)
+    run, _ = train_sweep(tmp_path / "run", **EIGHT)
+    assert orders_of(run) == [["lane:4"]] and 8 not in timed  # the first other size is always tried
+
+
+def test_sizes_double_to_what_fits_and_the_cache_is_that_of_the_kind():
+    trials = expand(DEEP_LINEAR.settings, DEEP_BASE, product(seed=range(600)))
+    by_id = {DEEP_LINEAR.settings.trial_id(trial): trial for trial in trials}
+    (group,) = make_groups(DEEP_LINEAR, by_id, 2, 4)
+    assert costs.sizes_to_try(group, 2, 114, 512) == (114, 228, 456, 57, 28)
+    assert costs.sizes_to_try(group, 2, 114, 400) == (114, 228, 57, 28)
+    assert costs.sizes_to_try(group, 1, 1, 1) == (1,)
+    assert costs.cache_bytes("NVIDIA A100-SXM4-40GB") == 40 * 2**20
+    assert costs.cache_bytes("NVIDIA RTX A1000") == costs.OTHER_CACHE * 2**20
+    trial = ONE_LAYER.settings.make_trial(dict(optimizer="adam"))
+    (group,) = make_groups(ONE_LAYER, {"": trial}, 1, 1)
+    # three matrices and their moments, an earlier value matrix, each padded to 104; a bias and the step
+    a100 = SimpleNamespace(device_kind="NVIDIA A100-SXM4-40GB", platform="gpu")
+    assert costs.lanes_in_cache([group], [a100]) == 40 * 2**20 // (4 * (10 * 104**2 + 105)) == 96
+    assert costs.chosen_lanes([group], [a100], 512) == 96
+    assert parsed_ways("lane", "together:64", "other", "lane:x") == ["lane", "together:64", None, None]
+
+
+def parsed_ways(*texts: str) -> list[str | None]:
+    ways = map(orders.parse_way, texts)
+    return [None if way is None else str(way) for way in ways]
 
 
 def test_a_second_sweep_compiles_nothing_again(tmp_path, monkeypatch):

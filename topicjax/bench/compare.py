@@ -11,7 +11,6 @@ at masked positions.
 
 import functools
 import importlib.util
-import json
 import math
 import os
 import resource
@@ -24,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from topicjax.bench import machine
 from topicjax.bench.timing import (
     EngineChunks,
     Method,
@@ -221,7 +221,7 @@ def compare(repeats: int, as_json: bool) -> None:
     """Time all methods on the default model and print the result."""
     use_all_cores()
     result = run(repeats)
-    print(json.dumps(result, indent=2) if as_json else text(result))
+    print(machine.as_json(result) if as_json else text(result))
 
 
 def summary(

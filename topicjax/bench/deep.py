@@ -10,7 +10,6 @@ beforehand, with one process per core or one process with all threads, whichever
 
 import functools
 import importlib.util
-import json
 import os
 import pickle
 import statistics
@@ -24,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from topicjax.bench import machine
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
 from topicjax.engine import costs
@@ -242,7 +242,7 @@ def compare_deep(on_text: bool, repeats: int, as_json: bool) -> None:
     encoders = [encoder_case(layers, sweep) for sweep in ("depth", "") for layers in LAYERS]
     cases = [text_case()] if on_text else encoders
     result = run(cases, repeats)
-    print(json.dumps(result, indent=2) if as_json else table(result))
+    print(machine.as_json(result) if as_json else table(result))
 
 
 def table(result: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Measure how many workers one driver can feed: the cost of a chunk, and a run with sleeping workers."""
 
 import contextlib
-import json
 import math
 import statistics
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from topicjax.bench import machine
 from topicjax.bench.sleepers import MODULE, STEPS, sleeping
 from topicjax.engine.chunk import Chunk, Start
 from topicjax.engine.cluster.connection import Cluster
@@ -126,7 +126,7 @@ def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
             runs.append({"load": load, "sleep": sleep, "expected": expected, "rounds": rounds})
             runs[-1]["measured"] = simulate(cluster, SMALL, sleep, rounds)
     found = {"trials": TRIALS, **large._asdict(), "small": small._asdict(), "simulation": runs}
-    print(json.dumps(found, indent=2) if as_json else text(large, runs))
+    print(machine.as_json(found) if as_json else text(large, runs))
 
 
 def text(costs: Costs, runs: Sequence[dict[str, float]]) -> str:

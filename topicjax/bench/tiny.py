@@ -8,7 +8,6 @@ per process, without records, on prompts drawn beforehand.  Nothing is written.
 """
 
 import functools
-import json
 import os
 import statistics
 from dataclasses import replace
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from topicjax.bench import linear_attention as model
+from topicjax.bench import machine
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, jitted, rates_of, record_share
 from topicjax.bench.deep import best_torch, need_torch
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
@@ -199,4 +199,4 @@ def compare_tiny(repeats: int, as_json: bool) -> None:
     """Time all methods on the tiny model and print the result."""
     use_all_cores()
     result = run(repeats)
-    print(json.dumps(result, indent=2) if as_json else table(result))
+    print(machine.as_json(result) if as_json else table(result))

@@ -309,7 +309,7 @@ def run_bench(typed: argparse.Namespace) -> int:
 
 def run_scaling(typed: argparse.Namespace) -> int:
     """Time the engine at many sizes; write the numbers and their figure."""
-    from topicjax.bench import sizes
+    from topicjax.bench import machine, sizes
     from topicjax.engine.resources import use_all_cores
 
     try:
@@ -321,7 +321,8 @@ def run_scaling(typed: argparse.Namespace) -> int:
     frame.to_csv(typed.out / "scaling.csv", index=False)
     picture = analysis("figures.bench_sizes").scaling_figure(frame)
     files = [typed.out / "scaling.csv", *picture.save(typed.out / "scaling")]
-    show(frame.to_json(orient="records", indent=2) if typed.json else "\n".join(map(str, files)))
+    figures = frame.to_dict(orient="records")
+    show(machine.as_json({"sizes": figures}) if typed.json else "\n".join(map(str, files)))
     return 0
 
 

@@ -1,8 +1,10 @@
 """Commands on run folders: status, verify, repair, restore, inspect, report, export."""
 
 import argparse
+import contextlib
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -124,7 +126,7 @@ def write_report(options: argparse.Namespace) -> int:
     """Write the report of a run into its folder, printing progress; with --watch, while the run continues."""
     report, panel = analysis("page.report"), tuple(filter(None, options.panel.split(",")))
     chosen = analysis("page.selection").Selection(options.x, options.y, panel, tuple(options.filters))
-    with explained("write into", options.folder):
+    with explained("write into", options.folder), rare_collections():
         if options.watch is None:
             path = report.write(options.folder, say, chosen)
         else:
@@ -137,6 +139,19 @@ def write_report(options: argparse.Namespace) -> int:
             path = analysis("page.live").watch(options.folder, options.watch, write, say)
     show(f"{path}: open it in a browser")
     return 0
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Look for garbage rarely: the many objects of a figure live until it is closed."""
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def quiet(text: str) -> None:

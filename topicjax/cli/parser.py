@@ -51,7 +51,10 @@ def make_parser() -> argparse.ArgumentParser:
     listed = add("settings", commands.list_settings, settings, prints=True)
     listed.add_argument("sweep", nargs="?", help="list only its experiment (default: every shipped one)")
     planned = add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
-    target = "compile for TPUs that are not here, as v5e:2x2, and say whether it fits (needs make tpu)"
+    target = (
+        "compile for devices that are not here, TPUs as v5e:2x2 (needs make tpu) or the GPU a100 (needs make "
+        "gpu), and say whether it fits and what limits a step"
+    )
     planned.add_argument("--target", metavar="TOPOLOGY", help=target)
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
     add_corpus_options(add("corpus", commands.make_corpus, corpus))
@@ -208,7 +211,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of bench."""
     add = parser.add_argument
     add("--repeats", type=int, help="default: 5; with --scaling 3")
-    add("--json", action="store_true", help="print the numbers for machines")
+    add(
+        "--json",
+        action="store_true",
+        help="print all numbers, the devices, versions and driver: to send to us",
+    )
     what = parser.add_mutually_exclusive_group().add_argument
     what("--scaling", action="store_true", help="how the rate scales: a table and a figure")
     what(

@@ -3,6 +3,7 @@
 `plan` and `run` refuse with the same message: what is needed, what is available, which setting to change.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -65,12 +66,14 @@ def plan_groups(
     check_references(experiment, next(iter(trials.values())))
     columns = new_columns(experiment, specs[0], next(iter(trials.values())))
     check_columns(folder, columns)
-    groups = with_orders(groups, options.order, options.layout or folder, devices)
+    groups = with_orders(groups, options, folder, devices)
     lanes = options.lanes or best_lanes(groups, trials, folder, devices)
     options = replace(options, lanes=lanes)
     rounding = options.round_products
-    groups = [replace(shaped(group, len(devices), lanes), round_products=rounding) for group in groups]
+    groups = [replace(group, round_products=rounding) for group in groups]
+    groups = [shaped(group, len(devices), *group.sizes or [lanes]) for group in groups]
     check_groups(groups, devices)
+    groups = [with_sizes(group, lanes, devices) for group in groups]
     measured = {name: own for name, own in columns.items() if name != TRIALS}
     groups = with_earlier(unfinished(groups, folder), trials, folder, alike, measured)
     check_disk(groups, folder)
@@ -92,6 +95,19 @@ def best_lanes(groups: Sequence[Group], trials: Collection[str], folder: Path, d
         if 1 <= lanes <= most and {name: entry.get(name) for name in same} == same:
             return lanes
     return costs.chosen_lanes(groups, devices, most)
+
+
+def with_sizes(group: Group, lanes: int, devices: Sequence[Any]) -> Group:
+    """List the sizes of chunks that a group's first run times, if devices have a cache and room for them."""
+    if group.order or not costs.has_shared_cache(devices):
+        return group
+    most = costs.lanes_that_fit(group.experiment, [group.spec], devices)
+    found = []
+    for number in costs.sizes_to_try(group, len(devices), lanes, most):
+        with contextlib.suppress(UserError):
+            check_groups([shaped(group, len(devices), number)], devices)
+            found.append(number)
+    return replace(group, sizes=tuple(found))
 
 
 def unfinished(groups: Sequence[Group], folder: Path) -> list[Group]:

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+import re
 import resource
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -29,6 +30,23 @@ from topicjax.store.files import StoreError, read_regular, write_whole
 BLOCK_BYTES = 16_000_000  # of data drawn ahead
 CPU_LANES = 64  # trials of a stream that a core trains in turn between two returns to Python
 ACCELERATOR_LANES = 512
+CACHES = {  # megabytes of fast memory that a device's units share, by words of its kind (data sheets)
+    "V100": 6,
+    "T4": 4,
+    "A10": 6,
+    "A10G": 6,
+    "A30": 24,
+    "A100": 40,
+    "L4": 48,
+    "L40": 96,
+    "L40S": 96,
+    "H100": 50,
+    "H200": 50,
+    "B200": 126,
+    "TPU v5 lite": 128,
+    "TPU v6 lite": 128,
+}
+OTHER_CACHE = 32  # megabytes, assumed for other kinds
 TOGETHER_LANES = 64  # fewer trials together leave a device's vector units idle
 CHUNK_SECONDS = 30.0  # of a chunk's steps; records take up to as long: something finishes every minute ...
 CHUNK_OVERHEAD = 0.5  # ... and a chunk more costs this many seconds, to start and to write ...
@@ -270,19 +288,49 @@ def lanes_that_fit(experiment: Experiment, specs: Iterable[Any], devices: Sequen
     return max(1, min(most, *(int(room / trial_bytes(experiment, spec)) for spec in specs)))
 
 
+def has_shared_cache(devices: Sequence[Any]) -> bool:
+    """Whether the trials of a device share a cache while they train together: on accelerators."""
+    return devices[0].platform != "cpu"
+
+
+def cache_bytes(kind: str) -> int:
+    """Return the fast memory of a kind of accelerator."""
+    found = [size for name, size in CACHES.items() if re.search(rf"\b{name}\b", kind)]
+    return 2**20 * (found[0] if found else OTHER_CACHE)
+
+
+def lanes_in_cache(groups: Sequence[Group], devices: Sequence[Any]) -> int:
+    """Compute how many trials of the largest Spec keep their states in a device's cache."""
+    state = max(sizes(group.experiment, group.spec).state for group in groups)
+    return max(1, cache_bytes(devices[0].device_kind) // max(1, state))
+
+
 def chosen_lanes(groups: Sequence[Group], devices: Sequence[Any], most: int) -> int:
     """Choose how many trials a device trains together: at most as fit, and chunks shall end soon.
 
-    Fewer trials make shorter chunks, until the data of a stream are drawn too often.  The choice follows from
-    the sweep and the devices alone, never from a measured rate: it is the same in a resumed run, which finds
-    its unfinished chunks by it.
+    On accelerators their states shall fit into the cache.  Fewer trials make shorter chunks, until the data
+    of a stream are drawn too often.  The choice follows from the sweep and the devices alone, never from a
+    measured rate: it is the same in a resumed run, which finds its unfinished chunks by it.
     """
-    least = min(most, TOGETHER_LANES) if any(group.order == "together" for group in groups) else 1
+    are_together = any(group.order == "together" for group in groups)
+    if has_shared_cache(devices):
+        most, are_together = min(most, lanes_in_cache(groups, devices)), True
+    least = min(most, TOGETHER_LANES) if are_together else 1
     candidates = [most, *(2**power for power in range(most.bit_length() - 1, -1, -1) if 2**power < most)]
     seconds = {lanes: training_seconds(groups, devices, lanes) for lanes in candidates if lanes >= least}
     quickest = min(total for _, total in seconds.values())
     quick = [lanes for lanes, (_, total) in seconds.items() if total <= MOST_SLOWER * quickest]
     return next((lanes for lanes in quick if seconds[lanes][0] <= CHUNK_SECONDS), quick[-1])
+
+
+def sizes_to_try(group: Group, num_devices: int, lanes: int, most: int) -> tuple[int, ...]:
+    """List numbers of trials per device to time: the planned one, larger ones, then smaller ones.
+
+    They double up to what fits and what the group has trials for, and halve twice.
+    """
+    enough = min(most, 2 * math.ceil(group.num_trials / num_devices) - 1)
+    larger = [lanes << power for power in range(1, 32) if lanes << power <= enough]
+    return (lanes, *larger, *(lanes >> power for power in (1, 2) if lanes >> power))
 
 
 def training_seconds(groups: Iterable[Group], devices: Sequence[Any], lanes: int) -> tuple[float, float]:

@@ -114,7 +114,7 @@ class Options:
     lanes: Annotated[
         int,
         Option(
-            help="trials that a device trains together (default: chosen)",
+            help="trials that a device trains together (default: chosen; timed on accelerators)",
             metavar="N",
             read=int,
             check=at_least(0),

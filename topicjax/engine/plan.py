@@ -69,6 +69,9 @@ class Group:
     lanes: int
     rows_per_chunk: int
     order: str = ""  # of work over lanes; empty: not yet chosen
+    sizes: tuple[
+        int, ...
+    ] = ()  # trials per device: the one it has, then others to time while `order` is empty
     round_products: str = ""  # the format to which factors of matrix products are rounded, if any
     earlier: Mapping[str, Earlier] = field(default_factory=dict, compare=False)  # by trial, if there is one
 

@@ -345,9 +345,9 @@ class Programs:
         init, weights = (functools.partial(each, over_lanes=over_lanes) for each in (init_row, weights_row))
         taken, given = (*row, STATE_SHARDS, SHARDED), (STATE_SHARDS, SHARDED)
         self.functions = {  # not yet compiled
-            "init": self._wrap(init, (*row, REPLICATED), STATE_SHARDS),
-            "advance": self._wrap(advance, taken, given, donate=(2,)),
-            "weights": self._wrap(weights, (SHARDED,), SHARDED),
+            "init": self.wrap(init, (*row, REPLICATED), STATE_SHARDS),
+            "advance": self.wrap(advance, taken, given, donate=(2,)),
+            "weights": self.wrap(weights, (SHARDED,), SHARDED),
         }
         self.compiled: dict[str, Any] = {}
         self.compile_seconds = 0.0
@@ -368,7 +368,7 @@ class Programs:
         """How many steps every trial of a chunk takes in one segment."""
         return self.segment_windows * self.spec.record_every
 
-    def _wrap(self, function: Callable[..., Any], takes: Any, gives: Any, donate: tuple = ()) -> Any:
+    def wrap(self, function: Callable[..., Any], takes: Any, gives: Any, donate: tuple = ()) -> Any:
         """Map the function of one stream row over many rows, then over devices.
 
         A core takes one row after another: a second batch axis would only cost it transposed copies.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from topicjax.engine import costs
 from topicjax.engine.chunk import Callbacks, Chunk, Interrupted, Saved
 from topicjax.engine.options import Options
-from topicjax.engine.orders import faster, program_name
+from topicjax.engine.orders import faster, program_name, way_of
 from topicjax.engine.origin import origin_name
 from topicjax.engine.plan import Group
 from topicjax.engine.programs import Programs, compiled_ahead, device_mesh
@@ -121,9 +121,9 @@ def train_here(training: Training, is_stopping: IsStopping, devices: Sequence[An
     with contextlib.closing(compiled_ahead(every)) as ahead:
         for programs in ahead:
             progress.begin_program(programs.group.label)
-            programs = faster(programs, programs.group.chunks[0])
+            programs = faster(programs)
             group = programs.group
-            training.manifest.add_order(program_name(group, devices), programs.order)
+            training.manifest.add_order(program_name(group, devices), str(way_of(programs)))
             for rows in group.chunks:
                 if is_stopping():
                     raise Interrupted
@@ -200,7 +200,7 @@ class RunManifest:
         self._entry = self._entry | {name: value for name, value in values.items() if value}
 
     def add_order(self, program: str, order: str) -> None:
-        """Write the order of work of a program before it trains: a resumed run keeps it."""
+        """Write the way of work of a program before it trains: a resumed run keeps it."""
         orders = self._entry.get("orders", {})
         if orders.get(program) != order:
             self._entry = self._entry | {"orders": orders | {program: order}}

@@ -48,7 +48,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "snapshots": str,
     "lanes": int,
     "order": str,  # as it was asked for; empty: chosen for each program
-    "orders": dict,  # of each program
+    "orders": dict,  # of each program; "together:128" if the trials per device were timed too
     "arithmetic": dict,  # options of jax that change numbers; round_products, if it was given
     "started": str,
     "versions": dict,
