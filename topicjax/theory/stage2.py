@@ -218,14 +218,15 @@ def attention_loss(data: DataModel, value: Array, weight_VxV: Array, alike: bool
     """
     inside = data.topics_per_document * data.words_per_topic
     query_Q, times_Q = np.arange(data.num_words + 1), np.ones(data.num_words + 1)
-    if alike:  # the first document has the first topics
+    if alike:
         query_Q, times_Q = np.array([0, 1, data.num_words]), np.array([1, inside, data.num_words - inside])
     share_Q = np.where(query_Q == 0, 1 - data.p_keep - data.p_random, data.p_random / data.num_words)
     keys_KxV, weight_QxV = _key_parts(data), weight_VxV[query_Q]
     part_KxQxV = (weight_QxV * keys_KxV[:, None, :]) @ value.T
     total_KxQ = keys_KxV @ weight_QxV.T
+    first_T = np.where(np.arange(data.topics) < data.topics_per_document, 1 / data.topics_per_document, 0.0)
     losses = []
-    for theta_T in topic_subsets(data)[: 1 if alike else None]:
+    for theta_T in [first_T] if alike else topic_subsets(data):
         theta_K, words_V = np.r_[1.0, theta_T], np.r_[0.0, theta_T @ data.words_by_topic()]
         output_QxV = np.tensordot(theta_K, part_KxQxV, 1) / (theta_K @ total_KxQ)[:, None]
         kept_Q = data.p_keep * words_V[query_Q]  # the target is the query itself
