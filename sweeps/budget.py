@@ -2,9 +2,9 @@
 
 Command:  make sweep SWEEP=budget
 Size:     60 trials, 1 program, about 2 minutes on 2 cores; a trial ends once its class can no longer change
-Expect:   learning rate x onset step is the same at all rates, and grows by a constant for each tenfold smaller
-          init scale: which trials are V-only depends on the number of steps.  Of those that are V-only after
-          3,000 steps, nearly all are two-stage after 6,000, except at the lowest learning rates.
+Expect:   learning rate x onset step is the same at all rates, and grows by a constant for each tenfold
+          smaller init scale: which trials are V-only depends on the number of steps.  Of those that are
+          V-only after 3,000 steps, nearly all are two-stage after 6,000, except at the lowest learning rates.
 """
 
 from topicjax.sweep import logspace, product

@@ -64,7 +64,7 @@ def _query_loss(mass: _TopicMass, counts: Array, target: Array, entries: tuple, 
     return loss
 
 
-def _key_masses(data: DataModel) -> tuple[float, float, float]:
+def key_masses(data: DataModel) -> tuple[float, float, float]:
     """Compute the share of keys of one topic inside the document, of one outside, and of [MASK]."""
     tau = data.topics_per_document
     if data.key_visibility == "unmasked":
@@ -87,7 +87,7 @@ def attention_landscape(
     entries = theorem2_entries(*data.sizes_and_masking) if entries is None else entries
     alpha, beta = np.broadcast_arrays(np.asarray(alpha, float), np.asarray(beta, float))
     topics, words, tau = data.topics, data.words_per_topic, data.topics_per_document
-    inside, outside, mask = _key_masses(data)
+    inside, outside, mask = key_masses(data)
     average = ((words - 1) * alpha + beta) / words  # alpha'
     pair = np.asarray(beta if mask_pair is None else mask_pair, float) + 0 * average
 

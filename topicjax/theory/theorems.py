@@ -160,9 +160,7 @@ def theorem3_limit(topics_per_document: Any, p_mask: Any, p_keep: Any) -> Any:
     return topics_per_document / ((1 - p_keep) * p_mask)
 
 
-def many_topics_weight(
-    topics: Any, topics_per_document: Any, p_mask: Any, p_keep: Any, p_random: Any
-) -> Any:
+def many_topics_weight(topics: Any, topics_per_document: Any, p_mask: Any, p_keep: Any, p_random: Any) -> Any:
     """Compute the limit of alpha'* as tau and T grow at a fixed ratio; theorem3_limit for a small one.
 
     With many topics per document only the attention x on the query's own topic matters, and predicting the
