@@ -84,17 +84,7 @@ def schedule_endings(run: Run) -> pd.DataFrame:
     trials: Any = run.trials.assign(**found, schedule=schedules(run.trials))
     trials = trials[(trials["schedule"] != "") & (trials["status"] == "ok") & trains_both(trials)]
     steps = np.array([part_steps(row) for row in trials.to_dict("records")]).reshape(-1, 2)
-    lines = {
-        name: place for name, place in STAGE_LINES.items() if not name.endswith("_se") and place in trials
-    }
-    stage1, stage2 = (
-        np.where(
-            np.isfinite(held_out := column(trials, lines[f"held_out_{name}"])),
-            held_out,
-            column(trials, lines[name]),
-        )
-        for name in ("stage1", "stage2")
-    )
+    stage1, stage2 = (line_of(trials, name) for name in ("stage1", "stage2"))
     least = topic_bound(trials)
     return trials[["trial_id", *settings_in(trials), "schedule", *found]].assign(
         steps_v=steps[:, 0],
@@ -104,6 +94,12 @@ def schedule_endings(run: Run) -> pd.DataFrame:
         topic_bound=least,
         copies=trials["eval_loss_kept"].to_numpy(float) < least,
     )
+
+
+def line_of(trials: Frame, name: str) -> Array:
+    """Read the limit line of each trial: that of its held-out documents, or else that of all documents."""
+    given = trials.reindex(columns=[STAGE_LINES[f"held_out_{name}"], STAGE_LINES[name]]).to_numpy(float)
+    return np.where(np.isfinite(given[:, 0]), given[:, 0], given[:, 1])
 
 
 def topic_bound(trials: Frame) -> Array:
@@ -229,13 +225,15 @@ def turns_end_alike(run: Run, scores: pd.DataFrame) -> Verdict:
 
 def compared(run: Run, name: str, words: str) -> Verdict:
     """Judge a schedule against joint training with as many steps of each part, by kind of trial."""
+    if not is_scheduled(run, run.trials):
+        return Verdict("undecided", "No trial trains its parts by a schedule.", "a run of forced_stages")
     table = against_joint(schedule_endings(run))
-    table = table[table["equal_steps"]] if len(table) else table
+    table = table[table["equal_steps"]]
     joint = {
         tuple(row[each] for each in KIND): row for row in table.to_dict("records") if row["schedule"] == JOINT
     }
     same, other, open_ = [], [], []
-    for row in table[table["schedule"] == name].to_dict("records") if len(table) else []:
+    for row in table[table["schedule"] == name].to_dict("records"):
         kind = tuple(row[each] for each in KIND)
         text = f"{label(kind[0])}, {label(kind[1])}, keys {kind[2]}"
         start, moved = joint[kind], (row["stage1"] - row["stage2"]) * CUTS.stage2

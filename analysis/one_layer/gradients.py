@@ -120,6 +120,8 @@ def gradient_ratios(run: Run, scores: pd.DataFrame) -> Picture:
 
 def gradients_differ(run: Run, scores: pd.DataFrame) -> Verdict:
     """Check that the first gradient of W^V is the largest for starts near zero, and how the ratio scales."""
+    if not has_first_gradients(run, run.trials):
+        return Verdict("undecided", "Fewer than three init scales were trained.", "a run of gradients")
     frame = first_gradients(run)
     near = frame[frame["init_scale"] <= SMALL_START]
     if near.empty:

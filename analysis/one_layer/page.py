@@ -232,15 +232,15 @@ TABLES = [
         "theorem3_limit",
         many_topics.limit_table,
         many_topics.has_limit,
-        "alpha' of trained attention, of the best attention (weight of [MASK] free), of the best of Assumption "
-        "2's kind, of the limit of many topics at this ratio, and Theorem 3's limit",
+        "alpha' of trained attention, of the best attention (weight of [MASK] free), of the best of "
+        "Assumption 2's kind, of the limit of many topics at this ratio, and Theorem 3's limit",
     ),
     Entry(
         "remark1",
         unbounded.growth_table,
         unbounded.has_penalties,
-        "Norms after a quarter, half and all of the steps, growth per e-folding in the last doubling, and what "
-        "theory predicts without L2 (rate) and with it (norm); medians over seeds",
+        "Norms after a quarter, half and all of the steps, growth per e-folding in the last doubling, and "
+        "what theory predicts without L2 (rate) and with it (norm); medians over seeds",
     ),
     Entry(
         "budget",

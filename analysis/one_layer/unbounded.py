@@ -145,6 +145,8 @@ def draw_rate(ax: Any, own: Frame, run: Run, records: Records, place: dict[str, 
 
 def norms_have_no_bound(run: Run, scores: pd.DataFrame) -> Verdict:
     """Check that cross-entropy's norms grow to the last step without L2, and settle with it."""
+    if not has_penalties(run, scores):
+        return Verdict("undecided", "Cross-entropy was not trained with and without L2.", "a run of remark1")
     table = growth(run)
     table = table[(column(table, "norm") > 0)]
     free = table[(table["objective"] == "cross_entropy") & (table["l2"] == 0)]
