@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from topicjax.errors import counted
 from topicjax.store.reader import Run
@@ -26,6 +27,7 @@ from .stability import cut_at
 NOT_YET = ("V-only", "unfinished", "stage 2 begun", "no-learning")  # classes that more steps may change
 CONSTANT = 0.25  # relative spread of learning rate x onset over rates that counts as none
 LEAST_RATES = 3
+LEAST_SCALES = 3  # init scales of a slope
 WITHIN = (
     "objective",
     "optimizer",
@@ -89,7 +91,7 @@ def edge_figure(run: Run, scores: pd.DataFrame) -> Picture:
         figure = Figure(figsize=(WIDTH, 0.7 + 2.7 * len(panels)))
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for ax, (name, own) in zip(axes, panels, strict=True):
-            scales = sorted(set(own["init_scale"]))
+            scales = sorted(set(own.loc[own["outcome"] == "onset", "init_scale"]))
             rates = np.array([own["learning_rate"].min() / 1.2, own["learning_rate"].max() * 1.2])
             for colour, scale in zip(PALETTE, scales, strict=False):
                 used = own[(own["init_scale"] == scale) & (own["outcome"] == "onset")]
@@ -122,10 +124,9 @@ def edge_figure(run: Run, scores: pd.DataFrame) -> Picture:
                     )
                 )
             )
-            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            ax.xaxis.set_minor_formatter(
-                lambda value, _: f"{value:g}" if str(f"{value:g}")[0] in "25" else ""
-            )
+            for axis in (ax.xaxis, ax.yaxis):
+                axis.set_major_formatter(FuncFormatter(plain))
+                axis.set_minor_formatter(FuncFormatter(plain))
             marks = [
                 Line2D(
                     [], [], color=colour, marker="o", mfc="none", ms=4, label=f"init scale {written(scale)}"
@@ -142,6 +143,22 @@ def edge_figure(run: Run, scores: pd.DataFrame) -> Picture:
         f"{counted(censored, 'trial')} without an onset within the steps.": censored,
     }
     return Picture(figure, "Figure 4's edge is a budget of learning rate x steps", sentences(parts))
+
+
+def plain(value: float, place: Any = None) -> str:
+    """Label ticks at 1, 2 and 5 times powers of ten with plain numbers."""
+    return f"{value:,g}" if f"{value:.0e}"[0] in "125" else ""
+
+
+def per_decade(table: Frame) -> list[str]:
+    """Say by how much a tenfold smaller init scale raises learning rate x onset, per kind of trial."""
+    kinds: Any = table.groupby([name for name in WITHIN if name != "init_scale" and name in table])
+    found = []
+    for _, own in kinds:
+        if own["init_scale"].nunique() >= LEAST_SCALES:
+            slope = np.polyfit(-np.log10(own["init_scale"]), own["onset_time"], 1)[0]
+            found.append(f"{slope:,.0f}")
+    return found
 
 
 def edge_is_a_budget(run: Run, scores: pd.DataFrame) -> Verdict:
@@ -176,6 +193,9 @@ def edge_is_a_budget(run: Run, scores: pd.DataFrame) -> Verdict:
         f"line "
         "learning rate x steps = constant, which moves with the budget."
     )
+    slopes = per_decade(table)
+    if slopes:
+        text += f" A tenfold smaller init scale raises it by {' and '.join(slopes)}."
     constant = bool((spread < CONSTANT).all())
     other = len(waiting) - turned.sum() - still.sum()
     verdict = (

@@ -23,8 +23,7 @@ from ..frames import Array, Frame, column
 from ..page.contract import Claim, Verdict
 from ..pictures import PALETTE, SMALL, WIDTH, Picture, label, sentences, style
 from ..topic_model import MAIN_SETTINGS, STAGE_LINES, aligned, settings_in
-from .scores import trains_both
-from .trained_models import has_data_model
+from .scores import topic_bound, trains_both
 
 JOINT, FROZEN, TURNS, LONGER = "joint", "V, then K/Q (V frozen)", "in turns", "joint, twice the steps"
 LOSSES = ("eval_loss", "eval_loss_mask", "eval_loss_kept", "eval_loss_random")
@@ -100,13 +99,6 @@ def line_of(trials: Frame, name: str) -> Array:
     """Read the limit line of each trial: that of its held-out documents, or else that of all documents."""
     given = trials.reindex(columns=[STAGE_LINES[f"held_out_{name}"], STAGE_LINES[name]]).to_numpy(float)
     return np.where(np.isfinite(given[:, 0]), given[:, 0], given[:, 1])
-
-
-def topic_bound(trials: Frame) -> Array:
-    """Compute the least loss of a word if only its topic is known (disjoint uniform topics, else NaN)."""
-    words = column(trials, "words_per_topic")
-    least = np.where(trials["objective"] == "cross_entropy", np.log(words), 1 - 1 / words)
-    return np.where(has_data_model(trials), least, np.nan)
 
 
 def against_joint(endings: Frame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from topicjax.store.reader import Run
 
 from ..frames import Frame, column, distinct, varying
 from ..page.contract import Claim, Verdict
-from ..pictures import PALETTE, WIDTH, Picture, sentences, style, written
+from ..pictures import PALETTE, WIDTH, Picture, sentences, setting_text, style, written
 from ..topic_model import aligned, settings_in
 from .scores import trains_both
 
@@ -84,34 +84,34 @@ def gradient_table(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 def gradient_ratios(run: Run, scores: pd.DataFrame) -> Picture:
     """Draw |dL/dW^V| / |dL/dW^K| and the same for W^Q at step 0 against the init scale."""
     frame = first_gradients(run)
-    objectives = sorted(set(frame["objective"]))
-    fits = scaling(frame)
+    by = "init" if frame["init"].nunique() > 1 else "objective"
+    kinds, fits = sorted(set(frame[by])), scaling(frame)
+    colours = dict(zip(kinds, PALETTE, strict=False))
+    scale = np.geomspace(frame["init_scale"].min(), frame["init_scale"].max(), 2)
     with style():
         figure = Figure(figsize=(WIDTH, 3.2))
         axes = figure.subplots(1, len(RATIOS), sharey=True, squeeze=False)[0]
         for ax, (name, part) in zip(axes, RATIOS.items(), strict=True):
-            for colour, objective in zip(PALETTE, objectives, strict=False):
-                own = frame[frame["objective"] == objective]
+            for kind, colour in colours.items():
+                own = frame[frame[by] == kind]
                 ax.plot(own["init_scale"], own[name], "o", color=colour, ms=3, mfc="none", mew=0.7)
-            middle = fits.loc[fits["part"] == part, "constant"].median()
-            scale = np.geomspace(frame["init_scale"].min(), frame["init_scale"].max(), 2)
-            ax.plot(scale, middle / scale**2, color="black", lw=0.9, ls="--", zorder=1)
+                of_kind = (fits["part"] == part) & (fits.get(by, kind) == kind)
+                height = fits.loc[of_kind, "constant"].median()
+                ax.plot(scale, height / scale**2, color=colour, lw=0.9, ls="--", zorder=1)
             ax.axhline(1, color="0.6", lw=0.8, zorder=1)
             ax.set(xscale="log", yscale="log", xlabel="init scale $s$")
             ax.set_ylabel(rf"$|\nabla_{{W^V}} L|\,/\,|\nabla_{{{part}}} L|$ at step 0")
         marks = [
-            Line2D(
-                [], [], color=colour, ls="", marker="o", ms=4, mfc="none", label=objective.replace("_", "-")
-            )
-            for colour, objective in zip(PALETTE, objectives, strict=False)
+            Line2D([], [], color=colour, ls="", marker="o", ms=4, mfc="none", label=setting_text(by, kind))
+            for kind, colour in colours.items()
         ]
-        line = Line2D([], [], color="black", lw=0.9, ls="--", label=r"$C / s^2$")
+        line = Line2D([], [], color="0.3", lw=0.9, ls="--", label=r"$C / s^2$")
         figure.legend(handles=[*marks, line], loc="outside lower center", ncols=3)
     parts = {
         "Norm of the gradient of W^V divided by that of W^K (left) and W^Q (right) on the first batch, a "
         "ring "
         f"per start and setting: {counted(len(frame), 'start')}.": True,
-        f"The line has the fitted height of scales up to {SMALL_START:g}. Above the grey line the "
+        f"Lines have the fitted height of scales up to {SMALL_START:g}. Above the grey line the "
         f"gradient of "
         "W^V is the larger one.": True,
     }
