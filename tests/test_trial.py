@@ -144,6 +144,11 @@ IMPOSSIBLE = [
     ({"steps": 30, "record_every": 20}, "steps is 30; allowed: a multiple of record_every = 20"),
     ({"value": "blocks", "embedding": "random"}, "value is 'blocks'; allowed: only when embedding"),
     ({"value": "blocks", "p_keep": 0.5, "p_random": 0.5}, "value is 'blocks'; allowed: only with"),
+    ({"training": "by_part", "until": "decided"}, "until is 'decided'; allowed: 'steps' when training is"),
+    (
+        {"training": "by_part", "value_from": 5, "value_until": 5},
+        "value_until is 5; allowed: 0, or more than value_from = 5",
+    ),
     ({"objective": "hinge"}, "objective is 'hinge'; allowed: cross_entropy, squared"),
     ({5: 1}, "unknown setting 5; allowed: topics"),
     ({"lerning_rate": 1}, "unknown setting 'lerning_rate'; did you mean 'learning_rate'"),

@@ -14,7 +14,7 @@ from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import tables
+from . import budget, forced, gradients, many_topics, tables, unbounded
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .embedding_theory import embedding_cases, embeddings_alone, theorem1_equations, trains_all
@@ -159,9 +159,13 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("rotation", rotation, has_rotation),
         Entry("loss", loss_curves),
     ],
-    "Joint training": [Entry("joint_loss", joint_losses, has_pairs)],
+    "Joint training": [
+        Entry("joint_loss", joint_losses, has_pairs),
+        Entry("forced_stages", forced.schedule_figure, forced.is_scheduled),
+    ],
     "Maps": [
         Entry("robustness", robustness, varies_alone),
+        Entry("budget", budget.edge_figure, budget.has_edge),
         Entry("theta", theta_map, is_map, axes=AXES),
         Entry("log_lag", log_lag_map, is_map, axes=AXES),
     ],
@@ -179,8 +183,21 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("theorem1", theorem1_equations, has_embeddings_alone),
         Entry("embedding_cases", embedding_cases, has_both_cases),
         Entry("attention_theory", attention_theory, has_attention_theory),
+        Entry("theorem3_limit", many_topics.limit_figure, many_topics.has_limit),
+        Entry("remark1", unbounded.growth_figure, unbounded.has_penalties),
+        Entry("gradients", gradients.gradient_ratios, gradients.has_first_gradients),
     ],
 }
+CLAIMS = (
+    *(
+        forced.TWO_STAGES,
+        forced.ALTERNATING,
+        gradients.CLAIM,
+        many_topics.CLAIM,
+        unbounded.CLAIM,
+        budget.CLAIM,
+    ),
+)
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
     Entry(
@@ -197,6 +214,39 @@ TABLES = [
         has_pairs,
         "Joint training against W^V alone under uniform attention: final held-out losses, their "
         "difference for equal seeds, and the limit lines; median and quartiles over seeds",
+    ),
+    Entry(
+        "forced_stages",
+        forced.schedule_table,
+        forced.is_scheduled,
+        "Schedules: final held-out losses by kind of query, loss above joint training with as many steps of "
+        "each part (also in units of stage 1 - stage 2), order parameters and norms; medians over seeds",
+    ),
+    Entry(
+        "gradients",
+        gradients.gradient_table,
+        gradients.has_first_gradients,
+        "Gradient norms at step 0 by init scale; medians over starts",
+    ),
+    Entry(
+        "theorem3_limit",
+        many_topics.limit_table,
+        many_topics.has_limit,
+        "alpha' of trained attention, of the best attention (weight of [MASK] free), of the best of "
+        "Assumption 2's kind, of the limit of many topics at this ratio, and Theorem 3's limit",
+    ),
+    Entry(
+        "remark1",
+        unbounded.growth_table,
+        unbounded.has_penalties,
+        "Norms after a quarter, half and all of the steps, growth per e-folding in the last doubling, and "
+        "what theory predicts without L2 (rate) and with it (norm); medians over seeds",
+    ),
+    Entry(
+        "budget",
+        budget.edge_table,
+        budget.has_edge,
+        "Learning rate x onset step of SGD: median over learning rates, least and most",
     ),
     Entry(
         "table3",
@@ -289,6 +339,7 @@ PAGE = Page(
     views=tuple(MAP_VIEWS.values()),
     charts=CHARTS,
     references=LINES,
+    claims=CLAIMS,
     findings=opening,
     terms=definitions,
     lead=(LEAD,),

@@ -153,8 +153,27 @@ def loss_view(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts:
             no_stage1_drop=np.isnan(drop),
             gain_attained=~has_gap,
             attention_at_start=np.abs(Q[records.start]) > cuts.at_start,
+            copies_kept_words=copies_kept_words(records, frame, trials, cuts),
         ),
     )
+
+
+def copies_kept_words(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Array:
+    """Mask the trials that end by predicting kept words better than knowing their topic allows.
+
+    Order parameters miss such copying: v_diag and a_self can be negative.  Runs without losses by kind of
+    query have no such trials.
+    """
+    if "eval_loss_kept" not in frame:
+        return np.zeros(len(trials), bool)
+    return records.mean(column(frame, "eval_loss_kept"), records.last(cuts.last)) < topic_bound(trials)
+
+
+def topic_bound(trials: pd.DataFrame) -> Array:
+    """Compute the least loss of a word if only its topic is known (disjoint uniform topics, else NaN)."""
+    words = column(trials, "words_per_topic")
+    least = np.where(trials["objective"] == "cross_entropy", np.log(words), 1 - 1 / words)
+    return np.where((trials["word_distribution"] == "uniform") & (trials["overlap"] == 0), least, np.nan)
 
 
 def order_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Curves:

@@ -10,8 +10,11 @@ from topicjax.sweep import files as sweep_files
 from topicjax.sweep.files import load_sweep, sweep_names
 
 SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
-    "depth": (540, 15, "1305fc32b6db", "bed202fddcfb", "4a01104bfa45"),
+    "budget": (60, 1, "cd0f95e118e4", "18113f7a34d9", "53452c5dbb74"),
+    "depth": (540, 15, "f545ef67beb2", "ec98e0277740", "df260121867d"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
+    "forced_stages": (240, 2, "f1d6295b998c", "a838cae5b3c8", "dc6275977b16"),
+    "gradients": (280, 1, "1067f6f9cb74", "3d67fd38cc3c", "d222fffffff5"),
     "init_law": (100, 2, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
     "joint": (40, 2, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
     "joint_loss": (150, 8, "f311d941da3a", "92bb1e78c2be", "0ec63e2b1e26"),
@@ -19,10 +22,12 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "onset": (250, 4, "0950140337c3", "6bc0a2773be2", "e43223061437"),
     "paper_rates": (100, 6, "0030b1d98859", "0885539b78b5", "f4e2e80ef52e"),
     "robustness": (130, 5, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
+    "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "635fcfd9f7f6"),
     "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
     "theorem1": (120, 5, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
     "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
+    "theorem3_limit": (11, 4, "6304f09b481b", "d46b4a41842d", "def214f129a5"),
     "two_stage": (480, 2, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
     "two_stage_map": (800, 2, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
     "wikipedia": (18, 1, "7c7c31b8b7f9", "4600cd7e9be6", "0ce0847a984e"),

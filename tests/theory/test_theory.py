@@ -27,6 +27,7 @@ from topicjax.theory.theorems import (
     lemma1_entries,
     lemma1_member,
     lemma1_residual,
+    many_topics_weight,
     onset_rate,
     relative_residual,
     theorem1_bias,
@@ -35,6 +36,7 @@ from topicjax.theory.theorems import (
     theorem2_entries,
     theorem2_matrix,
     theorem3_interval,
+    theorem3_limit,
 )
 
 SMALL = DataModel(
@@ -526,3 +528,18 @@ def test_documents_of_a_trial_have_its_settings():
     data = DataModel.of(settings, words)
     assert data == replace(DataModel(**changed), topic_word=words)
     assert DataModel.of(DEFAULTS) == DataModel()
+
+
+def test_theorem3_has_the_limit_of_many_topics():
+    """The exact optimum approaches tau / ((1 - p_c) p_m) if tau grows more slowly than T, and only then."""
+
+    def exact(topics, tau):
+        plain = DataModel(documents="tau", infinite_documents=True)
+        return optimal_attention(replace(plain, topics=topics, topics_per_document=tau))[0]
+
+    for topics, tau, of_limit, of_many in ((1000, 32, 0.81, 0.01), (10**6, 1000, 0.9926, 1e-4)):
+        limit, many = theorem3_limit(tau, 0.15, 0.1), many_topics_weight(topics, tau, 0.15, 0.1, 0.1)
+        assert exact(topics, tau) / limit == pytest.approx(of_limit, rel=0.01)
+        assert many == pytest.approx(exact(topics, tau), rel=of_many)
+    assert many_topics_weight(10**6, 10**5, 0.15, 0.1, 0.1) == pytest.approx(exact(10**6, 10**5), rel=2e-3)
+    assert many_topics_weight(1e12, 100, 0.15, 0.1, 0.1) == pytest.approx(theorem3_limit(100, 0.15, 0.1))

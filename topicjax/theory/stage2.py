@@ -64,7 +64,7 @@ def _query_loss(mass: _TopicMass, counts: Array, target: Array, entries: tuple, 
     return loss
 
 
-def _key_masses(data: DataModel) -> tuple[float, float, float]:
+def key_masses(data: DataModel) -> tuple[float, float, float]:
     """Compute the share of keys of one topic inside the document, of one outside, and of [MASK]."""
     tau = data.topics_per_document
     if data.key_visibility == "unmasked":
@@ -87,7 +87,7 @@ def attention_landscape(
     entries = theorem2_entries(*data.sizes_and_masking) if entries is None else entries
     alpha, beta = np.broadcast_arrays(np.asarray(alpha, float), np.asarray(beta, float))
     topics, words, tau = data.topics, data.words_per_topic, data.topics_per_document
-    inside, outside, mask = _key_masses(data)
+    inside, outside, mask = key_masses(data)
     average = ((words - 1) * alpha + beta) / words  # alpha'
     pair = np.asarray(beta if mask_pair is None else mask_pair, float) + 0 * average
 
@@ -218,14 +218,15 @@ def attention_loss(data: DataModel, value: Array, weight_VxV: Array, alike: bool
     """
     inside = data.topics_per_document * data.words_per_topic
     query_Q, times_Q = np.arange(data.num_words + 1), np.ones(data.num_words + 1)
-    if alike:  # the first document has the first topics
+    if alike:
         query_Q, times_Q = np.array([0, 1, data.num_words]), np.array([1, inside, data.num_words - inside])
     share_Q = np.where(query_Q == 0, 1 - data.p_keep - data.p_random, data.p_random / data.num_words)
     keys_KxV, weight_QxV = _key_parts(data), weight_VxV[query_Q]
     part_KxQxV = (weight_QxV * keys_KxV[:, None, :]) @ value.T
     total_KxQ = keys_KxV @ weight_QxV.T
+    first_T = np.where(np.arange(data.topics) < data.topics_per_document, 1 / data.topics_per_document, 0.0)
     losses = []
-    for theta_T in topic_subsets(data)[: 1 if alike else None]:
+    for theta_T in [first_T] if alike else topic_subsets(data):
         theta_K, words_V = np.r_[1.0, theta_T], np.r_[0.0, theta_T @ data.words_by_topic()]
         output_QxV = np.tensordot(theta_K, part_KxQxV, 1) / (theta_K @ total_KxQ)[:, None]
         kept_Q = data.p_keep * words_V[query_Q]  # the target is the query itself

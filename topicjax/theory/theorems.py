@@ -153,3 +153,23 @@ def onset_rate(
     topic_mass = survival / tau + p_mask * p_random / topics
     numerator = 2 * p_keep / survival * topic_mass * (1 - 1 / tau)
     return numerator / (words_per_topic**2 * (topics - 1) * attention_size**0.5)
+
+
+def theorem3_limit(topics_per_document: Any, p_mask: Any, p_keep: Any) -> Any:
+    """Compute the limit of alpha'*, Theorem 3's optimum, as tau and T grow with tau = o(T)."""
+    return topics_per_document / ((1 - p_keep) * p_mask)
+
+
+def many_topics_weight(topics: Any, topics_per_document: Any, p_mask: Any, p_keep: Any, p_random: Any) -> Any:
+    """Compute the limit of alpha'* as tau and T grow at a fixed ratio; theorem3_limit for a small one.
+
+    With many topics per document only the attention x on the query's own topic matters, and predicting the
+    own topic by c3 x is best at c3 x = kept, the chance that a word of the document is there because it was
+    kept, not drawn at random: 1 / (1 + p_r tau / (p_c T)).  A topic has the share m of the keys, so
+    x = alpha' m / (alpha' m + 1).  Random words of topics outside the document are left out; they change
+    alpha' by less than 1 %.
+    """
+    survival = 1 - (1 - p_keep) * p_mask
+    share = survival / topics_per_document + p_mask * p_random / topics
+    own = survival / (1 + p_random * topics_per_document / (p_keep * topics))
+    return own / (1 - own) / share

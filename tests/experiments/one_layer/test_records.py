@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import reference
 from support.one_trial import TINY, as_lane, only_lane
 
 from topicjax.engine import programs as orders
 from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
-from topicjax.experiments.shared import lda, threefry
+from topicjax.experiments.shared import bags, lda, threefry
 from topicjax.theory.document_settings import Stream as AnyStream
 from topicjax.theory.theorems import theorem2_matrix
 
@@ -106,6 +107,56 @@ def test_loss_split_is_the_token_model_on_the_held_out_documents(record, params)
     assert record.eval_loss != pytest.approx(float(record.eval_loss_uniform), rel=1e-3)
 
 
+def by_kind(params, documents: lda.Documents, hidden_keys: bool, squared: bool) -> dict[str, float]:
+    """Average the losses of masked positions by what they show, token by token, in float64."""
+    found: dict[str, list[tuple[float, float]]] = {"mask": [], "kept": [], "random": []}
+    given = {name: np.asarray(leaf, np.float64) for name, leaf in params.items()}
+    for word, shown, masked, present in zip(*map(np.asarray, documents), strict=True):
+        keys = [n for n in range(len(word)) if present[n] and not (hidden_keys and masked[n])]
+        for query in np.flatnonzero(masked):
+            output = reference.predict(given, given["W_E"], shown, keys, query)
+            loss = reference.position_loss(output, word[query], squared)
+            kind = "mask" if shown[query] == 0 else "kept" if shown[query] == word[query] else "random"
+            found[kind].append((loss, 1 / masked.sum()))
+    columns = {kind: np.array(losses).T for kind, losses in found.items()}
+    return {kind: float(np.average(loss, weights=weight)) for kind, (loss, weight) in columns.items()}
+
+
+def test_loss_is_split_by_what_a_masked_position_shows(record, params):
+    expected = by_kind(params, held_out(), hidden_keys=True, squared=True)
+    assert len({f"{loss:.3f}" for loss in expected.values()}) == 3
+    for kind, loss in expected.items():
+        assert getattr(record, f"eval_loss_{kind}") == pytest.approx(loss, rel=1e-4)
+
+
+def test_loss_by_kind_of_infinite_documents_is_that_of_long_ones():
+    """Assumption 1's queries, each with both kinds of targets, against the expectation written out."""
+    spec, W = replace(SPEC, infinite_documents=True, documents="tau", embedding="one_hot"), 6
+    rng = np.random.default_rng(1)
+    P_BxW = rng.dirichlet(np.ones(W), size=3)
+    stream = traced(Stream(p_mask=0.4, p_keep=0.3, p_random=0.2))
+    bag = bags.from_distributions(spec, stream, jnp.asarray(P_BxW, jnp.float32))
+    S, U = rng.normal(size=(2, 7, 7))
+    padded = [jnp.asarray(np.pad(each, (0, 1)), jnp.float32) for each in (S, U)]
+    effective = kernel.Effective(padded[0], padded[1], jnp.zeros(8))
+    found = kernel.loss_by_kind(effective, bag, jnp.int32(0), jnp.arange(8) < 7)
+    summed = {"mask": [0.0, 0.0], "kept": [0.0, 0.0], "random": [0.0, 0.0]}
+    for P in P_BxW:
+        count = np.r_[0.4 * 0.5, (1 - 0.7 * 0.4) * P + 0.4 * 0.2 / W]
+        for query, target in itertools.product(range(7), range(1, 7)):
+            weight = count * np.exp(S[query])
+            output = weight / weight.sum() @ U
+            loss = np.log(np.exp(output).sum()) - output[target]
+            kind = "mask" if query == 0 else "kept" if query == target else "random"
+            chance = 0.5 * P[target - 1] if query == 0 else 0.2 / W * P[target - 1]
+            chance += 0.3 * P[target - 1] if query == target else 0
+            summed[kind][0] += chance * loss
+            summed[kind][1] += chance
+    for kind, (loss, chance) in summed.items():
+        assert getattr(found, kind) == pytest.approx(loss / chance, rel=1e-5)
+    assert found.total == pytest.approx(sum(loss for loss, _ in summed.values()) / 3, rel=1e-5)
+
+
 def test_loss_and_gradient_norms_are_those_of_the_next_batch(record, params):
     key = jax.random.fold_in(lda.stream_keys(4).documents, 0)
     batch = draw(key, 3)
@@ -165,6 +216,7 @@ def test_columns_without_meaning_are_nan(record):
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
     frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block"}
     one_word_topics = {"v_block", "v_diag", "attn_same_topic"}
-    assert empty - {"rotation_v"} == frozen | one_hot | one_word_topics
+    by_kind = {"eval_loss_mask", "eval_loss_kept", "eval_loss_random"}  # uniform attention: no word queries
+    assert empty - {"rotation_v"} == frozen | one_hot | one_word_topics | by_kind
     assert uniform.eval_loss == uniform.eval_loss_uniform
     assert uniform.a_topic == uniform.a_key == 0

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.contract import Experiment
-from topicjax.experiments.one_layer import kernel, model
+from topicjax.experiments.one_layer import kernel, model, schedule
 from topicjax.experiments.one_layer.decided import decided
 from topicjax.experiments.one_layer.records import HEALTHY, HeldOut, Record, measure_model
 from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, traced
@@ -67,7 +67,8 @@ def queries_missing(source: Source, batch: Bag) -> jax.Array:
 def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
     """Make the initial state of a trial; its parameters are padded."""
     params = kernel.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
-    return first_state(spec, hypers, params, model.trained_names(spec))
+    first = schedule.first_state if spec.training == "by_part" else first_state
+    return first(spec, hypers, params, model.trained_names(spec))
 
 
 def update(
@@ -82,7 +83,8 @@ def update(
         num_sizes=2,
     )
     gradients = add_l2(hypers, state.params, gradients)
-    return next_state(spec, hypers, state, gradients, step), Made(step, gradients)
+    take = schedule.next_state if spec.training == "by_part" else next_state
+    return take(spec, hypers, state, gradients, step), Made(step, gradients)
 
 
 def measure(

@@ -74,6 +74,13 @@ def query_attention(score_VxV: jax.Array | None, count_RxV: jax.Array, type_R: j
     return weight_RxV / jnp.where(total_Rx1 == 0, 1.0, total_Rx1)  # no visible key: zeros
 
 
+def outputs(model: Effective, bag: Bag) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Compute the attention and the outputs of every query, and the weighted words it must predict."""
+    count_RxV, target_RxV = counts_and_targets(bag)
+    attention_RxV = query_attention(model.score_VxV, count_RxV, bag.queries.type_R)
+    return attention_RxV, attention_RxV @ model.value_VxV + model.bias_V[None, :], target_RxV
+
+
 @jax.custom_vjp
 def loss(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array) -> jax.Array:
     """Compute the loss of eq. (1) on the bag; real_V marks the outputs that are not padding."""
@@ -81,9 +88,7 @@ def loss(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array) ->
 
 
 def _loss_forward(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array):
-    count_RxV, target_RxV = counts_and_targets(bag)
-    attention_RxV = query_attention(model.score_VxV, count_RxV, bag.queries.type_R)
-    output_RxV = attention_RxV @ model.value_VxV + model.bias_V[None, :]
+    attention_RxV, output_RxV, target_RxV = outputs(model, bag)
     value, d_output_RxV = queries_loss(objective, output_RxV, target_RxV, real_V)
     return value, (model, bag, attention_RxV, d_output_RxV)
 
@@ -102,6 +107,35 @@ def _loss_backward(residuals, cotangent: jax.Array):
 
 
 loss.defvjp(_loss_forward, _loss_backward)
+
+
+class LossSplit(NamedTuple):
+    """The loss of eq. (1), and its means over queries that show [MASK], their own word, another word."""
+
+    total: jax.Array
+    mask: jax.Array  # NaN without such queries, as the two below
+    kept: jax.Array  # a random word that happens to be the own one counts as kept: it looks the same
+    random: jax.Array
+
+
+def loss_by_kind(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array) -> LossSplit:
+    """Compute the loss of eq. (1) and split it by what a query shows, with the weights of eq. (1).
+
+    Losses are linear in their targets, so the target of a word query splits into its own word and others.
+    """
+    _, output_RxV, target_RxV = outputs(model, bag)
+    total, _ = queries_loss(objective, output_RxV, target_RxV, real_V)
+    B, type_V = bag.count_BxV.shape[0], jnp.arange(bag.count_BxV.shape[1])
+    word_CxV, output_CxV = target_RxV[B:], output_RxV[B:]  # the first B queries show [MASK]
+    kept_CxV = jnp.where(bag.queries.type_R[B:, None] == type_V[None, :], word_CxV, 0.0)
+
+    def mean(output: jax.Array, target: jax.Array) -> jax.Array:
+        weight = target.sum()
+        summed, _ = queries_loss(objective, output, target, real_V)
+        return jnp.where(weight > 0, summed / jnp.where(weight > 0, weight, 1.0), jnp.nan)
+
+    mask = mean(output_RxV[:B], target_RxV[:B])
+    return LossSplit(total, mask, mean(output_CxV, kept_CxV), mean(output_CxV, word_CxV - kept_CxV))
 
 
 def real_types(spec: Spec) -> jax.Array:

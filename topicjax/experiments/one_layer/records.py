@@ -3,7 +3,8 @@
 The order parameters are exact functions of the weights, because everything depends only on token types.
 Word i belongs to topic (i - 1) // v; overlapping topics also use words of others.
 A column that does not apply is NaN: `norm_e` and `e_block` with one-hot embeddings, gradient norms of frozen
-parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs.
+parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs, losses by kind of
+query under uniform attention (they hardly differ) or without such queries.
 Dimension letters: B documents, V vocabulary (padded).
 """
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from topicjax.experiments.one_layer import kernel
-from topicjax.experiments.one_layer.kernel import Effective
+from topicjax.experiments.one_layer.kernel import Effective, LossSplit
 from topicjax.experiments.one_layer.model import lemma1_value
 from topicjax.experiments.one_layer.settings import Hypers, Spec
 from topicjax.experiments.shared import bags
@@ -39,6 +40,9 @@ class Record(NamedTuple):
     loss: jax.Array  # eq. (1) on the batch of this step, before its update, without L2
     eval_loss: jax.Array  # on the held-out documents
     eval_loss_uniform: jax.Array  # the same weights with attention forced uniform
+    eval_loss_mask: jax.Array  # eval_loss of positions that show [MASK], ...
+    eval_loss_kept: jax.Array  # ... their own word, ...
+    eval_loss_random: jax.Array  # ... another word; eval_loss is a weighted mean of the three
     norm_k: jax.Array  # Frobenius norms of W^K, W^Q, W^V, W^E
     norm_q: jax.Array
     norm_v: jax.Array
@@ -83,15 +87,18 @@ def measure_model(
     `earlier_value` is W_V ten steps earlier, if the trial `has_past`.
     """
     model = kernel.effective(spec, params)
-    eval_loss, uniform_loss = held_out_losses(spec, hypers, held_out, model)
+    split, uniform_loss = held_out_losses(spec, hypers, held_out, model)
     embedding = params.get("W_E")
     value_VxV = model.value_VxV.T  # output, key: the paper's W_ij predicts i from j
     nan = jnp.full((), jnp.nan, value_VxV.dtype)
     same_word, same_topic, other_topic = attention_pairs(spec, model, held_out)
     return Record(
         loss=loss,
-        eval_loss=eval_loss,
+        eval_loss=split.total,
         eval_loss_uniform=uniform_loss,
+        eval_loss_mask=split.mask,
+        eval_loss_kept=split.kept,
+        eval_loss_random=split.random,
         norm_k=norm(params["W_K"]),
         norm_q=norm(params["W_Q"]),
         norm_v=norm(params["W_V"]),
@@ -112,19 +119,20 @@ def measure_model(
 
 def held_out_losses(
     spec: Spec, hypers: Hypers, held_out: HeldOut, model: Effective
-) -> tuple[jax.Array, jax.Array]:
-    """Compute the held-out loss, and the same with attention forced uniform."""
+) -> tuple[LossSplit, jax.Array]:
+    """Compute the held-out loss, split by kind of query, and the loss with attention forced uniform."""
     uniform_model, real_V = model._replace(score_VxV=None), kernel.real_types(spec)
     uniform_loss = kernel.loss(uniform_model, held_out.uniform, hypers.objective, real_V)
     if spec.attention == "uniform":
-        return uniform_loss, uniform_loss
-    loss = bags.with_usual_queries(
+        nan = jnp.full((), jnp.nan, uniform_loss.dtype)
+        return LossSplit(uniform_loss, nan, nan, nan), uniform_loss
+    split = bags.with_usual_queries(
         spec,
-        lambda bag: kernel.loss(model, bag, hypers.objective, real_V),
+        lambda bag: kernel.loss_by_kind(model, bag, hypers.objective, real_V),
         held_out.attended,
         spec.eval_documents,
     )
-    return loss, uniform_loss
+    return split, uniform_loss
 
 
 def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:

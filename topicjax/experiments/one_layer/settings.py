@@ -17,6 +17,8 @@ from topicjax.trial import Trial, TrialSettings
 
 MEMBER_SETTINGS = ("value_shift", "value_own", "value_random")  # select a member of Lemma 1's family
 BLOCKS = Only("value", ("blocks",))
+SCHEDULE_SETTINGS = ("value_from", "value_until", "attention_from", "attention_until", "alternate")
+BY_PART = Only("training", ("by_part",))
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Spec(DocumentSpec):
         Literal["trained", "zero", "theorem1"], "b^pred; theorem1: frozen at the constant of Theorem 1"
     ] = "zero"
     attention_biases: Annotated[Literal["trained", "absent"], "b^K, b^Q and b^V"] = "absent"
+    training: Annotated[
+        Literal["together", "by_part"], "every step trains all parts, or those whose turn it is (*_from, ...)"
+    ] = "together"
     optimizer: Annotated[str, Choice(tuple(OPTIMIZERS)), "how weights are updated"] = "adam"
     steps: Annotated[int, Whole(1), "training steps at most, a multiple of record_every"] = 1000
     until: Annotated[
@@ -75,6 +80,13 @@ class Hypers(NamedTuple):
     value_random: Annotated[
         NotNegative, "of a frozen W^V: random part, in units of a block's height; sums stay", BLOCKS
     ] = 0.0
+    value_from: Annotated[Any, Whole(0), "first step that trains W^V and b^V", BY_PART] = 0
+    value_until: Annotated[Any, Whole(0), "step from which they are frozen; 0: never", BY_PART] = 0
+    attention_from: Annotated[Any, Whole(0), "first step that trains W^K, W^Q, b^K and b^Q", BY_PART] = 0
+    attention_until: Annotated[Any, Whole(0), "step from which they are frozen; 0: never", BY_PART] = 0
+    alternate: Annotated[
+        Any, Whole(0), "steps of W^V, then as many of W^K and W^Q, and so on; 0: no turns", BY_PART
+    ] = 0
     momentum: Momentum = 0.9
     beta1: Beta1 = 0.9
     beta2: Beta2 = 0.999
@@ -84,7 +96,7 @@ class Hypers(NamedTuple):
 
 def check(trial: Trial) -> None:
     """Raise a UserError if settings, each valid by itself, contradict each other."""
-    spec, stream, _ = trial
+    spec, stream, hypers = trial
     if spec.embedding == "one_hot" and spec.embedding_dim not in (0, spec.vocabulary):
         raise UserError(f"embedding_dim is {spec.embedding_dim}; allowed: 0 when embedding is 'one_hot'")
     if spec.value == "blocks" and spec.embedding != "one_hot":
@@ -92,8 +104,20 @@ def check(trial: Trial) -> None:
             f"value is 'blocks'; allowed: only when embedding is 'one_hot', not {spec.embedding!r}"
         )
     check_documents(spec, stream)
+    if spec.training == "by_part":
+        check_schedule(spec, hypers)
     if spec.value == "blocks" and stream.p_keep + stream.p_random == 1:
         raise UserError("value is 'blocks'; allowed: only with p_keep + p_random below 1 (Theorem 2)")
+
+
+def check_schedule(spec: Spec, hypers: Hypers) -> None:
+    """Raise a UserError if a part ends before it begins, or if a trial may end before a part has begun."""
+    for part in ("value", "attention"):
+        first, end = getattr(hypers, f"{part}_from"), getattr(hypers, f"{part}_until")
+        if 0 < end <= first:
+            raise UserError(f"{part}_until is {end}; allowed: 0, or more than {part}_from = {first}")
+    if spec.until == "decided":
+        raise UserError("until is 'decided'; allowed: 'steps' when training is 'by_part'")
 
 
 TRIALS = TrialSettings(
@@ -104,7 +128,7 @@ TRIALS = TrialSettings(
     check,
     id_prefix="",  # keeps the ids of topicjax 0.1, which had one experiment ...
     id_in_spec=("length_min", "length_max"),  # ... and compiled a program for each length
-    id_unless_default=("until", *MEMBER_SETTINGS),
+    id_unless_default=("until", *MEMBER_SETTINGS, "training", *SCHEDULE_SETTINGS),
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 convert, make_trial, settings_of = TRIALS.convert, TRIALS.make_trial, TRIALS.settings_of
