@@ -45,11 +45,11 @@ class Verdict:
 
     WORDS = ("holds", "fails", "partly", "undecided")
 
-    def __init__(self, verdict: str, sentence: str, **numbers: float) -> None:
-        """Take the verdict, a sentence with its numbers, and the numbers by name."""
+    def __init__(self, verdict: str, sentence: str, change: str = "", **numbers: float) -> None:
+        """Take the verdict, a sentence with its numbers, what would change it, and the numbers by name."""
         if verdict not in self.WORDS:
             raise ValueError(f"the verdict is {verdict!r}; allowed: {', '.join(self.WORDS)}")
-        self.verdict, self.sentence, self.numbers = verdict, sentence, numbers
+        self.verdict, self.sentence, self.change, self.numbers = verdict, sentence, change, numbers
 
 
 @dataclass(frozen=True)
