@@ -45,8 +45,8 @@ tables: $(TEXT_READY)  ## topics in pretrained models (Figure 3, Tables 1 and 2)
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
 	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)
 
-report: $(RUN_READY)  ## report.html of a run: make report SWEEP=two_stage [FOLDER=results/quick]
-	@$(BIN)/topicjax report $(FOLDER)
+report: $(RUN_READY)  ## report.html of a run: make report SWEEP=two_stage [FOLDER=results/quick] [ARGS="--x steps"]
+	@$(BIN)/topicjax report $(FOLDER) $(ARGS)
 
 plan: $(RUN_READY)  ## what a sweep would do and cost: make plan SWEEP=two_stage_map
 	@$(BIN)/topicjax plan $(SWEEP) $(ARGS)

@@ -146,6 +146,7 @@ def describe_run(
         "base": named.base,
         "axes": axes_of(named.settings, named.base, named.sweep),
         "overrides": list(named.overrides),
+        **({"claims": list(named.claims)} if named.claims else {}),
         **({"refine": refined} if refined else {}),
         "plan": plan,
         "planned": planned,
