@@ -17,6 +17,7 @@ from ..topic_model import LINES, MAIN_SETTINGS, aligned
 from . import tables
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
+from .claims import CLAIMS
 from .embedding_theory import embedding_cases, embeddings_alone, theorem1_equations, trains_all
 from .endings import joint_gains, joint_losses
 from .findings import definitions, findings
@@ -289,6 +290,7 @@ PAGE = Page(
     views=tuple(MAP_VIEWS.values()),
     charts=CHARTS,
     references=LINES,
+    claims=CLAIMS,
     findings=opening,
     terms=definitions,
     lead=(LEAD,),
