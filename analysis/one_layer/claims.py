@@ -24,7 +24,7 @@ from .attention_theory import attention_rows, member, value_text
 from .cells import cell_settings, lowest_seeds, score_cells, where
 from .embedding_theory import embedding_rows, embeddings_alone, trains_all, with_gains
 from .endings import CONVERGED, endings, joint_gains, pair_settings
-from .onsets import FLAT, onset_fit, onset_times, with_prediction
+from .onsets import FLAT, PER_DECADE, onset_fit, onset_times, with_prediction
 from .robustness import axes_of, survival
 from .scores import trains_both
 from .seed_rows import short_text, telling_apart
@@ -48,7 +48,6 @@ APART = 0.05  # relative: attention to [MASK], or between topics, that differs b
 SLIGHTLY = 0.1  # of what W^V alone gains over uniform words: "only slightly" is read as a tenth at most
 NEARLY = 0.9  # share of the full model's gain that "only slightly worse" is read as
 SLOPE = 0.02  # relative error of a slope: onsets are interpolated between records, a few per cent of them
-PER_DECADE = 0.05  # relative change of an onset per tenfold init scale that counts as none
 BUDGET = ("V-only", "unfinished", "stage 2 begun", "no-learning")  # classes that more steps may change
 FOUR = "cross-entropy and squared loss, SGD and Adam"
 MORE_SEEDS = "more seeds, if cells are close to the threshold"
@@ -665,6 +664,9 @@ def claim(name: str, source: str, says: str, check: Callable[..., Verdict], show
     return Claim(name, says, check, source, shown_by)
 
 
+ABOUT_STAGES = frozenset(  # claims about classes of trials: the caveats of classes belong to them
+    ("Figure 4", "Norms", "Section 8.1, defaults", "Keys", "Initial distribution", "Other documents")
+)
 OURS = "our prediction"
 CLAIMS = (
     claim(

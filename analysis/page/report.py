@@ -28,7 +28,7 @@ from ..outputs import subfolder, write_file
 from ..pictures import Picture, label
 from ..tables import to_csv, to_markdown, to_text
 from . import html
-from .claims import asked_claims, evidence, judge
+from .claims import Judged, asked_claims, evidence, judge
 from .contract import CLASS, Entry, Page, Scores, entries_of
 from .explorer import explorer
 from .live import Announcer, Live
@@ -118,6 +118,7 @@ class Report:
     cells: pd.DataFrame = field(default_factory=pd.DataFrame)
     filtered: str = ""  # a sentence on the trials that are shown
     failed: Markup = field(default_factory=Markup)  # why there are no scores
+    judged: list[Judged] = field(default_factory=list)  # the claims that the sweep is about
     plain: Run = field(init=False)  # the run as loaded: `page.prepare` has added no columns
 
     def __post_init__(self) -> None:
@@ -246,7 +247,7 @@ class Report:
         asked = asked_claims(self.plain, self.found)
         if not asked:
             return Markup()
-        judged = [judge(claim, self.run, self.scores, self._why) for claim in asked]
+        judged = self.judged = [judge(claim, self.run, self.scores, self._why) for claim in asked]
         places = ["-".join(filter(None, evidence(claim, self.page))) for claim in asked]
         return html.claims([(*each, place) for each, place in zip(judged, places, strict=True)])
 
@@ -277,7 +278,8 @@ class Report:
                     sentences += page.findings(self._run_for(page), self.scores, self.cells, state)
             except (Exception, SystemExit) as error:
                 failed += self.absent("Not shown", "answer", error, page)
-        meanings = self.page.terms(sentences) if self.page.terms else {}
+        said = [text for claim, verdict in self.judged for text in (verdict.sentence, claim.says)]
+        meanings = self.page.terms([*said, *sentences]) if self.page.terms else {}
         return html.items(sentences, "answer") + (html.terms(meanings) if meanings else Markup()) + failed
 
     def explore(self) -> Markup:
