@@ -88,7 +88,8 @@ def interval_verdict(rows: Frame, of: str) -> Verdict:
         more = f"{unfinished.sum()} of them miss more than {NEAR_BEST:.0%} of that gain: not trained enough."
         return Verdict("undecided", f"{text} {more}", "more steps")
     change = (
-        f"an alpha' below the lower end: the smallest is {(value / lower).min():.1f} times as large. The upper "
+        f"an alpha' below the lower end: the smallest is {(value / lower).min():.1f} times as "
+        "large. The upper "
         "end is far away, so only the lower one is a test, and the theorem is about the limit of many topics."
     )
     numbers = dict(models=len(rows), inside=int(inside.sum()), smallest=float((value / lower).min()))
@@ -196,7 +197,10 @@ def theorem1(run: Run, scores: pd.DataFrame) -> Verdict:
     text = residual_text(infinite, "embeddings trained alone satisfy the equations")
     text += f"; words of a topic are closer than others in all of them: {by_cell(infinite, 'final_e_block')}"
     if len(finite):
-        text += f". On finite documents, which the theorem does not cover, the residual is {span(finite['residual'])}"
+        text += (
+            ". On finite documents, which the theorem does not cover, the residual is "
+            f"{span(finite['residual'])}"
+        )
     change = f"a residual above {MEMBER:g} on infinite documents (1: as far as a matrix of zeros)."
     numbers = dict(models=len(infinite), residual=float(infinite["residual"].max()))
     return Verdict(in_all(held), f"{capital(text)}.", change, **numbers)
@@ -248,7 +252,10 @@ def theorem2(run: Run, scores: pd.DataFrame) -> Verdict:
     rows = rows[((rows["objective"] == "squared") & rows["from_optimum"].notna()).to_numpy()]
     reached = rows[(rows["from_optimum"] < AGREES).to_numpy()]
     if reached.empty:
-        why = f"None of {counted(len(rows), 'model')} with squared loss has reached the optimum of its documents."
+        why = (
+            f"None of {counted(len(rows), 'model')} with squared loss has reached the optimum of "
+            "its documents."
+        )
         return Verdict("undecided", why, "more steps" if len(rows) else "a run of value_matrix")
     exact = (reached["from_theorem2"] < AGREES).to_numpy()
     apart = (reached["off_diagonal"] < AGREES).to_numpy()
@@ -341,7 +348,8 @@ def blocks_verdict(rows: Frame, what: str, beside: str = "") -> Verdict:
     some = np.array([(own["middle"] >= CLEAR).any() for _, own in kinds])
     parts = [f"{', '.join(map(label, kind))} {span(100 * own['middle'], '{:.0f}')} %" for kind, own in kinds]
     text = (
-        f"Of the variance of the {what} between different words, sharing a topic explains: {'; '.join(parts)} "
+        f"Of the variance of the {what} between different words, sharing a topic explains: "
+        f"{'; '.join(parts)} "
         f"(medians over {seeds_in(rows)}; {counted(len(cells), 'setting')})."
     )
     verdict = "holds" if clear.all() else "partly" if some.any() else "fails"
@@ -383,14 +391,18 @@ def figure4(run: Run, scores: pd.DataFrame) -> Verdict:
     if by_loss.any():
         text = (
             f"Two-stage by the loss in {by_loss.sum()} of {total} of this grid, with a median Θ of "
-            f"{span(cells['theta'][by_loss], '{:.2f}')}: {where(cells, by_loss)}. In {sure.sum()} of them the "
+            f"{span(cells['theta'][by_loss], '{:.2f}')}: {where(cells, by_loss)}. In "
+            f"{sure.sum()} of them the "
             "norms agree and so do all seeds."
         )
     else:
         kind, count = cells["class"].value_counts().index[0], cells["class"].value_counts().iloc[0]
         text = f"No cell of this grid is two-stage by the loss; most frequent is {kind} ({count} of {total})."
     if late.any():
-        text += f" In {late.sum()} the steps did not suffice to tell ({', '.join(sorted({*cells['class'][late]}))})."
+        text += (
+            f" In {late.sum()} the steps did not suffice to tell "
+            f"({', '.join(sorted({*cells['class'][late]}))})."
+        )
     verdict = "holds" if sure.any() else "partly" if by_loss.any() else "undecided" if late.all() else "fails"
     change = (
         "the grid, which is ours: the claim is that such settings exist, so their share says nothing. More "
@@ -407,11 +419,15 @@ def norms(run: Run, scores: pd.DataFrame) -> Verdict:
         return Verdict("undecided", "No cell of this run is two-stage by the norms.", "a run of two_stage")
     same = (cells["class"] == "two-stage").to_numpy()
     topical = (cells["topical"] > cells["trials"] / 2).to_numpy()
-    text = f"Norms call {counted(len(cells), 'cell')} of this grid two-stage; by the loss {same.sum()} of them are"
+    text = (
+        f"Norms call {counted(len(cells), 'cell')} of this grid two-stage; by the loss {same.sum()} "
+        "of them are"
+    )
     if (~topical).any():
         text += f", and in {(~topical).sum()} attention never becomes topical: {where(cells, ~topical)}"
     change = (
-        f"the definition of topical: scores of same-topic pairs at least {CUTS.topical:g} above those of other "
+        f"the definition of topical: scores of same-topic pairs at least {CUTS.topical:g} above "
+        "those of other "
         "pairs."
     )
     return Verdict(in_all(same & topical), f"{text}.", change, cells=len(cells), same=int(same.sum()))
@@ -426,7 +442,8 @@ def defaults(run: Run, scores: pd.DataFrame) -> Verdict:
         return Verdict("undecided", why, "a run of init_law or paper_rates")
     by_norm, by_loss = ((cells[name] == "two-stage").to_numpy() for name in ("class_norm", "class"))
     text = (
-        f"Of {counted(len(cells), 'cell')} from the default init that learned both parts, {by_norm.sum()} are "
+        f"Of {counted(len(cells), 'cell')} from the default init that learned both parts, "
+        f"{by_norm.sum()} are "
         f"two-stage by the norms, which is what the figure shows, and {by_loss.sum()} by the loss"
     )
     if by_loss.any():
@@ -448,12 +465,14 @@ def stated_rate(run: Run, scores: pd.DataFrame) -> Verdict:
         return Verdict("undecided", "No trial has the learning rate 0.01.", "a run of paper_rates")
     kinds = ends.groupby(list(MAIN_SETTINGS), sort=True)
     parts = [
-        f"{', '.join(map(label, kind))} {span(100 * own.groupby(cell_settings(own))['way'].median(), '{:.0f}')} %"
+        f"{', '.join(map(label, kind))} "
+        f"{span(100 * own.groupby(cell_settings(own))['way'].median(), '{:.0f}')} %"
         for kind, own in kinds
     ]
     held = np.array([own["held"].mean() > 0.5 for _, own in kinds])
     text = (
-        f"Share of the way from uniform predictions to the best loss of uniform attention: {'; '.join(parts)} "
+        "Share of the way from uniform predictions to the best loss of uniform attention: "
+        f"{'; '.join(parts)} "
         f"(medians over {seeds_in(ends)}, range over settings; above 100 %: attention or copying adds to it)."
     )
     change = f"the init and the number of steps, which the paper does not state; converged: {CONVERGED:.0%}."
@@ -462,14 +481,15 @@ def stated_rate(run: Run, scores: pd.DataFrame) -> Verdict:
 
 def section52(run: Run, scores: pd.DataFrame) -> Verdict:
     """Check that W^V alone ends only slightly above joint training."""
-    pairs = joint_gains(run)
-    pairs = (
-        pairs[(pairs["share"].notna() & pairs["line_uniform"].notna()).to_numpy()] if len(pairs) else pairs
-    )
-    if not len(pairs):
+    pairs: Frame = joint_gains(run)
+    trials = aligned(run).trials
+    words = dict(zip(trials["trial_id"], trials["line_uniform"], strict=True))  # loss of uniform words
+    pairs = pairs.assign(words=pairs["trial_id"].map(words).astype(float))
+    pairs = pairs[(pairs["share"].notna() & pairs["words"].notna()).to_numpy()].reset_index(drop=True)
+    if pairs.empty:
         why = "No two trials of this run differ only in whether attention is trained."
         return Verdict("undecided", why, "a run of joint_loss")
-    drop = (pairs["line_uniform"] - pairs["uniform"]).to_numpy(float)
+    drop = (pairs["words"] - pairs["uniform"]).to_numpy(float)
     stage = (pairs["line_stage1"] - pairs["line_stage2"]).to_numpy(float)
     pairs = pairs.assign(more=100 * pairs["saved"] / drop, all_share=pairs["saved"] / stage).reset_index(
         drop=True
@@ -481,7 +501,8 @@ def section52(run: Run, scores: pd.DataFrame) -> Verdict:
     )
     held = (cells["more"].abs() <= 100 * SLIGHTLY).to_numpy() & (cells["more"] > -1).to_numpy()
     parts = [
-        f"{', '.join(map(label, kind))} {span(own['more'], '{:.1f}')} % ({span(own['share'], '{:.1f}')} of stage "
+        f"{', '.join(map(label, kind))} {span(own['more'], '{:.1f}')} % "
+        f"({span(own['share'], '{:.1f}')} of stage "
         f"1 - stage 2; {span(own['all_share'], '{:.1f}')} by the lines of all documents)"
         for kind, own in cells.groupby(list(MAIN_SETTINGS), sort=True)
     ]
@@ -490,8 +511,8 @@ def section52(run: Run, scores: pd.DataFrame) -> Verdict:
         f"{'; '.join(parts)}. Medians over {seeds_in(pairs)}, range over {counted(len(cells), 'setting')}."
     )
     change = (
-        f"the threshold: 'only slightly' is read as at most {SLIGHTLY:.0%}, and ending above W^V alone by more "
-        "than 1 % as a failure; trials that still fall."
+        f"the threshold: 'only slightly' is read as at most {SLIGHTLY:.0%}, and ending above W^V alone by "
+        "more than 1 % as a failure; trials that still fall."
     )
     return Verdict(in_all(held), text, change, settings=len(cells), slightly=int(held.sum()))
 
@@ -563,7 +584,8 @@ def onset_sgd(run: Run, scores: pd.DataFrame) -> Verdict:
         f"standard errors over {counted(int(fit['seeds'].max()), 'seed')} at most {np.nanmax(error):.2g}, "
     )
     text = (
-        f"The slope of learning rate x onset step over ln(1 / init scale) is {span(ratio, '{:.4f}')} times the "
+        "The slope of learning rate x onset step over ln(1 / init scale) is "
+        f"{span(ratio, '{:.4f}')} times the "
         f"predicted one: at most {100 * np.abs(ratio - 1).max():.2g} % off in {counted(len(fit), 'setting')} "
         f"({spread if np.isfinite(error).any() else ''}{varied(fit, names)})."
     )
@@ -672,7 +694,8 @@ CLAIMS = (
     claim(
         "Lemma 1",
         "Appendix A.1",
-        "Under uniform attention and squared loss the optimal W^V form a family given by linear equations; all "
+        "Under uniform attention and squared loss the optimal W^V form a family given by "
+        "linear equations; all "
         "its members have the same loss.",
         lemma1,
         "theorem1",
@@ -680,7 +703,8 @@ CLAIMS = (
     claim(
         "Theorem 1",
         "section 4",
-        "With uniform attention and W^V = I the optimal embeddings satisfy E = W_E^T W_E: sums over a topic are "
+        "With uniform attention and W^V = I the optimal embeddings satisfy E = W_E^T W_E: sums "
+        "over a topic are "
         "larger for its own words than for others by 1 / (1 - (1 - p_c) p_m).",
         theorem1,
         "theorem1",
@@ -688,7 +712,8 @@ CLAIMS = (
     claim(
         "Section 4",
         "section 4, after Remark 3",
-        "Embeddings have the pattern of Theorem 1 under both losses, trained alone or with all other parts, and "
+        "Embeddings have the pattern of Theorem 1 under both losses, trained alone or with all "
+        "other parts, and "
         "alone they end only slightly worse.",
         section4,
         "embedding_cases",
@@ -719,7 +744,8 @@ CLAIMS = (
     claim(
         "Assumption 2",
         "section 5.3",
-        "Among the optimal attention patterns is one that weighs the same word, the same topic and everything "
+        "Among the optimal attention patterns is one that weighs the same word, the same topic "
+        "and everything "
         "else, [MASK] too, by three numbers.",
         assumption2,
         "attention_theory",
@@ -727,7 +753,8 @@ CLAIMS = (
     claim(
         "Remark 6",
         "section 5.3, Appendix D.4",
-        "Without L2 the optimum of stage 1 is not unique, and the best attention depends on which one W^V is.",
+        "Without L2 the optimum of stage 1 is not unique, and the best attention depends on "
+        "which one W^V is.",
         remark6,
         "attention_theory",
     ),
@@ -813,7 +840,8 @@ CLAIMS = (
     claim(
         "Other documents",
         "sections 2.3 and 3.1",
-        "The two stages survive other documents: lengths, masking, numbers of topics, shared or uneven words.",
+        "The two stages survive other documents: lengths, masking, numbers of topics, shared "
+        "or uneven words.",
         other_documents,
         "robustness",
     ),

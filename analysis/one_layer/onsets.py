@@ -216,7 +216,8 @@ def with_prediction(fit: pd.DataFrame) -> pd.DataFrame:
 
 
 def expected(row: dict[str, Any]) -> tuple[float, str]:
-    """Choose the slope of the line to draw and its style: predicted, flat for Adam if it is, else measured."""
+    """Choose the slope of the line to draw and its style: predicted, flat for Adam if it is, "
+    "else measured."""
     if row["predicted"] > 0:
         return row["predicted_steps"], "-"
     is_flat = abs(np.log(10) * row["slope"]) <= PER_DECADE * row["onset_time"]
