@@ -47,8 +47,8 @@ def apart(*rows: dict) -> list[dict]:
 def test_the_answer_counts_two_stage_cells_and_what_became_of_them():
     said = text(apart({}, {}, dict(a_topic_end=0.2), dict(theta=0.5)))
     assert said.startswith(
-        "Two-stage by the loss (V first, then topical attention) in 2 of 4 cells of this grid, with a median Θ "
-        "of 0.95; in 1 more the second stage is not topical. It holds with η 1 to 2 (2 of 4 cells)."
+        "Two-stage by the loss (V first, then topical attention) in 2 of 4 cells of this grid, with a "
+        "median Θ of 0.95; in 1 more the second stage is not topical. It holds with η 1 to 2 (2 of 4 cells)."
     )
     later = text(apart({}, dict(end_total=0.3), dict(copies=True), dict(copies=True)))
     assert (
