@@ -8,9 +8,12 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help corpus tables sweep report plan list bench gpu ray tpu test test-all lint clean
+.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu test test-all lint clean
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
+# The sweeps of the paper that need no text: each names the claims it is about (CLAIMS in its file).
+PAPER ?= theorem1 theorem3 remark6 onset value_matrix embeddings joint joint_loss paper_rates \
+  two_stage key_visibility init_law robustness depth
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +48,20 @@ tables: $(TEXT_READY)  ## topics in pretrained models (Figure 3, Tables 1 and 2)
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
 	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)
 
-report: $(RUN_READY)  ## report.html of a run: make report SWEEP=two_stage [FOLDER=results/quick]
-	@$(BIN)/topicjax report $(FOLDER)
+paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, pages, results/paper.html; about an hour
+	@echo "plan (finished trials are kept; the same command continues):"
+	@for sweep in $(PAPER); do \
+	  $(BIN)/topicjax plan $$sweep $(ARGS) > .venv/plan.txt || exit $$?; \
+	  sed -n '1p;/^time/s/^/  /p;/^already/s/^/  /p' .venv/plan.txt; \
+	done
+	@for sweep in $(PAPER); do \
+	  TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $$sweep $(ARGS) || exit $$?; \
+	  $(BIN)/topicjax report results/$$sweep || exit $$?; \
+	done
+	@$(BIN)/topicjax claims $(addprefix results/,$(PAPER)) --out results/paper.html
+
+report: $(RUN_READY)  ## report.html of a run: make report SWEEP=two_stage [FOLDER=results/quick] [ARGS="--x steps"]
+	@$(BIN)/topicjax report $(FOLDER) $(ARGS)
 
 plan: $(RUN_READY)  ## what a sweep would do and cost: make plan SWEEP=two_stage_map
 	@$(BIN)/topicjax plan $(SWEEP) $(ARGS)

@@ -1,6 +1,8 @@
 """Helpers for the tables of a run: sort records, find settings that vary, number cells, pool quantiles."""
 
-from collections.abc import Iterable, Sequence
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,19 @@ from topicjax.store.reader import Run
 
 Array = np.ndarray
 Frame = Any  # a DataFrame: pandas' type annotations confuse its rows, columns and values
+
+
+def once_per_run(compute: Callable[[Run], Frame]) -> Callable[[Run], Frame]:
+    """Compute a table of a run once, as long as the run exists: claims, figures and tables share it."""
+    known: weakref.WeakKeyDictionary[Run, Frame] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(compute)
+    def remembered(run: Run) -> Frame:
+        if run not in known:
+            known[run] = compute(run)
+        return known[run]
+
+    return remembered
 
 
 def owners(run: Run) -> np.ndarray:

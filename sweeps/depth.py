@@ -16,6 +16,7 @@ Expect:   with residual connections, without layer norm and with Adam the model 
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "encoder"
+CLAIMS = ("Every layer", "Whole model", "Attention by layer")
 BASE = dict(key_visibility="unmasked", width=32, batch_size=8, eval_documents=24, steps=600, record_every=25)
 STARTS = chain(product(init="normal", init_scale=1e-3), product(init="default", init_scale=1.0))
 NORMS = product(layer_norm=("none", "pre"))

@@ -9,6 +9,7 @@ Expect:   W_E^T W_E is larger within a topic than between topics (e_block above 
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Figure 1",)
 BASE = dict(
     embedding="trained",
     output_bias="trained",

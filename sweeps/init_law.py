@@ -11,6 +11,7 @@ Expect:   hardly, even with the common default of linear layers.  SGD with cross
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Initial distribution", "Section 8.1, defaults")
 BASE = dict(key_visibility="unmasked", steps=1500, record_every=20)
 SWEEP = (
     product(seed=range(5))

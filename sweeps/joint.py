@@ -9,6 +9,7 @@ Expect:   blocks in W^V and, where attention becomes topical (a_topic above 0), 
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Table 3", "Figure 10", "Figure 4")
 BASE = dict(init_scale=1e-3, steps=4000, record_every=40)
 SWEEP = product(key_visibility=("unmasked", "all"), seed=range(5)) * chain(
     product(optimizer="sgd", objective="cross_entropy", learning_rate=30.0),

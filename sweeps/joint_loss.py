@@ -13,6 +13,7 @@ Expect:   not always "only slightly".  In units of what topical attention can ga
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Section 5.2",)
 BASE = dict(init_scale=1e-3, steps=4000, record_every=40)
 ABSENT = product(attention_biases="absent", key_visibility=("unmasked", "all"))
 TRAINED = product(attention_biases="trained", key_visibility="all")  # as in the paper's experiments

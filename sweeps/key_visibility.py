@@ -11,6 +11,7 @@ Expect:   it does.  With SGD, cross-entropy and learning rate 100, training is t
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Keys", "Figure 4")
 BASE = dict(init_scale=1e-3, steps=2000, record_every=20)
 SWEEP = product(key_visibility=("all", "unmasked"), seed=range(5)) * chain(
     product(optimizer="sgd", objective="cross_entropy", learning_rate=(30.0, 100.0)),

@@ -12,6 +12,7 @@ Expect:   with SGD, learning rate x onset step grows with ln(1 / init scale) at 
 from topicjax.sweep import chain, logspace, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Onset law, SGD", "Onset law, Adam")
 BASE = dict(
     topics=4,
     words_per_topic=3,

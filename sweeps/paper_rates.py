@@ -17,6 +17,7 @@ trained embeddings start from the default of linear layers, W^V of Figure 2 near
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Rate 0.01", "Figure 1", "Figure 2", "Section 8.1, defaults")
 BASE = dict(
     learning_rate=0.01, output_bias="trained", attention_biases="trained", steps=2000, record_every=20
 )

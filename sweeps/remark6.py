@@ -12,6 +12,7 @@ Expect:   all are optimal under uniform attention, yet attention depends on whic
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Remark 6", "Lemma 1")
 BASE = dict(
     value="blocks",
     documents="tau",

@@ -13,6 +13,7 @@ Expect:   it survives more masking, shorter documents, fewer topics and words, a
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Other documents",)
 BASE = dict(
     optimizer="sgd",
     objective="cross_entropy",

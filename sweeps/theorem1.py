@@ -15,6 +15,7 @@ Expect:   on infinite documents W_E^T W_E satisfies the equations of Theorem 1 t
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Theorem 1", "Lemma 1", "Section 4")
 BASE = dict(embedding="trained", steps=1500, record_every=50)
 SCALES = product(embedding_scale=(0.1, 1.0))
 SQUARED, ENTROPY = product(objective="squared"), product(objective="cross_entropy")

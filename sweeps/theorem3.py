@@ -13,6 +13,7 @@ Expect:   with W^V frozen, alpha' is 5.86, 7.25, 8.11, within 0.2 % of the best 
 from topicjax.sweep import product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Theorem 3", "Theorem 3, W^V trained", "Assumption 2")
 BASE = dict(
     documents="tau",
     infinite_documents=True,

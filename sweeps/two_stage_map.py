@@ -9,6 +9,7 @@ Expect:   the boundaries that two_stage only suggests, as fine as a grid of 17 x
 from topicjax.sweep import chain, logspace, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Figure 4", "Norms")
 BASE = dict(until="decided", record_every=20)
 REFINE = dict(axes=("learning_rate", "init_scale"), levels=2)
 SGD, ADAM = product(optimizer="sgd", steps=4000), product(optimizer="adam", steps=2000)

@@ -9,6 +9,7 @@ Expect:   blocks in all four combinations; with squared loss the optimum of fini
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Figure 2", "Theorem 2")
 BASE = dict(attention="uniform", init_scale=1e-3, batch_size=100, steps=12_000, record_every=100)
 SWEEP = product(seed=range(5), l2=(0.0, 1e-5)) * chain(
     product(optimizer="sgd", objective="cross_entropy", learning_rate=100.0),

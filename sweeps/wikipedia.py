@@ -12,6 +12,7 @@ Expect:   only in part.  From near zero V is half way up by step 15 to 25 in lay
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "text"
+CLAIMS = ("Figure 5", "Context")
 BASE = dict(
     corpus="wikipedia", vocabulary_size=4096, context=64, layers=4, heads=4, width=64, mlp=128,
     output_projection=True, output_bias="trained", layer_norm="pre", optimizer="adam",

@@ -13,6 +13,7 @@ Expect:   context begins to be used: in 4 of 6 cells the loss passes the unigram
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "text"
+CLAIMS = ("Context", "Figure 5")
 BASE = dict(
     corpus="wikipedia_content", vocabulary_size=4096, unknown="left_out", context=64, positions=False,
     p_keep=0.0, p_random=0.0, layers=4, heads=4, width=64, mlp=128, output_projection=True,

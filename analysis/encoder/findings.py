@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import counted
+from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, Status
 from topicjax.theory.progress import CUTS
 
@@ -56,12 +57,13 @@ WORDS = (
 def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:
     """Yield the sentences of the answer, the main one first."""
     table, layers = models(run, scores), layer_cells(run, scores)
-    yield from answer(table)
-    yield from by_setting(run, table)
+    if not last_run(run.manifest).get("claims"):  # their verdicts say the same
+        yield from answer(table)
+        yield from by_setting(run, table)
+        yield from topics(layers, table)
     yield from by_layer(layers)
     yield from order(table)
     yield from norms(layers)
-    yield from topics(layers, table)
     yield from doubts(table, layers)
 
 

@@ -3,6 +3,7 @@
 from ..layers import ALL
 from ..page.contract import Chart, Entry, Page
 from ..topic_model import CLASS_COLOURS, LINES
+from .claims import CLAIMS
 from .figures import layer_onsets, layer_topics, layers
 from .findings import WORDS, findings
 from .layer_maps import layer_map
@@ -22,6 +23,7 @@ PAGE = Page(
     classes={name: CLASS_COLOURS.get(name, "#FFFFFF") for name in LAYER_CLASSES},
     charts=(Chart("Held-out loss", {"eval_loss": "loss", "eval_loss_uniform": "uniform"}, references=True),),
     references=LINES,
+    claims=CLAIMS,
     findings=findings,
     lead=(Entry("layer_map", layer_map),),
     figures={

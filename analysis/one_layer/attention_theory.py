@@ -22,7 +22,7 @@ from topicjax.theory.documents import DataModel
 from topicjax.theory.stage2 import attention_loss, best_symmetric_attention, optimal_attention
 from topicjax.theory.theorems import lemma1_entries, lemma1_member, theorem3_interval
 
-from ..frames import Array, Frame
+from ..frames import Array, Frame, once_per_run
 from ..pictures import WIDTH, Picture, sentences, style
 from ..topic_model import VALUES
 from .cells import lowest_seeds
@@ -178,6 +178,7 @@ def with_exact_loss(trials: Any) -> Any:
     return known[np.array(few, bool)]
 
 
+@once_per_run
 def attention_rows(run: Run) -> pd.DataFrame:
     """Tabulate the trials whose exact loss is known: settings, measured weights, and predicted weights.
 

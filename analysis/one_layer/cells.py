@@ -7,14 +7,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topicjax.errors import counted
 from topicjax.stages import Array
 from topicjax.theory.progress import CUTS, Cuts
 
-from ..frames import distinct
+from ..frames import distinct, varying
 from ..maps.cells import majority
+from ..pictures import described, first_of, setting_text, written
 from ..topic_model import settings_in
 from .scores import CLASSES, HAS_STAGE2, VIEWS, classify, is_topical
 
+RANGED = ("learning_rate", "init_scale")  # the axes of a map: sentences give their ranges
+STEPS = ("steps", "until", "record_every")  # how long, and how often measured: left out of sentences
 MOST_SEEDS = 32  # per cell whose weights are read
 SCORES = ("theta", "theta_reversed", "log_lag", "onset_v", "onset_attention")
 
@@ -86,3 +90,30 @@ def sensitivity(
             cells_change = majority(cell, before, CLASSES)[0] != majority(cell, after, CLASSES)[0]
             rows.append((view, cut, (before != after).mean(), cells_change.mean()))
     return pd.DataFrame(rows, columns=["view", "cut", "trials_changed", "cells_changed"])
+
+
+def where(cells: pd.DataFrame, chosen: Array) -> str:
+    """Say where the chosen cells lie: how many of each combination of settings, and in which ranges.
+
+    Learning rates and init scales are given as ranges, all other settings that vary by value; combinations
+    with the most chosen cells come first.
+    """
+    names: list[str] = []
+    for name in varying(cells, [name for name in cell_settings(cells) if name not in (*RANGED, *STEPS)]):
+        names += varying(cells, [name], names)  # without those that the others determine
+    number, kinds = distinct(cells, names)
+    hits, sizes = np.bincount(number, chosen).astype(int), np.bincount(number)
+    ranged = varying(cells, RANGED)
+    parts = []
+    for place in np.argsort(-hits, kind="stable"):
+        if hits[place]:
+            own = cells[chosen & (number == place)]
+            words = [*described(kinds.loc[place], names), *(range_text(own, name) for name in ranged)]
+            parts.append(f"{', '.join(words)} ({hits[place]} of {counted(int(sizes[place]), 'cell')})")
+    return first_of(parts, "; ")
+
+
+def range_text(cells: pd.DataFrame, name: str) -> str:
+    """Write a setting with the smallest and the largest of its values."""
+    low, high = (written(float(end)) for end in (cells[name].min(), cells[name].max()))
+    return setting_text(name, low if low == high else f"{low} to {high}")

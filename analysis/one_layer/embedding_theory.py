@@ -15,7 +15,7 @@ from topicjax.theory.document_settings import DATA_SETTINGS
 from topicjax.theory.documents import DataModel
 from topicjax.theory.theorems import relative_residual
 
-from ..frames import Array, Frame, column, varying
+from ..frames import Array, Frame, column, once_per_run, varying
 from ..pictures import WIDTH, Picture, label, sentences, style
 from ..topic_model import aligned
 from .cells import lowest_seeds
@@ -200,6 +200,7 @@ def with_gains(run: Run) -> Any:
     return trials.assign(**gains)
 
 
+@once_per_run
 def embedding_rows(run: Run) -> pd.DataFrame:
     """Tabulate the trials that trained embeddings alone: settings, residual, gain and final values.
 

@@ -8,17 +8,18 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import counted
+from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 
-from ..frames import distinct, varying
-from ..pictures import described
-from ..topic_model import SETTINGS
-from .cells import sensitivity
+from ..maps.cells import majority
+from ..pictures import written
+from ..topic_model import HELD_OUT_LINES
+from .cells import cell_numbers, count_cells, sensitivity, where
+from .claims import ABOUT_STAGES, BUDGET
 from .robustness import axes_of, survival
-from .scores import is_topical, trains_attention, trains_both, trains_value
+from .scores import CLASSES, score_trials, trains_attention, trains_both, trains_value
 
-SWEPT = ("seed", "learning_rate", "init_scale")  # the replicates and the axes of a map
-LISTED = 3  # combinations named in a sentence
+MOST_RESCORED = 2000  # trials: larger runs are not scored a second time
 ALWAYS = ("trial", "cell")  # the page uses these words even if the answer does not
 TERMS = {  # pattern in the text: (word, meaning)
     r"two-stage": (
@@ -65,112 +66,100 @@ TERMS = {  # pattern in the text: (word, meaning)
 }
 
 
-def findings(scores: pd.DataFrame, cells: pd.DataFrame, missing: Sequence[str] = ()) -> list[str]:
-    """Write the sentences of a run's answer, the main one first."""
-    sentences = [*answer(scores, cells), *views(scores), *budget(scores), *divergence(scores)]
-    sentences += [*seeds(cells), *cuts(scores)]
+def findings(
+    scores: pd.DataFrame, cells: pd.DataFrame, missing: Sequence[str] = (), claims: Sequence[str] = ()
+) -> list[str]:
+    """Write the sentences of a run's answer, the main one first; counts are of cells.
+
+    The verdicts on `claims`, those of the sweep, come before and replace the answer; its caveats are left out
+    as well if none of them is about stages.
+    """
+    both = cells.loc[trains_both(cells)]
+    sentences = [] if claims else [*answer(scores, cells, both), *views(both)]
+    if not claims or not ABOUT_STAGES.isdisjoint(claims):
+        sentences += [*afterwards(scores, both), *budget(both), *seeds(cells), *cuts(scores)]
+    sentences += divergence(scores, cells)
     return sentences + [f"Not complete: {sentence}." for sentence in missing]
 
 
-def answer(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
-    """Say how many trials are two-stage in the loss view, and where."""
-    frozen = len(scores) - len(competing(scores))
-    if frozen == len(scores):
+def answer(scores: pd.DataFrame, cells: pd.DataFrame, both: pd.DataFrame) -> Iterable[str]:
+    """Say in how many cells training is two-stage by the loss, and where."""
+    if both.empty:
         yield f"{frozen_parts(scores)} in every trial, so none can be two-stage: classes are by construction."
         return
-    yield from where_it_holds(competing(scores), cells)
-    if frozen:
-        yield f"{counted(frozen, 'more trial')} with a frozen part: class by construction."
-
-
-def where_it_holds(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
-    """Say how many of the trials that train both parts are two-stage, and where."""
-    is_two_stage, theta = array(scores, "class") == "two-stage", array(scores, "theta")
-    if not is_two_stage.any():
-        name, count = most_frequent(array(scores, "class"))
+    is_two_stage, theta = array(both, "class") == "two-stage", array(both, "theta")
+    if is_two_stage.any():
+        flat = count_of(array(both, "class") == "two-stage, non-topical")
         yield (
-            f"No trial is two-stage in the loss view; most frequent is {name} "
-            f"({share(count, len(scores))}). The largest Θ is {largest(theta)}."
+            f"Two-stage by the loss (V first, then topical attention) in {share(is_two_stage)} of this grid, "
+            f"with a median Θ of {smallest_to_largest(theta[is_two_stage])}"
+            + (f"; in {flat} more the second stage is not topical." if flat else ".")
         )
+        y, axes = axes_of(cells)
+        lasting = survival(axes, y) if len(axes) > 1 else [f"It holds with {where(both, is_two_stage)}."]
+        yield from lasting if len(both) > 1 else []
+    else:
+        name, count = Counter(array(both, "class").tolist()).most_common(1)[0]
+        yield (
+            f"No cell is two-stage by the loss; most frequent is {name} ({count} of "
+            f"{counted(len(both), 'cell')}). The largest median Θ is {largest(theta)}."
+        )
+    frozen = len(cells) - len(both)
+    if frozen:
+        yield f"{counted(frozen, 'more cell')} with a frozen part: class by construction."
+
+
+def views(both: pd.DataFrame) -> Iterable[str]:
+    """Say where the norms, the paper's view, call cells two-stage that the loss does not."""
+    by_norm = array(both, "class_norm") == "two-stage" if len(both) else np.zeros(0, bool)
+    other = count_of(by_norm & (array(both, "class") != "two-stage")) if len(both) else 0
+    if other:
+        flat = count_of(by_norm & (array(both, "topical") <= array(both, "trials") / 2))
+        yield (
+            f"By the norms alone, as in the paper's Figure 4, {share(by_norm)} would be "
+            f"two-stage, {other} of "
+            "them not by the loss" + (f"; {flat} never attend by topic." if flat else ".")
+        )
+
+
+def afterwards(scores: pd.DataFrame, both: pd.DataFrame) -> Iterable[str]:
+    """Say in how many two-stage cells most trials later lose what they gained, or turn to copying."""
+    two_stage = scores.loc[trains_both(scores) & (array(scores, "class") == "two-stage")]
+    if two_stage.empty:
         return
-    total, flat = count_of(is_two_stage), count_of(array(scores, "class") == "two-stage, non-topical")
-    lost = count_of(is_two_stage & has_suffix(scores, "then lost"))
-    copying = count_of(is_two_stage & has_suffix(scores, "then copying"))
-    afterwards = ((lost, "then lost more than half of it"), (copying, "then turned to copying"))
-    later = [f"{count} {what}" for count, what in afterwards if count]
-    yield (
-        f"{share(total, len(scores))} are two-stage in the loss view (median Θ "
-        f"{np.median(theta[is_two_stage]):.2f}): V first, then topical attention"
-        + (f"; of these {' and '.join(later)}." if later else ".")
-        + (f" In {counted(flat, 'more trial')} the second stage is not topical." if flat else "")
-    )
-    y, axes = axes_of(cells)
-    yield from survival(axes, y) if len(axes) > 1 else places(scores, is_two_stage)
-
-
-def places(scores: pd.DataFrame, is_two_stage: np.ndarray) -> Iterable[str]:
-    """Say for which combinations of other settings it holds most often, and never."""
-    names: list[str] = []
-    for name in varying(scores, [name for name in SETTINGS if name not in SWEPT]):
-        names += varying(scores, [name], names)  # without those that the others determine
-    if not names:
-        return
-    number, kinds = distinct(scores, names)
-    hits, sizes = np.bincount(number, is_two_stage).astype(int), np.bincount(number)
-    order = np.argsort(-hits, kind="stable")
-    first = [place for place in order[:LISTED] if hits[place]]
-    most = [f"{', '.join(described(kinds.loc[k], names))} ({hits[k]} of {sizes[k]})" for k in first]
-    never = order[hits[order] == 0]
-    ending = ""
-    if len(never):
-        more = f" and {len(never) - LISTED} more" if len(never) > LISTED else ""
-        listed = "; ".join(", ".join(described(kinds.loc[k], names)) for k in never[:LISTED])
-        ending = f"; never with {listed}{more}"
-    yield f"It holds most often with {'; '.join(most)}{ending}."
-
-
-def views(scores: pd.DataFrame) -> Iterable[str]:
-    """Say where the norms, the paper's view, differ from the loss."""
-    scored = competing(scores)
-    if scored.empty:
-        return
-    loss, norm = array(scored, "class"), array(scored, "class_norm")
-    by_norm = norm == "two-stage"
-    other, flat = count_of(by_norm & (loss != "two-stage")), count_of(by_norm & ~is_topical(scored))
-    text = f"By the norms alone, as in the paper's Figure 4, {share(count_of(by_norm), len(scored))} "
-    text += f"would be two-stage, {other} of them not in the loss view"
-    text += f"; {flat} of them never attend by topic" if flat else ""
-    yield f"{text}. Both views give {share(count_of(loss == norm), len(scored))} the same class."
-
-
-def budget(scores: pd.DataFrame) -> Iterable[str]:
-    """Say which classes may change with more steps."""
-    kind, flags = array(scores, "class"), array(scores, "flags")
-    is_late = np.array(["censored_attention" in x or "attention_incomplete" in x for x in flags])
-    parts = {
-        "unfinished": kind == "unfinished",
-        "V-only (attention has not moved yet)": (kind == "V-only") & trains_attention(scores),
-        "stage 2 begun": kind == "stage 2 begun",
-        "two-stage or led by V with attention's onset in the last tenth or not reached": (
-            is_late & np.isin(kind, ["two-stage", "V leads"])
-        ),
-    }
-    named = [f"{count_of(which)} {text}" for text, which in parts.items() if which.any()]
+    number = cell_numbers(two_stage)[1]
+    ways = {"then lost": "lose more than half of it again", "then copying": "turn to copying"}
+    rates = {text: np.bincount(number, has_suffix(two_stage, name)) for name, text in ways.items()}
+    counts = {text: count_of(hits > np.bincount(number) / 2) for text, hits in rates.items()}
+    named = [f"in {count} most trials {text}" for text, count in counts.items() if count]
     if named:
-        yield f"More steps could change these classes: {'; '.join(named)}."
+        total = counted(int(number.max()) + 1, "cell")
+        yield f"After both stages, of {total} with two-stage trials: {', '.join(named)}."
 
 
-def divergence(scores: pd.DataFrame) -> Iterable[str]:
-    """Say how many trials diverged or collapsed, and at which learning rates."""
+def budget(both: pd.DataFrame) -> Iterable[str]:
+    """Say how many cells have a class that more steps may change."""
+    kinds = Counter(name for name in (array(both, "class") if len(both) else []) if name in BUDGET)
+    if kinds:
+        listed = ", ".join(f"{count} {name}" for name, count in kinds.most_common())
+        total = f"{sum(kinds.values())} of {counted(len(both), 'cell')}"
+        yield f"More steps could change the class of {total}: {listed}."
+
+
+def divergence(scores: pd.DataFrame, cells: pd.DataFrame) -> Iterable[str]:
+    """Say how many trials diverged or collapsed, in how many cells, and at which learning rates."""
     ways = dict(diverged="diverged (not finite)", collapsed="collapsed (the loss ended higher)")
+    number = cell_numbers(scores)[1]
     for name, text in ways.items():
-        lost = array(scores, "learning_rate")[array(scores, "class") == name]
-        if len(lost):
-            low, high = lost.min(), lost.max()
-            rates = (
-                f"a learning rate of {low:.3g}" if low == high else f"learning rates {low:.3g} to {high:.3g}"
+        is_lost = array(scores, "class") == name
+        if is_lost.any():
+            rates = array(scores, "learning_rate")[is_lost]
+            at = "a learning rate of" if rates.min() == rates.max() else "learning rates"
+            touched = f"{len({*number[is_lost]})} of {counted(len(cells), 'cell')}"
+            yield (
+                f"{counted(count_of(is_lost), 'trial')} in {touched} {text}, with {at} "
+                f"{smallest_to_largest(rates)}; medians leave them out."
             )
-            yield f"{share(len(lost), len(scores))} {text}, with {rates}; medians leave them out."
 
 
 def seeds(cells: pd.DataFrame) -> Iterable[str]:
@@ -186,18 +175,47 @@ def seeds(cells: pd.DataFrame) -> Iterable[str]:
 
 
 def cuts(scores: pd.DataFrame) -> Iterable[str]:
-    """Say how much the cut of Theta matters."""
+    """Say how many cells change class with the cut of Theta."""
     if np.isnan(array(scores, "theta")).all():
         return
+    total = count_cells(scores)
     table = sensitivity(scores).to_dict("records")
-    changes = [
-        f"at {row['cut']:g} {100 * row['trials_changed']:.0f} %"
+    changes = {
+        row["cut"]: round(total * row["cells_changed"])
         for row in table
         if row["view"] == "loss" and row["cut"] != CUTS.two_stage
-    ]
+    }
+    texts = [f"{count} with {cut:g} instead" for cut, count in changes.items()]
+    cells = f"of {counted(total, 'cell')}"
+    start = (
+        f"'V first' means that V had made at least {CUTS.two_stage:.0%} of its way (Θ ≥ {CUTS.two_stage:g})"
+    )
+    if any(changes.values()):
+        yield f"{start}, a convention: {' and '.join(texts)} {cells} would be in another class."
+    else:
+        yield f"{start}; with {' or '.join(f'{cut:g}' for cut in changes)} every cell has the same class."
+
+
+def documents(run: Run, scores: pd.DataFrame) -> Iterable[str]:
+    """Say how many cells change class if progress is measured by the lines of all documents.
+
+    All trials share their held-out documents, so the spread over seeds does not include the error that comes
+    from having only these; the difference between the two kinds of lines does.
+    """
+    trials = run.trials
+    if not {*HELD_OUT_LINES} <= {*trials} or len(trials) > MOST_RESCORED or not trains_both(scores).any():
+        return
+    if trials[list(HELD_OUT_LINES)].isna().all(axis=None):
+        return
+    other = run.replace(trials=trials.assign(**dict.fromkeys(HELD_OUT_LINES, np.nan)))
+    number = cell_numbers(scores)[1]
+    classes = [majority(number, array(own, "class"), CLASSES)[0] for own in (scores, score_trials(other))]
+    changed = count_of(classes[0] != classes[1])
+    total = counted(len(classes[0]), "cell")
     yield (
-        f"The cut Θ ≥ {CUTS.two_stage:g} is a convention: {' and '.join(changes)} of the trials "
-        "would be in another class."
+        "Held-out documents: measured by the best losses over all documents instead of those "
+        "on the held-out "
+        f"ones, {changed or 'none'} of {total} would be in another class."
     )
 
 
@@ -208,19 +226,9 @@ def frozen_parts(scores: pd.DataFrame) -> str:
     return "The value matrix is frozen" if not trains_value(scores).any() else "V or attention is frozen"
 
 
-def most_frequent(classes: np.ndarray) -> tuple[str, int]:
-    """Find the most frequent class and its count."""
-    return Counter(classes.tolist()).most_common(1)[0]
-
-
 def largest(values: np.ndarray) -> str:
     """Write the largest number, or "undefined"."""
     return "undefined" if np.isnan(values).all() else f"{np.nanmax(values):.2f}"
-
-
-def competing(scores: pd.DataFrame) -> pd.DataFrame:
-    """Select the trials that train both V and attention."""
-    return scores.loc[trains_both(scores)]
 
 
 def has_suffix(scores: pd.DataFrame, suffix: str) -> np.ndarray:
@@ -238,9 +246,15 @@ def count_of(which: np.ndarray) -> int:
     return int(np.count_nonzero(which))
 
 
-def share(count: int, total: int) -> str:
-    """Write '66 of 384 trials (17 %)'."""
-    return f"{count:,} of {counted(total, 'trial')} ({100 * count / total:.0f} %)"
+def share(chosen: np.ndarray) -> str:
+    """Write '12 of 96 cells'."""
+    return f"{count_of(chosen)} of {counted(len(chosen), 'cell')}"
+
+
+def smallest_to_largest(values: np.ndarray) -> str:
+    """Write the range of numbers, or one number if its ends look the same."""
+    low, high = (written(float(end), 3) for end in (np.nanmin(values), np.nanmax(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def definitions(sentences: Sequence[str]) -> dict[str, str]:

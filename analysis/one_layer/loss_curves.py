@@ -42,6 +42,7 @@ LIMITS: dict[str, tuple[str, Any]] = {  # name: (label, line style)
 }
 DOTS = (0, (1, 1))  # a limit evaluated on the held-out documents of the trials
 HELD_OUT = ("stage1", "stage2")  # limits that can be known on these documents
+STRIP = 0.014  # width of the strip that shows the error of a limit, as a share of the panel
 DASHES = (0, (2, 1.5))  # the loss with attention forced uniform
 LOSSES = ("eval_loss", "eval_loss_uniform")
 LOSS_ROWS = {"held-out loss": 1.35, "enlarged": 1.35}  # rows of panels: label, height in inches
@@ -105,9 +106,11 @@ def loss_panels(frame: Any, trials: Any, axes: Sequence[Axes]) -> tuple[int, boo
     for name, records in frame.groupby("class", observed=True):
         ends |= draw_losses(records, axes, COLOURS[str(name)], len(trials))
     for ax, limits in zip(axes, (full, enlarged(lines, least, full)), strict=True):
-        for name, (value, low, high) in lines.items():
+        for place, (name, (value, low, high)) in enumerate(lines.items(), 1):
             ax.axhline(value, color="black", linestyle=LIMITS[name][1], linewidth=0.8, zorder=3)
-            ax.axhspan(low, high, color="black", alpha=0.15, linewidth=0, zorder=1)
+            # A strip at the right edge: across the panel the ranges of all limits would cover the curves.
+            right = 1 - STRIP * (len(lines) - place)
+            ax.axhspan(low, high, right - 0.8 * STRIP, right, color="0.55", linewidth=0, zorder=2.5)
         for value in held_out(trials).values():
             ax.axhline(value, color=DOCUMENTS, linestyle=DOTS, linewidth=1.0, zorder=3)
         ax.set_ylim(*limits)
@@ -186,7 +189,7 @@ def loss_legend(figure: Figure, classes: set[str], shown: Sequence[pd.DataFrame]
     others |= {"limit on these held-out documents": (DOCUMENTS, DOTS)} if held_out(trials) else {}
     for text, (colour, line) in others.items():
         handles.append(Line2D([], [], color=colour, linewidth=0.9, linestyle=line, label=text))
-    handles += [Patch(fc="black", alpha=0.15, lw=0, label="limit ± two standard errors")] if known else []
+    handles += [Patch(fc="0.55", lw=0, label="right edge: limit ± two standard errors")] if known else []
     if max(map(len, shown)) > MOST_LINES:
         handles.append(QUARTILES)
     figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, -(-len(handles) // ACROSS) - 4))
@@ -202,8 +205,9 @@ def loss_caption(run: Run, panels: int, shown: int, clipped: int, ends: int) -> 
         " words); the lower row enlarges the range of both stages.": True,
         f"{shown} of {panels} settings are drawn, evenly spaced.": shown < panels,
         "Black: limits of the data, namely uniform over words, stage 1 (best loss with uniform attention),"
-        " stage 2 (best topical attention on top, W^V kept: training both can go lower) and Bayes; grey:"
-        " two standard errors and any spread over trials.": without < trials,
+        " stage 2 (best topical attention on top, W^V kept: training both can go lower) and "
+        "Bayes; grey strips at"
+        " the right edge: two standard errors and any spread over trials, in this order.": without < trials,
         "Dotted: the models of stage 1 and stage 2 on the trials' own held-out documents; the grey range"
         " includes the error of a mean over these documents.": held_out(run.trials),
         ENDS: ends,

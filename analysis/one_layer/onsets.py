@@ -7,6 +7,7 @@ slope eta / ln(1 + eta gamma) over ln(1 / init scale), which is 1 / gamma for sm
 should not depend on the init scale, as long as that is small.
 """
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ POOLED = (  # may differ within one fit
 )
 MEANS = ("onset_time", "log_scale", "predicted", "predicted_steps")
 FLAT = ("adam", "adamw")  # their onset should not depend on the init scale
+PER_DECADE = 0.05  # relative change of an onset per tenfold init scale that counts as none
+LABEL_WIDTH = 38  # characters per line of a legend: longer lines would be cut off at the edge of the figure
 COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<"
 MOST_SERIES = len(COLOURS)  # per panel; more could not be distinguished
 MOST_POINTS = 1000  # per series
@@ -196,7 +199,8 @@ def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
         colour = COLOURS[index]
         drawn = used.iloc[evenly(len(used), MOST_POINTS)]
         points = ax.plot(drawn["log_scale"], drawn["onset_time"], MARKERS[index], color=colour)
-        points[0].set(markersize=4, markerfacecolor="none", label=", ".join(described(row, names)))
+        text = textwrap.fill(", ".join(described(row, names)), LABEL_WIDTH)
+        points[0].set(markersize=4, markerfacecolor="none", label=text)
         slope, dashes = expected(row)
         height = used["onset_time"].median() if dashes == "--" else row["onset_time"]
         if row["seeds"]:  # onsets at a single init scale have no line
@@ -214,10 +218,12 @@ def with_prediction(fit: pd.DataFrame) -> pd.DataFrame:
 
 
 def expected(row: dict[str, Any]) -> tuple[float, str]:
-    """Choose the slope of the line to draw and its style: predicted, flat for Adam, else measured."""
+    """Choose the slope of the line to draw and its style: predicted, flat for Adam if it is, "
+    "else measured."""
     if row["predicted"] > 0:
         return row["predicted_steps"], "-"
-    return (0.0, "--") if row["optimizer"] in FLAT else (row["slope"], ":")
+    is_flat = abs(np.log(10) * row["slope"]) <= PER_DECADE * row["onset_time"]
+    return (0.0, "--") if row["optimizer"] in FLAT and is_flat else (row["slope"], ":")
 
 
 def slope_panel(fit: pd.DataFrame, ax: Axes) -> Axes:
@@ -260,10 +266,13 @@ def caption(times: pd.DataFrame, fit: pd.DataFrame) -> str:
         "topical attention leaves the saddle W^K = W^Q = 0; their height is fitted.": "-" in kinds,
         "Below: measured slopes, mean and standard error over seeds, and predicted ones (in brackets), in "
         "units of 1 / gamma, the slope for small eta.": "-" in kinds,
-        "Dashed lines are flat, at the median of their points.": "--" in kinds,
-        f"For these a 10x smaller init scale changes eta T_on by {change.min():.1f} to {change.max():.1f} % "
-        "(least squares).": change.notna().any(),
-        "Dotted lines are least-squares fits; there is no prediction for these settings.": ":" in kinds,
+        f"Dashed lines are flat, at the median of their points: Adam, where a 10x smaller init scale changes "
+        f"eta T_on by at most {PER_DECADE:.0%}.": "--" in kinds,
+        f"For these it changes by {change.min():z.1f} to {change.max():z.1f} % (least squares).": (
+            change.notna().any()
+        ),
+        "Dotted lines are least-squares fits: there is no prediction for these settings, or, with Adam, the "
+        "onset does depend on the init scale.": ":" in kinds,
         f"Not drawn: {counted(hidden, 'combination')} of settings with fewer onsets.": hidden,
         f"Not drawn below: {counted(below, 'more slope')}; those drawn are evenly spaced.": below > 0,
         f"Shown: at most {MOST_POINTS:,} onsets per combination, evenly spaced.": (

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, Status
 from topicjax.theory.progress import CUTS
 
@@ -17,9 +18,10 @@ from ..topic_model import LINES, MAIN_SETTINGS, aligned
 from . import budget, forced, gradients, many_topics, tables, unbounded
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
+from .claims import ABOUT_STAGES, CLAIMS
 from .embedding_theory import embedding_cases, embeddings_alone, theorem1_equations, trains_all
 from .endings import joint_gains, joint_losses
-from .findings import definitions, findings
+from .findings import definitions, documents, findings
 from .landscape import landscapes
 from .loss_curves import loss_curves
 from .matrices import figure1, figure2
@@ -325,9 +327,12 @@ WORDS = (
 
 
 def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
-    """Yield the answer, its caveats, and how many trials converged if a table can list them."""
-    yield from findings(scores, cells, run.missing)
-    if has_few_cells(run, scores):
+    """Yield the answer and its caveats, and how many trials converged if no claim says more."""
+    claims = last_run(run.manifest).get("claims", ())
+    yield from findings(scores, cells, run.missing, claims)
+    if not claims or not ABOUT_STAGES.isdisjoint(claims):
+        yield from documents(run, scores)
+    if not claims and has_few_cells(run, scores):
         yield from tables.convergence(run)
 
 

@@ -162,7 +162,7 @@ def value_map(
     largest = max(np.abs(finite).max(initial=0), 1e-3)
     limits = (0.0, 1.0) if name == "theta" else (-largest, largest)
     scale = ScalarMappable(Normalize(*limits), colormaps["cividis" if name == "theta" else "PuOr"])
-    form = ".2f" if name == "theta" else ".1f"
+    form = ".2f" if name == "theta" else "z.1f"  # z: never -0.0
     figure = value_figure(layout, name + VIEWS[view], scale, label(name), form)
     span = f"{finite.min():.2f} to {finite.max():.2f}" if len(finite) else "none"
     parts = {

@@ -36,7 +36,9 @@ def stability(run: Run, steps: Sequence[int], cuts: Cuts = CUTS) -> pd.DataFrame
             share = still.sum() / then.sum() if then.any() else np.nan
             ended = then & (last <= number)
             rows.append((view, number, then.sum(), ended.sum(), still.sum(), share))
-    return pd.DataFrame(rows, columns=["view", "steps", "two_stage", "ended", "still_two_stage", "share"])
+    return pd.DataFrame(
+        rows, columns=["view", "steps", "two_stage", "ended", "still_two_stage", "still_share"]
+    )
 
 
 def cut_at(run: Run, step: int) -> Run:

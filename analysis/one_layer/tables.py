@@ -57,6 +57,7 @@ HEADERS = {  # columns in words
     "two_stage": "two-stage then",
     "ended": "of these, ended by then",
     "still_two_stage": "still at twice as many steps",
+    "still_share": "share of those that still are",
     "saved": "uniform - joint",
     "share": "in units of stage 1 - stage 2",
     "way": "share of the way from uniform words to stage 1",

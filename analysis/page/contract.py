@@ -54,12 +54,17 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement (a theorem, a figure, an open question), and the function that checks it on a run."""
+    """A statement (a theorem, a figure, an open question), and the function that checks it on a run.
+
+    A sweep names the claims it is about (CLAIMS in its file); its page opens with their verdicts, and with
+    what shows the first of them.
+    """
 
     name: str
     says: str
     check: Callable[[Run, Scores], Verdict]
-    source: str = ""
+    source: str = ""  # where it stands: a section, a paper
+    shown_by: str = ""  # the name of the page's figure, or else table, that shows it
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from topicjax.errors import printable
 
 from ..pictures import Picture
-from .contract import Claim
+from .contract import Claim, Verdict
 from .scripts import bundle, packed
 
 LARGEST_SVG = 2_000_000  # bytes; browsers are slow to draw a larger SVG, so the page shows the PNG
@@ -82,9 +82,14 @@ def terms(meanings: Mapping[str, str]) -> Markup:
     return PARTS.terms(meanings)
 
 
-def claims(judged: Sequence[tuple[Claim, str, str]]) -> Markup:
-    """Write claims, each with its verdict and a sentence with the numbers."""
+def claims(judged: Sequence[tuple[Claim, Verdict, str]]) -> Markup:
+    """Write claims, each with its verdict and the anchor of what shows it (empty: nothing does)."""
     return PARTS.claims(judged)
+
+
+def claims_table(head: Sequence[str], rows: Sequence[tuple[Any, str, str]], missing: Sequence[Any]) -> Markup:
+    """Write a table of claims: rows with the links to their pages and figures, then claims without a run."""
+    return PARTS.claims_table(head, rows, missing)
 
 
 def figure(picture: Picture, files: Sequence[Path], folder: Path) -> Markup:
@@ -96,7 +101,8 @@ def figure(picture: Picture, files: Sequence[Path], folder: Path) -> Markup:
         source, kind = packed(png), "image/png"
     size = [round(96 * inches) for inches in picture.figure.get_size_inches()]  # CSS pixels
     pairs = [(address(file, folder), file.suffix[1:].upper()) for file in files]
-    return PARTS.figure(picture, source, kind, size, address(by_kind[".svg"], folder), pairs)
+    svg_address = address(by_kind[".svg"], folder)
+    return PARTS.figure(picture, source, kind, size, svg_address, pairs, f"figure-{files[0].stem}")
 
 
 def links(files: Sequence[Path], folder: Path) -> Markup:
@@ -114,17 +120,16 @@ def address(file: Path, folder: Path) -> str:
     return quote(file.relative_to(folder).as_posix())
 
 
-def table(frame: pd.DataFrame, caption: str, after: str = "") -> Markup:
-    """Write a frame as a table that scrolls sideways on narrow pages; `after` is HTML.
+def table(frame: pd.DataFrame, caption: str, after: str = "", place: str = "") -> Markup:
+    """Write a frame as a table that scrolls sideways on narrow pages; `after` is HTML, `place` its anchor.
 
     A table of more than MOST_OPEN_ROWS rows is folded.
     """
     is_text = [not all(shown(value)[:1] in "-+.0123456789" for value in frame[name]) for name in frame]
     rows = [[shown(value) for value in row] for row in frame.itertuples(index=False)]
     title = Markup("{} {}").format(printable(caption), Markup(after))
-    return PARTS.table(
-        [shown(name) for name in frame.columns], rows, is_text, title, len(frame) > MOST_OPEN_ROWS
-    )
+    head = [shown(name) for name in frame.columns]
+    return PARTS.table(head, rows, is_text, title, len(frame) > MOST_OPEN_ROWS, place)
 
 
 def shown(value: object) -> str:

@@ -28,7 +28,8 @@ from ..outputs import subfolder, write_file
 from ..pictures import Picture, label
 from ..tables import to_csv, to_markdown, to_text
 from . import html
-from .contract import CLASS, Claim, Entry, Page, Scores, Verdict, entries_of
+from .claims import Judged, asked_claims, evidence, judge
+from .contract import CLASS, Entry, Page, Scores, entries_of
 from .explorer import explorer
 from .live import Announcer, Live
 from .lookup import Found, find_page
@@ -117,6 +118,7 @@ class Report:
     cells: pd.DataFrame = field(default_factory=pd.DataFrame)
     filtered: str = ""  # a sentence on the trials that are shown
     failed: Markup = field(default_factory=Markup)  # why there are no scores
+    judged: list[Judged] = field(default_factory=list)  # the claims that the sweep is about
     plain: Run = field(init=False)  # the run as loaded: `page.prepare` has added no columns
 
     def __post_init__(self) -> None:
@@ -207,15 +209,17 @@ class Report:
         self.say.total = sum(self._fits(entry, of) for entry, of in self.entries)
         lead = html.paragraph(live.sentence(run), "live") if live else Markup()
         lead += self.part("plans", self.remarks)
-        lead += self.judged_claims() + self.part("answer", self.answer, of=page) + self.failed
-        first = Markup().join(self.draw(entry, page) for entry in page.lead)
+        lead += self.part("claims", self.judged_claims, of=page)
+        opened, shown_first = self.shown_first()
+        lead += shown_first + self.part("answer", self.answer, of=page) + self.failed
+        first = Markup().join(self.draw(entry, page) for entry in page.lead if entry is not opened)
         lead += self.explore() + first
         sections = [
             (
                 head,
                 self.part("words", self.words, of, of=of)
                 if head == WORDS
-                else Markup().join(make(entry, of) for entry in entries),
+                else Markup().join(make(entry, of) for entry in entries if entry is not opened),
             )
             for head, of, entries, make in self._sections()
         ]
@@ -239,19 +243,31 @@ class Report:
         return Markup().join(html.paragraph(text) for text in texts if text)
 
     def judged_claims(self) -> Markup:
-        """List the claims, each with its verdict on this run."""
-        judged = [(claim, *self._judged(claim)) for claim in self.page.claims]
-        return html.claims(judged) if judged else Markup()
+        """Judge the claims that the sweep is about; each links to what shows it."""
+        asked = asked_claims(self.plain, self.found)
+        if not asked:
+            return Markup()
+        judged = self.judged = [judge(claim, self.run, self.scores, self._why) for claim in asked]
+        places = ["-".join(filter(None, evidence(claim, self.page))) for claim in asked]
+        return html.claims([(*each, place) for each, place in zip(judged, places, strict=True)])
 
-    def _judged(self, claim: Claim) -> tuple[str, str]:
+    def _why(self, name: str, error: BaseException) -> str:
+        return self.reason(name, error, self.page)
+
+    def shown_first(self) -> tuple[Entry | None, Markup]:
+        """Draw what shows the first claim of the sweep; return its entry too, to leave it out below."""
         try:
-            verdict = claim.check(self.run, self.scores)
-            if not isinstance(verdict, Verdict):
-                raise UserError(f"its check returns {type(verdict).__name__}; allowed: a Verdict")
-            return verdict.verdict, verdict.sentence
-        except (Exception, SystemExit) as error:
-            name = getattr(claim.check, "__name__", "check")
-            return "undecided", f"Not judged: {self.reason(name, error, self.page)}."
+            claim = next(iter(asked_claims(self.plain, self.found)), None)
+        except UserError:  # `judged_claims` says so
+            return None, Markup()
+        kind, name = evidence(claim, self.page) if claim else ("", "")
+        wanted = {"figure": self.draw, "table": self.tabulate}.get(kind)
+        lead = [("", self.page, [*self.page.lead], self.draw)]
+        for _, page, entries, make in (*lead, *self._sections()):
+            for entry in entries:
+                if page is self.page and make == wanted and entry.name == name:
+                    return entry, make(entry, page)
+        return None, Markup()
 
     def answer(self) -> Markup:
         """Write the opening sentences, and the meanings of their words."""
@@ -262,7 +278,8 @@ class Report:
                     sentences += page.findings(self._run_for(page), self.scores, self.cells, state)
             except (Exception, SystemExit) as error:
                 failed += self.absent("Not shown", "answer", error, page)
-        meanings = self.page.terms(sentences) if self.page.terms else {}
+        said = [text for claim, verdict in self.judged for text in (verdict.sentence, claim.says)]
+        meanings = self.page.terms([*said, *sentences]) if self.page.terms else {}
         return html.items(sentences, "answer") + (html.terms(meanings) if meanings else Markup()) + failed
 
     def explore(self) -> Markup:
@@ -339,7 +356,8 @@ class Report:
             text += f"\nThe first {MOST_LINES:,} of {len(shown):,} rows; all are in {path.name}.\n"
         markdown = write_file(path.with_suffix(".md"), text)
         links = html.links([path, markdown], run.folder)
-        return html.table(to_text(shown.head(MOST_ROWS), headers), entry.title + more + ".", links)
+        read = to_text(shown.head(MOST_ROWS), headers)
+        return html.table(read, f"{entry.title}{more}.", links, f"table-{entry.name}")
 
     def part(
         self, name: str, make: Callable[..., Markup], *arguments: object, of: Page | None = None

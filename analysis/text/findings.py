@@ -5,6 +5,7 @@ from typing import Any
 
 from topicjax.errors import counted
 from topicjax.stages import HALF
+from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, Status
 
 from ..encoder.findings import count_of
@@ -34,10 +35,11 @@ def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[s
     """Yield the sentences of the answer, the main one first."""
     layers = text_cells(run, scores)
     layers = layers.loc[layers["shape"] != "diverged"]
-    yield from answer(layers)
+    claims = last_run(run.manifest).get("claims")  # their verdicts say the same
+    yield from () if claims else answer(layers)
     yield from by_setting(run, layers)
     yield from by_layer(layers)
-    yield from context(layers)
+    yield from () if claims else context(layers)
     yield from gains(run, scores)
     yield from doubts(layers)
 

@@ -1,6 +1,7 @@
 """The page of runs on text: the paper's Figure 5 with the losses below it."""
 
 from ..page.contract import Chart, Entry, Page
+from .claims import CLAIMS
 from .figures import text_layers
 from .findings import WORDS, findings
 from .scores import SCORES_FILE, score_text
@@ -12,6 +13,7 @@ PAGE = Page(
     charts=(
         Chart("Held-out loss", {"eval_loss": "loss", "eval_loss_unigram": "unigram line"}, references=True),
     ),
+    claims=CLAIMS,
     findings=findings,
     figures={"Figure 5 on text": (Entry("figure5", text_layers),)},
     tables={

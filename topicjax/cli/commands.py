@@ -128,6 +128,9 @@ def expand_for(typed: argparse.Namespace, options: Options) -> tuple[NamedSweep,
 def expand(typed: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
     """Load the sweep with its overrides, its trials and its folder; print what the overrides left out."""
     named, notes = override(load_sweep(typed.sweep), typed.sets, typed.axes)
+    if named.claims and is_own_file(typed):  # a wrong name is found before training, not by its report
+        page = analysis("page.lookup").page_of(named.experiment)
+        analysis("page.claims").claims_named(named.claims, page, named.settings.experiment)
     typed.experiment, typed.folder = named.experiment, typed.out or RESULTS / named.name
     typed.written_before = manifest_time(typed.folder)
     overrides = (*(f"--set {text}" for text in typed.sets), *(f"--axis {text}" for text in typed.axes))

@@ -1,4 +1,4 @@
-"""Commands on run folders: status, verify, repair, restore, inspect, report, export."""
+"""Commands on run folders: status, verify, repair, restore, inspect, report, claims, export."""
 
 import argparse
 import contextlib
@@ -17,6 +17,7 @@ from topicjax.store import reader
 from topicjax.store.checkpoints import flatten
 from topicjax.store.files import explained, holder_in_words, write_whole
 from topicjax.store.verify import repair, verify
+from topicjax.version import git_commit
 
 SAY_SECONDS = 2.0
 MOST_PROBLEMS = 5  # listed by status
@@ -152,6 +153,25 @@ def rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*usual)
         gc.unfreeze()
+
+
+def show_claims(options: argparse.Namespace) -> int:
+    """Judge the claims of several runs: a table as HTML and Markdown, or as JSON on the terminal."""
+    made_by = analysis("page.claims_table")
+    if options.out.suffix != ".html":
+        raise UserError(f"--out is {str(options.out)!r}; allowed: a name that ends in .html")
+    for folder in options.folders:
+        reader.load(folder)  # a wrong name ends the command before the work
+    table = made_by.make_table(options.folders, git_commit() or "", quiet if options.json else say)
+    if options.json:
+        show(made_by.to_json(table))
+        return 0
+    for path in made_by.write_table(table, options.out):
+        show(path)
+    show(table.summary)
+    for each in table.missing:
+        show(f"  not run: {each.claim} ({terminal.command('run', each.sweeps[0])})")
+    return 0
 
 
 def quiet(text: str) -> None:

@@ -80,6 +80,8 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     pictures = add_trial(add("inspect", does.inspect_trial, inspect))
     pictures.add_argument("--out", type=path, help="folder of the pictures (default: FOLDER/inspect)")
     add_report_options(add("report", does.write_report, report))
+    claims = "judge the claims that runs are about: one table, and what is missing"
+    add_claims_options(add("claims", does.show_claims, claims))
     add_export_options(add("export", does.export_run, "write a run as CSV files or TensorBoard events"))
 
 
@@ -192,6 +194,15 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="make the page again while the sweep runs, at this interval (default: 30)",
     )
+
+
+def add_claims_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of claims."""
+    add = parser.add_argument
+    add("folders", type=path, nargs="+", metavar="FOLDER", help="run folders, as results/theorem3")
+    out = "the page; a Markdown file of the same name is written beside it (default: results/claims.html)"
+    add("--out", type=path, default=commands.RESULTS / "claims.html", metavar="FILE.html", help=out)
+    add("--json", action="store_true", help="print the table for programs, write nothing")
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:

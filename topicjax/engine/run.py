@@ -8,8 +8,6 @@ import contextlib
 import functools
 import importlib.metadata
 import platform
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from topicjax.store.writer import Writer
 from topicjax.sweep import axes_of
 from topicjax.sweep.files import NamedSweep
 from topicjax.trial import Trial
+from topicjax.version import git_commit
 
 WAITING = 4  # chunks of a cluster that may wait for the writer
 PACKAGES = "topicjax jax jaxlib flax optax numpy scipy orbax-checkpoint pandas pyarrow".split()
@@ -146,6 +145,7 @@ def describe_run(
         "base": named.base,
         "axes": axes_of(named.settings, named.base, named.sweep),
         "overrides": list(named.overrides),
+        **({"claims": list(named.claims)} if named.claims else {}),
         **({"refine": refined} if refined else {}),
         "plan": plan,
         "planned": planned,
@@ -187,13 +187,3 @@ def version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-def git_commit() -> str | None:
-    """Return the commit of the code, with + if there are uncommitted changes; None outside a checkout."""
-    if not shutil.which("git"):
-        return None
-    here = Path(__file__).parent
-    ask = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12"]
-    found = subprocess.run(ask, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None

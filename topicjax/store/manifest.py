@@ -39,6 +39,7 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "axes": dict,
     "details": list,  # the indices of its details, if any
     "overrides": list,  # as they were typed
+    "claims": list,  # names of the claims that the sweep is about, if any
     "refine": dict,  # axes and levels, if boundaries are refined: the plan then grows from run to run
     "added": dict,  # settings that the folder's older trials lack: their defaults
     "code": dict,  # fingerprint of the experiment's code, by part

@@ -28,6 +28,7 @@ class NamedSweep:
     base: Settings
     sweep: Sweep
     refinement: Refinement | None = None  # how to refine the boundaries between its cells
+    claims: tuple[str, ...] = ()  # names of the claims that it is about: the report opens with them
     overrides: tuple[str, ...] = ()  # changes to the file, as they were typed
     file: str = ""  # the path of a user's own file
 
@@ -71,13 +72,14 @@ def load_sweep(name: str) -> NamedSweep:
         settings = trial_settings(experiment)
         base, sweep = settings.converted(found.get("BASE", {})), bind(settings, sweep)
         refinement = read_refinement(found.get("REFINE"))
+        claims = read_claims(found.get("CLAIMS", ()))
     except UserError as error:
         raise UserError(f"sweep file {path} fails: {error}") from error
     except UnicodeEncodeError:
         raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
     file = str(path.resolve()) if name.endswith(".py") else ""
     text = inspect.cleandoc(description)
-    return NamedSweep(path.stem, text, experiment, base, sweep, refinement, file=file)
+    return NamedSweep(path.stem, text, experiment, base, sweep, refinement, claims, file=file)
 
 
 def names_of_shipped() -> str:
@@ -95,6 +97,14 @@ def read_refinement(given: Any) -> Refinement | None:
     if not isinstance(levels, int) or not isinstance(budget, int | None):
         raise UserError(f"its REFINE is {shown(given)}; allowed: whole numbers of levels and budget")
     return Refinement((axes,) if isinstance(axes, str) else tuple(axes), levels, budget=budget)
+
+
+def read_claims(given: Any) -> tuple[str, ...]:
+    """Read the CLAIMS of a sweep file; the page of its experiment says which names there are."""
+    is_list = isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)
+    if not is_list or len({*given}) < len(given):
+        raise UserError(f"its CLAIMS is {shown(given)}; allowed: names of claims, as CLAIMS = ('Theorem 3',)")
+    return tuple(given)
 
 
 def run_file(path: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ CASES = [
 
 def test_the_share_that_stays_two_stage_is_known_by_construction():
     table = stability(run_of(*CASES), (250, 500)).set_index(["view", "steps"])
-    columns = ["two_stage", "ended", "still_two_stage", "share"]
+    columns = ["two_stage", "ended", "still_two_stage", "still_share"]
     assert table.loc[("loss", 250), columns].tolist() == [5, 0, 4, 0.8]  # one is undone by 500
     assert table.loc[("loss", 500), columns].tolist() == [5, 1, 4, 0.8]  # one diverges at 610
     assert sorted(set(table.index.get_level_values("view"))) == ["loss", "norm", "order"]
@@ -54,7 +54,7 @@ def test_a_run_cut_at_a_step_is_scored_as_if_it_had_ended_there():
 
 def test_no_two_stage_trial_has_no_share():
     table = stability(run_of(case(0, 0)), (250,))
-    assert table["two_stage"].tolist() == [0, 0, 0] and table["share"].isna().all()
+    assert table["two_stage"].tolist() == [0, 0, 0] and table["still_share"].isna().all()
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_what_is_given_as_text_is_escaped():
         html.preformatted(HOSTILE),
         html.items([HOSTILE]),
         html.terms({HOSTILE: HOSTILE}),
-        html.claims([(claim, "holds", HOSTILE)]),
+        html.claims([(claim, claim.check(None, None), HOSTILE)]),
         html.table(pd.DataFrame({HOSTILE: [HOSTILE]}), HOSTILE),
     ]
     for part in parts:

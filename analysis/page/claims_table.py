@@ -1,0 +1,216 @@
+"""Table of claims over several runs: claim, what it says, what was measured, verdict; and what is missing.
+
+Everything is judged again from the run folders; the table links to the page and the figure of each run.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from topicjax.errors import UserError, counted
+from topicjax.experiments import SHIPPED
+from topicjax.store.manifest import last_run
+from topicjax.store.reader import load
+from topicjax.sweep.files import load_sweep, sweep_names
+from topicjax.version import __version__
+
+from ..outputs import write_file
+from ..tables import markdown_cell
+from . import html
+from .claims import asked_claims, evidence, judge
+from .lookup import find_page, page_of
+from .provenance import FIGURES_FOLDER, REPORT, TABLES_FOLDER
+
+HEAD = ("claim", "what it says", "measured", "verdict")
+FILES = {"figure": (FIGURES_FOLDER, "svg"), "table": (TABLES_FOLDER, "md")}  # kind of evidence: where it lies
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run says about one claim."""
+
+    claim: str
+    source: str
+    says: str
+    verdict: str
+    measured: str
+    change: str
+    run: str
+    commit: str  # of the code that trained it
+    page: str = ""  # path of the run's page, empty if it has none yet
+    shown_by: str = ""  # path of the figure or table that shows it, empty if there is none
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A claim that none of the runs is about, and the shipped sweeps that are."""
+
+    claim: str
+    source: str
+    says: str
+    sweeps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The claims of several runs, those without a run, and where the table comes from."""
+
+    rows: list[Row]
+    missing: list[Missing]
+    remarks: list[str]  # on runs that are not complete, and on sweeps that would add to these claims
+    commit: str
+    made: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+
+    @property
+    def origin(self) -> str:
+        """Say which code made the table, and when."""
+        return f"Made by topicjax {__version__}, commit {self.commit or 'unknown'}, {self.made}."
+
+    @property
+    def summary(self) -> str:
+        """Count the verdicts."""
+        found = pd.Series([row.verdict for row in self.rows], dtype=object).value_counts()
+        counts = [f"{count} {verdict}" for verdict, count in found.items()]
+        runs = counted(len({row.run for row in self.rows}), "run")
+        text = f"{counted(len(self.rows), 'verdict')} from {runs}: {', '.join(counts)}." if counts else ""
+        return f"{text} Claims without a run: {len(self.missing)}.".strip()
+
+
+def make_table(folders: Sequence[str | Path], commit: str = "", say: Say = lambda text: None) -> Table:
+    """Judge the claims of these run folders; `commit` is that of the code that makes the table."""
+    rows: list[Row] = []
+    remarks: list[str] = []
+    for folder in folders:
+        say(f"{folder} ...")
+        own, sentences = rows_of(Path(folder))
+        rows += own
+        remarks += sentences
+    by_claim = sweeps_by_claim()
+    order = list(by_claim)
+    rows.sort(key=lambda row: order.index(row.claim) if row.claim in order else len(order))
+    judged = {row.claim for row in rows}
+    missing = [
+        Missing(claim.name, claim.source, claim.says, tuple(sweeps))
+        for claim, sweeps in ((claims_known()[name], sweeps) for name, sweeps in by_claim.items())
+        if claim.name not in judged
+    ]
+    present = {row.run for row in rows} | {sweep for each in missing for sweep in each.sweeps}
+    others = sorted({sweep for sweeps in by_claim.values() for sweep in sweeps} - present)
+    if others:
+        remarks.append(f"More sweeps test some of these claims: {', '.join(others)} (topicjax run NAME).")
+    return Table(rows, missing, remarks, commit)
+
+
+def rows_of(folder: Path) -> tuple[list[Row], list[str]]:
+    """Judge the claims of one run; return its rows, and sentences on what the run lacks."""
+    run = load(folder)
+    found = find_page(run)
+    entry, page = last_run(run.manifest), found.page
+    claims = asked_claims(run, found)
+    if not claims:
+        return [], [f"{folder}: its sweep {entry.get('sweep', '')} names no claims."]
+    prepared = page.prepare(run) if page.prepare else run
+    scores = page.score(prepared) if page.score else prepared.trials
+    rows = []
+    for claim in claims:
+        judged = judge(claim, prepared, scores, explain).verdict
+        kind, name = evidence(claim, page)
+        file = folder / FILES[kind][0] / f"{name}.{FILES[kind][1]}" if kind else folder
+        rows.append(
+            Row(
+                *(claim.name, claim.source, claim.says, judged.verdict, judged.sentence, judged.change),
+                run=str(entry.get("sweep", folder.name)),
+                commit=str(entry.get("git_commit") or ""),
+                page=str(folder / REPORT) if (folder / REPORT).is_file() else "",
+                shown_by=str(file) if file.is_file() else "",
+                numbers={name: float(value) for name, value in judged.numbers.items()},
+            )
+        )
+    changed = [" ".join(entry["overrides"])] if entry.get("overrides") else []
+    remarks = [f"{folder}: run with {text}." for text in changed]
+    remarks += [f"{folder}: {sentence}." for sentence in prepared.missing]
+    if not (folder / REPORT).is_file():
+        remarks.append(f"{folder} has no page yet: topicjax report {folder}")
+    return rows, remarks
+
+
+def explain(name: str, error: BaseException) -> str:
+    """Say why a claim could not be judged."""
+    text = str(error).removesuffix(".")
+    return text if isinstance(error, UserError) else f"{name} raises {type(error).__name__}: {text}"
+
+
+def claims_known() -> dict[str, Any]:
+    """Return the claims of all shipped experiments by name."""
+    return {claim.name: claim for name in SHIPPED for claim in page_of(name).claims}
+
+
+def sweeps_by_claim() -> dict[str, list[str]]:
+    """List the shipped sweeps that are about each claim, in the order of the claims of the pages."""
+    sweeps = [load_sweep(name) for name in sweep_names()]
+    return {name: [sweep.name for sweep in sweeps if name in sweep.claims] for name in claims_known()}
+
+
+def write_table(table: Table, path: Path, title: str = "Claims and verdicts") -> list[Path]:
+    """Write the table as HTML to this path, and as Markdown beside it; return both paths."""
+    text = to_html(table, path.parent, title)
+    return [
+        write_file(path, text),
+        write_file(path.with_suffix(".md"), to_markdown(table, path.parent, title)),
+    ]
+
+
+def to_html(table: Table, base: Path, title: str) -> str:
+    """Write the page: the table, what is missing, and remarks; links are relative to `base`."""
+    linked = [(row, relative(row.page, base), relative(row.shown_by, base)) for row in table.rows]
+    lead = html.claims_table(HEAD, linked, table.missing)
+    lead += html.items(table.remarks) if table.remarks else ""
+    return html.page(title, f"{table.summary} {table.origin}", lead, [])
+
+
+def to_markdown(table: Table, base: Path, title: str) -> str:
+    """Write the same as Markdown."""
+    lines = []
+    for row in table.rows:
+        links = [
+            f"[{text}]({relative(to, base)})"
+            for text, to in ((row.run, row.page), ("figure", row.shown_by))
+            if to
+        ]
+        ending = f" ({', '.join(links) or row.run})"
+        change = f" What would change it: {row.change}" if row.change else ""
+        cells = (f"{row.claim} ({row.source})", row.says, row.measured + change, row.verdict)
+        lines.append([markdown_cell(cell) for cell in cells])
+        lines[-1][2] += ending
+    for each in table.missing:
+        ways = " or ".join(f"`topicjax run {name}`" for name in each.sweeps)
+        lines.append(
+            [markdown_cell(f"{each.claim} ({each.source})"), markdown_cell(each.says), ways, "not run"]
+        )
+    body = "\n".join(f"| {' | '.join(line)} |" for line in [list(HEAD), ["---"] * len(HEAD), *lines])
+    remarks = "".join(f"- {markdown_cell(text)}\n" for text in table.remarks)
+    return f"# {title}\n\n{table.summary} {table.origin}\n\n{body}\n\n{remarks}"
+
+
+def to_json(table: Table) -> str:
+    """Write the table for programs; numbers that are not finite become null."""
+    content: Any = asdict(table)
+    for row in content["rows"]:
+        row["numbers"] = {
+            n: value if abs(value) < float("inf") else None for n, value in row["numbers"].items()
+        }
+    return json.dumps(content, indent=2, allow_nan=False)
+
+
+def relative(path: str, base: Path) -> str:
+    """Return the URL of a file relative to the folder of the table; empty without a file."""
+    return quote(Path(os.path.relpath(path, base)).as_posix()) if path else ""

@@ -1,0 +1,154 @@
+"""Claims of sweeps: named in files, kept by manifests, first on a page, in one table for several runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.synthetic_runs import TWO_STAGE, case, line_entry, ramp, write_run
+
+from topicjax import cli
+from topicjax.analysis.page import report
+from topicjax.analysis.page.claims import claims_named
+from topicjax.analysis.page.claims_table import make_table, sweeps_by_claim, to_json, to_markdown, write_table
+from topicjax.analysis.page.lookup import page_of
+from topicjax.errors import UserError
+from topicjax.sweep.files import load_sweep, sweep_names
+
+OWN = '''"""Mine."""
+from topicjax.sweep import product
+EXPERIMENT = "one_layer"
+CLAIMS = ("Theorem 9",)
+SWEEP = product(seed=range(2))
+'''
+
+
+def folder_of(path: Path, *kinds, **manifest) -> Path:
+    """Write a run folder with a trial of each kind, at its own learning rate."""
+    cases = [case(*kind, learning_rate=1.0 + number) for number, kind in enumerate(kinds)]
+    trials, frames = [], []
+    for number, (row, frame) in enumerate(cases):
+        settings = {name: value for name, value in row.items() if not name.startswith("line_")}
+        trials.append(settings | dict(trial_id=f"{number}"))
+        frames.append(frame.assign(trial_id=f"{number}"))
+    lines = line_entry(cases[0][0]["objective"], dict(stage1=3.4, stage2=3.2))
+    return write_run(path, trials, frames, references=[lines], **manifest)
+
+
+@pytest.mark.parametrize("name", sweep_names())
+def test_claims_of_shipped_sweeps_are_known_to_their_page(name: str) -> None:
+    named = load_sweep(name)
+    assert isinstance(named.experiment, str)
+    assert len(claims_named(named.claims, page_of(named.experiment), named.experiment)) == len(named.claims)
+
+
+def test_every_claim_has_a_sweep_and_make_paper_runs_the_synthetic_ones() -> None:
+    assert all(sweeps_by_claim().values())
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    listed = re.search(r"^PAPER \?= ((?:.*\\\n)*.*)$", makefile, re.M)
+    assert listed
+    synthetic = [
+        name for name in sweep_names() if (own := load_sweep(name)).claims and own.experiment != "text"
+    ]
+    assert {*listed[1].replace("\\\n", " ").split()} == {*synthetic} - {"two_stage_map"}  # the same, finer
+
+
+def test_a_wrong_name_in_a_users_file_is_one_sentence_before_anything_is_trained(tmp_path, capsys) -> None:
+    file = tmp_path / "mine.py"
+    for claims, said in (
+        ('("Theorem 9",)', "CLAIMS names 'Theorem 9', which one_layer does not have; allowed: 'Lemma 1', "),
+        ('"Theorem 3"', "its CLAIMS is 'Theorem 3'; allowed: names of claims"),
+        ('("Lemma 1", "Lemma 1")', "its CLAIMS is ('Lemma 1', 'Lemma 1'); allowed"),
+    ):
+        file.write_text(OWN.replace('("Theorem 9",)', claims))
+        assert cli.main(["plan", str(file), "--out", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_table_has_a_row_per_verdict_and_names_what_is_missing(tmp_path) -> None:
+    first = folder_of(
+        tmp_path / "a",
+        TWO_STAGE,
+        TWO_STAGE,
+        sweep="two_stage",
+        claims=["Figure 4", "Norms"],
+        git_commit="abc",
+    )
+    second = folder_of(
+        tmp_path / "b", (ramp(0, 300), ramp(0, 300)), sweep="key_visibility", claims=["Figure 4"], planned=3
+    )
+    (first / report.REPORT).write_text("page")
+    (first / "figures").mkdir()
+    (first / "figures" / "phase_map.svg").write_text("figure")
+    table = make_table([second, first], "fed")
+    assert [(row.claim, row.run, row.verdict) for row in table.rows] == [
+        ("Figure 4", "key_visibility", "fails"),
+        ("Figure 4", "two_stage", "holds"),
+        ("Norms", "two_stage", "holds"),
+    ]
+    assert table.rows[1].commit == "abc" and table.rows[1].numbers["by_loss"] == 2
+    missing = {each.claim: each.sweeps for each in table.missing}
+    assert missing["Theorem 3"] == ("theorem3",) and "Figure 4" not in missing
+    assert any("1 of 3 trials" in text for text in table.remarks), table.remarks
+    assert any(text.startswith(f"{second} has no page yet: topicjax report ") for text in table.remarks)
+    page, text = (path.read_text() for path in write_table(table, tmp_path / "paper.html"))
+    assert 'href="a/report.html">two_stage</a>' in page and 'href="a/figures/phase_map.svg"' in page
+    assert "<code>topicjax run theorem3</code>" in page and "commit fed" in page
+    assert "[two_stage](a/report.html), [figure](a/figures/phase_map.svg)" in text and "commit fed" in text
+    assert "| Theorem 3 (section 5.3) |" in text and "`topicjax run theorem3` | not run |" in text
+    assert (
+        len({line.count("|") for line in to_markdown(table, tmp_path, "T").split("\n") if line[:1] == "|"})
+        == 1
+    )
+    read = json.loads(to_json(table))
+    assert read["rows"][1]["verdict"] == "holds" and read["commit"] == "fed"
+
+
+def test_the_command_prints_json_or_writes_both_files(tmp_path, capsys) -> None:
+    folder = folder_of(tmp_path / "a", TWO_STAGE, sweep="two_stage", claims=["Norms"])
+    out = tmp_path / "table.html"
+    assert cli.main(["claims", str(folder), "--json", "--out", str(out)]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["claim"] == "Norms" and not out.exists()
+    assert cli.main(["claims", str(folder), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert out.is_file() and out.with_suffix(".md").is_file()
+    assert "1 verdict from 1 run: 1 holds." in said and "not run: Theorem 3 (" in said
+    for typed in ([str(folder), "--out", str(tmp_path / "x.md")], [str(tmp_path / "none")]):
+        assert cli.main(["claims", *typed]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_run_whose_sweep_names_no_claims_or_unknown_ones_says_so(tmp_path, capsys) -> None:
+    plain = folder_of(tmp_path / "plain", TWO_STAGE, sweep="tiny")
+    table = make_table([plain])
+    assert not table.rows and table.remarks[0] == f"{plain}: its sweep tiny names no claims."
+    wrong = folder_of(tmp_path / "wrong", TWO_STAGE, claims=["Theorem 9"])
+    with pytest.raises(UserError, match="CLAIMS names 'Theorem 9', which one_layer does not have"):
+        make_table([wrong])
+    found = report.Report(
+        report.load(wrong), report.find_page(report.load(wrong)), report.any_page(page_of("one_layer"))
+    )
+    found.score()
+    assert "Not shown (claims): CLAIMS names &#39;Theorem 9&#39;" in found.part("claims", found.judged_claims)
+    assert found.shown_first() == (None, "")
+
+
+def test_the_page_opens_with_the_verdicts_and_what_shows_the_first(tmp_path) -> None:
+    folder = folder_of(tmp_path / "a", TWO_STAGE, (ramp(0, 300), ramp(0, 300)), claims=["Figure 4", "Norms"])
+    text = report.write(folder).read_text()
+    order = [
+        "<b>Figure 4: holds.</b>",
+        "What would change the verdict:",
+        "<b>Norms: holds.</b>",
+        '<figure id="figure-phase_map">',
+        "The seeds disagree" if "The seeds disagree" in text else "Every cell has one seed",
+        "Interactive map",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert text.count('id="figure-phase_map"') == 1 and 'href="#figure-views"' in text
+    assert "of this grid, with a median" in text and "It holds with" not in text, (
+        "the verdict replaces the answer"
+    )
