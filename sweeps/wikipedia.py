@@ -16,7 +16,7 @@ CLAIMS = ("Figure 5", "Context")
 BASE = dict(
     corpus="wikipedia", vocabulary_size=4096, context=64, layers=4, heads=4, width=64, mlp=128,
     output_projection=True, output_bias="trained", layer_norm="pre", optimizer="adam",
-    batch_size=16, eval_windows=96, steps=400, record_every=10, rare_every=8,
+    batch_size=16, eval_windows=96, steps=400, record_every=10,
 )  # fmt: skip
 NEAR_ZERO = product(init="normal", init_scale=1e-3)
 USUAL = product(init="default", init_scale=1.0)

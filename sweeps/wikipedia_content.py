@@ -18,7 +18,7 @@ BASE = dict(
     corpus="wikipedia_content", vocabulary_size=4096, unknown="left_out", context=64, positions=False,
     p_keep=0.0, p_random=0.0, layers=4, heads=4, width=64, mlp=128, output_projection=True,
     output_bias="trained", layer_norm="pre", optimizer="adam", batch_size=16, eval_windows=96,
-    steps=400, record_every=10, rare_every=8,
+    steps=400, record_every=10,
 )  # fmt: skip
 NEAR_ZERO = product(init="normal", init_scale=1e-3)
 USUAL = product(init="default", init_scale=1.0)

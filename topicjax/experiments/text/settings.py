@@ -47,7 +47,7 @@ class CorpusSpec:
 class Spec(LayerSpec, CorpusSpec):
     """Static settings: they change shapes or the program."""
 
-    rare_every: Annotated[int, Whole(1), "records from one measurement on held-out windows to the next"] = 5
+    rare_every: Annotated[int, Whole(1), "records from one measurement on held-out windows to the next"] = 8
 
     @property
     def vocabulary(self) -> int:
