@@ -180,7 +180,10 @@ def test_plan_prints_without_writing(smoke, tmp_path, monkeypatch, capsys):
     assert "memory: about" in text and "disk: about" in text and "time: about" in text
     assert not list(tmp_path.iterdir())
     assert cli.main(["plan", "smoke", "--out", str(folder)]) == 0
-    assert f"already in {folder}: 16 trials; left: 0" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"already in {folder}: 16 trials; left: 0" in text
+    marked = [line for line in text.splitlines() if line.endswith("(each value has its own program)")]
+    assert len(marked) == 1 and marked[0].startswith("  optimizer ")
 
 
 def test_a_layout_is_repeated(smoke, tmp_path, monkeypatch, capsys):

@@ -13,12 +13,14 @@ from support.engine_runs import BASE, columns, stopped_at_every_segment, train_s
 import topicjax
 from topicjax import Experiment, Real, TrialSettings, Whole
 from topicjax.engine import costs
+from topicjax.engine.plan import make_groups
+from topicjax.engine.plan_text import compile_lines, record_lines
 from topicjax.errors import UserError
 from topicjax.pace import Gap, due_steps, due_windows, record_count, record_number
 from topicjax.settings import RecordsPerDecade
 from topicjax.store.parts import incomplete_trials
 from topicjax.store.verify import verify
-from topicjax.sweep import product
+from topicjax.sweep import expand, product
 
 SMALL = 0.1
 SWEEP = product(seed=range(3), rate=(0.003, 0.01, 0.02, 0.05))
@@ -165,6 +167,21 @@ def test_costs_know_how_many_records_there_are():
     spec, even = Spec(), Spec(records_per_decade=0)
     assert costs.steps_per_record(even) == 2 and costs.steps_per_record(spec) == 200 / 9
     assert costs.record_share(EXPERIMENT, spec) < costs.record_share(EXPERIMENT, even)
+
+
+def test_a_plan_says_what_records_and_compiling_take(monkeypatch):
+    sweep = product(steps=(100, 200), records_per_decade=0, rate=(0.01, 0.02))
+    trials = {EXPERIMENT.settings.trial_id(trial): trial for trial in expand(EXPERIMENT.settings, {}, sweep)}
+    groups = make_groups(EXPERIMENT, trials, 1, 2)
+    work = costs.work(EXPERIMENT, groups[0].spec)
+    step = 2 * (work.update + work.draw / 2)
+    share = (work.record + work.rare / 3) / (work.record + work.rare / 3 + step)
+    (line, *_) = record_lines(groups)
+    assert line == f"records: about {share:.0%} of the work, at most {share:.0%} in one program"
+    monkeypatch.setattr(costs, "expected_compile_time", lambda name: 10.0)
+    assert len(compile_lines(groups, 100.0)) == 1  # 20 of 120 s
+    assert "  up to 25% of the time: fewer values" in compile_lines(groups, 60.0)[1]
+    assert len(compile_lines(groups[:1], 1.0)) == 1  # one program cannot be fewer
 
 
 def test_ids_are_those_of_trials_without_the_setting():

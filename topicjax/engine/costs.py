@@ -249,10 +249,15 @@ def step_flops(experiment: Experiment, spec: Any) -> float:
 
 def record_share(experiment: Experiment, spec: Any, lanes: int = 1) -> float:
     """Compute the share of a trial's work that goes into its records, if so many share their data."""
-    counted = work(experiment, spec)
-    step = counted.update + counted.draw / lanes
+    counted, step = work(experiment, spec), shared_step(experiment, spec, lanes)
     each = counted.record + counted.rare / getattr(spec, "rare_every", 1)
     return each / max(1.0, each + steps_per_record(spec) * step)
+
+
+def shared_step(experiment: Experiment, spec: Any, lanes: int) -> float:
+    """Count the operations of a trial's step if so many trials share its data."""
+    counted = work(experiment, spec)
+    return counted.update + counted.draw / lanes
 
 
 def steps_per_record(spec: Any) -> float:
