@@ -87,7 +87,7 @@ def test_table_has_a_line_for_each_method_and_the_limit():
     assert "at most 5,000 trial-steps/s" in table  # 100 GFLOP/s by 20 MFLOP
     assert "2 x cpu" in table and "records every 20 steps" in table
     assert "900 MB" in table
-    assert "records take 10.0% of its time, drawing documents 2.0%" in table
+    assert "records take 10.0% of engine-adam's time, drawing documents 2.0%" in table
     assert "warning" not in table and "pip install" not in table
 
 

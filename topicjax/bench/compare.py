@@ -258,7 +258,7 @@ def text(result: Mapping[str, Any]) -> str:
         *map(line, rows),
         f"large GEMM on all cores: {result['gemm_gflops']:.0f} GFLOP/s = at most {limit:,.0f} trial-steps/s "
         f"of the engine's {flop / 1e6:.1f} MFLOP",
-        f"engine-adam: records take {result['record_share']:.1%} of its time, drawing documents "
+        f"records take {result['record_share']:.1%} of engine-adam's time, drawing documents "
         f"{result['drawing_share']:.1%}",
         "MFLOP/step: matrix products of the method, forward and backward, without padding or unused queries;",
         "  of GEMM: their share of the large GEMM's rate; memory: arguments, results and temporaries",

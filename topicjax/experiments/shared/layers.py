@@ -119,7 +119,7 @@ def attend(
 def projected(own: Params, inside_BxUxD: jax.Array, needed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute keys and values of all rows, and queries of the first `needed`, in one product or two."""
     names = ("W_K", "W_V", "W_Q") if needed == inside_BxUxD.shape[1] else ("W_K", "W_V")
-    parts = equal_parts(len(names), inside_BxUxD @ jnp.concatenate([own[name] for name in names]).T)
+    parts: Any = equal_parts(len(names), inside_BxUxD @ jnp.concatenate([own[name] for name in names]).T)
     Q_BxRxD = parts[2] if len(parts) == 3 else inside_BxUxD[:, :needed] @ own["W_Q"].T
     return parts[0], parts[1], Q_BxRxD
 
