@@ -52,7 +52,7 @@ def has_edge(run: Run, scores: pd.DataFrame) -> bool:
     return times.loc[times["outcome"] == "onset", "learning_rate"].nunique() >= LEAST_RATES
 
 
-def edge_table(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def edge_table(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate learning rate x onset step: median and range over rates and seeds, per start."""
     times = sgd_onsets(run)
     used, names = times[times["outcome"] == "onset"], [name for name in WITHIN if name in times]
@@ -69,7 +69,7 @@ def edge_table(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def kept_classes(run: Run, share: float = 0.5) -> pd.DataFrame:
+def kept_classes(run: Run, share: float = 0.5) -> Frame:
     """Score the run after a share of its steps and after all: class then and class now of each SGD trial."""
     run = aligned(run)
     steps = int(share * run.trials["steps"].max())

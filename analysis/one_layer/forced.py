@@ -70,7 +70,7 @@ def part_steps(row: Mapping[Any, Any]) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def schedule_endings(run: Run) -> pd.DataFrame:
+def schedule_endings(run: Run) -> Frame:
     """Tabulate the trials with a schedule: settings, steps of each part, final values, lines and copying."""
     run = aligned(run)
     records = Records.of(run.trajectories["step"].to_numpy())
@@ -101,7 +101,7 @@ def line_of(trials: Frame, name: str) -> Array:
     return np.where(np.isfinite(given[:, 0]), given[:, 0], given[:, 1])
 
 
-def against_joint(endings: Frame) -> pd.DataFrame:
+def against_joint(endings: Frame) -> Frame:
     """Compare each schedule with joint training of the same seed: a row per kind and schedule.
 
     difference is the mean loss above that of joint training, in units of what topical attention can gain,
@@ -133,7 +133,7 @@ def against_joint(endings: Frame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def schedule_table(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def schedule_table(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate the schedules: losses by kind of query, order parameters and norms, medians over seeds."""
     table = against_joint(schedule_endings(run))
     names = [*KIND, "schedule", "seeds", *LOSSES, "apart", "difference", "difference_se", "copies", "topical"]

@@ -27,7 +27,7 @@ LEAST_SCALES = 3
 POOLED = ("seed", "init_scale", "learning_rate", "steps", "record_every", "optimizer", "until")
 
 
-def first_gradients(run: Run) -> pd.DataFrame:
+def first_gradients(run: Run) -> Frame:
     """Tabulate the trials that train both parts: settings, gradient norms at step 0, and their ratios.
 
     Trials that differ only in settings that act later (learning rate, optimizer) have the same gradients and
@@ -58,7 +58,7 @@ def has_first_gradients(run: Run, scores: pd.DataFrame) -> bool:
     return first_gradients(run)["init_scale"].nunique() >= LEAST_SCALES
 
 
-def scaling(frame: Frame) -> pd.DataFrame:
+def scaling(frame: Frame) -> Frame:
     """Fit ratio = C / s^p over the small scales: a row per combination of the settings that vary."""
     names = varying(frame, [name for name in settings_in(frame) if name not in POOLED])
     number, kinds = distinct(frame, names)
@@ -74,7 +74,7 @@ def scaling(frame: Frame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*names, "part", "models", "power", "constant"])
 
 
-def gradient_table(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def gradient_table(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate the gradient norms at step 0 by init scale: medians over seeds and other settings."""
     columns = ["grad_norm_v", "grad_norm_k", "grad_norm_q", "ratio_k", "ratio_q"]
     by_scale: Any = first_gradients(run).groupby(["objective", "init_scale"])[columns]

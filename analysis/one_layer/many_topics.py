@@ -17,6 +17,7 @@ from topicjax.theory.documents import DataModel
 from topicjax.theory.stage2 import best_symmetric_attention, optimal_attention
 from topicjax.theory.theorems import many_topics_weight, theorem2_matrix, theorem3_interval, theorem3_limit
 
+from ..frames import Frame
 from ..page.contract import Claim, Verdict
 from ..pictures import PALETTE, WIDTH, Picture, sentences, style
 from .attention_theory import KNOWN, has_uniform_blocks, measured_weights
@@ -53,7 +54,7 @@ def optimum(data: DataModel) -> tuple[float, float]:
     return best.average(data.words_per_topic), optimal_attention(data)[0]
 
 
-def limit_table(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def limit_table(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate alpha' by number of topics: trained (median and range over seeds), best, and the limit."""
     read = lowest_seeds(with_known_limit(run.trials))
     rows = []

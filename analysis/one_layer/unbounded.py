@@ -33,12 +33,13 @@ GROWS, SETTLES, BETWEEN = "grows", "settles", "in between"
 
 def has_penalties(run: Run, scores: pd.DataFrame) -> bool:
     """Tell whether cross-entropy was trained long enough with and without L2."""
-    used = run.trials[(run.trials["objective"] == "cross_entropy") & (run.trials["status"] == "ok")]
-    records = run.trajectories.groupby("trial_id").size()
-    return len(records) > 0 and records.max() >= LEAST_RECORDS and {0.0} < {*used["l2"]}
+    trials: Any = run.trials
+    records: Any = run.trajectories.groupby("trial_id").size()
+    used = trials[(trials["objective"] == "cross_entropy") & (trials["status"] == "ok")]
+    return len(records) > 0 and bool(records.max() >= LEAST_RECORDS) and {0.0} < {*used["l2"]}
 
 
-def growth(run: Run) -> pd.DataFrame:
+def growth(run: Run) -> Frame:
     """Tabulate each trial: settings, norm of W^V at a quarter, half and all of its steps, and predictions."""
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
@@ -74,7 +75,7 @@ def predictions(row: dict[Any, Any]) -> dict[str, float]:
     return none | dict(predicted_rate=norm(data, margin_direction(data)))
 
 
-def growth_table(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+def growth_table(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate the growth of the norms by kind of trial: medians over seeds."""
     table = growth(run)
     columns = ["quarter", "half", "norm", "per_efold", "predicted_rate", "predicted_norm"]

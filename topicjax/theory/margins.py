@@ -41,7 +41,7 @@ def penalised_optimum(data: DataModel, l2: float) -> tuple[Entries, float]:
 
     def objective(entries: Array) -> tuple[float, Array]:
         loss, slope_3 = _loss(outputs_3x5 @ entries, size_3)
-        return loss + l2 * count_5 @ entries**2, outputs_3x5.T @ slope_3 + 2 * l2 * count_5 * entries
+        return loss + l2 * float(count_5 @ entries**2), outputs_3x5.T @ slope_3 + 2 * l2 * count_5 * entries
 
     # In units of 1 / sqrt(count) the penalty is a ball, and the search is well scaled.
     unit_5 = 1 / np.sqrt(count_5)
