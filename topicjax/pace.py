@@ -35,7 +35,8 @@ def steps_of(spec: Any, stopped: Array, end: int) -> Array:
 
 def record_count(record_every: int, per_decade: int, stopped: int) -> int:
     """Count the records of a trial that stopped at this step, its last one included."""
-    return len(due_windows(per_decade, stopped // record_every)) + 1
+    windows = stopped // record_every
+    return (len(due_windows(per_decade, windows)) if per_decade else windows) + 1  # windows may be many
 
 
 def record_number(step: Array, record_every: Array, per_decade: Array) -> Array:

@@ -24,7 +24,7 @@ from topicjax.engine.origin import pinned
 from topicjax.engine.plan import Group, shaped
 from topicjax.errors import UserError
 from topicjax.experiments.contract import Experiment, columns_of
-from topicjax.pace import due_steps
+from topicjax.pace import per_decade, record_count
 from topicjax.store.files import StoreError, read_regular, write_whole
 
 BLOCK_BYTES = 16_000_000  # of data drawn ahead
@@ -262,7 +262,7 @@ def shared_step(experiment: Experiment, spec: Any, lanes: int) -> float:
 
 def steps_per_record(spec: Any) -> float:
     """Average the steps from one record of a whole training to the next."""
-    return spec.steps / len(due_steps(spec, spec.steps))
+    return spec.steps / (record_count(spec.record_every, per_decade(spec), spec.steps) - 1)
 
 
 def trial_bytes(experiment: Experiment, spec: Any) -> float:
@@ -382,7 +382,11 @@ def device_bytes(group: Group, num_devices: int) -> float:
 def disk_bytes(group: Group) -> dict[str, int]:
     """Estimate the disk space of one trial in bytes, by purpose."""
     spec, own = group.spec, sizes(group.experiment, group.spec)
-    records = (len(due_steps(spec, spec.steps)) + 1) * sum(map(math.prod, own.record.values())) * FLOAT
+    records = (
+        record_count(spec.record_every, per_decade(spec), spec.steps)
+        * sum(map(math.prod, own.record.values()))
+        * FLOAT
+    )
     states = own.state if spec.steps in group.snapshots else 0
     return {
         "records": records,
