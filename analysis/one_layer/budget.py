@@ -72,7 +72,7 @@ def edge_table(run: Run, scores: pd.DataFrame) -> Frame:
 def kept_classes(run: Run, share: float = 0.5) -> Frame:
     """Score the run after a share of its steps and after all: class then and class now of each SGD trial."""
     run = aligned(run)
-    steps = int(share * run.trials["steps"].max())
+    steps = int(share * run.trials["steps"].to_numpy().max())
     then, now = score_trials(cut_at(run, steps)), score_trials(run)
     frame: Any = now[["trial_id", *settings_in(now), "class"]].assign(before=then["class"].to_numpy())
     is_used = (
@@ -171,7 +171,7 @@ def edge_is_a_budget(run: Run, scores: pd.DataFrame) -> Verdict:
     table = table[table["rates"] >= LEAST_RATES]
     if table.empty:
         return Verdict("undecided", "No start has onsets at enough learning rates.", "more steps")
-    classes, steps = kept_classes(run), int(run.trials["steps"].max())
+    classes, steps = kept_classes(run), int(run.trials["steps"].to_numpy().max())
     waiting = classes[classes["before"].isin(NOT_YET)]
     turned = (waiting["class"] == "two-stage").to_numpy()
     still = waiting["class"].isin(NOT_YET).to_numpy()

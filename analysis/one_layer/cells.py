@@ -107,7 +107,7 @@ def where(cells: pd.DataFrame, chosen: Array) -> str:
     parts = []
     for place in np.argsort(-hits, kind="stable"):
         if hits[place]:
-            own = cells[chosen & (number == place)]
+            own = cells.loc[chosen & (number == place)]
             words = [*described(kinds.loc[place], names), *(range_text(own, name) for name in ranged)]
             parts.append(f"{', '.join(words)} ({hits[place]} of {counted(int(sizes[place]), 'cell')})")
     return first_of(parts, "; ")
@@ -115,5 +115,6 @@ def where(cells: pd.DataFrame, chosen: Array) -> str:
 
 def range_text(cells: pd.DataFrame, name: str) -> str:
     """Write a setting with the smallest and the largest of its values."""
-    low, high = (written(float(end)) for end in (cells[name].min(), cells[name].max()))
+    values = cells[name].to_numpy(float)
+    low, high = written(float(values.min())), written(float(values.max()))
     return setting_text(name, low if low == high else f"{low} to {high}")

@@ -16,7 +16,7 @@ from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 from topicjax.theory.theorems import theorem2_matrix
 
-from ..frames import Frame, distinct, once_per_run, varying
+from ..frames import Frame, column, distinct, once_per_run, varying
 from ..page.contract import Claim, Verdict
 from ..pictures import first_of, label, setting_text, written
 from ..topic_model import MAIN_SETTINGS, aligned
@@ -177,8 +177,8 @@ def lemma1(run: Run, scores: pd.DataFrame) -> Verdict:
 def uniform_spread(run: Run, rows: Frame) -> tuple[float, float]:
     """Compare the held-out losses at step 0 with attention forced uniform: relative spread, and median."""
     records = run.trajectories
-    first = records[(records["step"] == 0) & records["trial_id"].isin(rows["trial_id"])]
-    loss = first["eval_loss_uniform"].to_numpy(float)
+    is_first = (records["step"] == 0) & records["trial_id"].isin(rows["trial_id"])
+    loss = records.loc[is_first, "eval_loss_uniform"].to_numpy(float)
     return float(np.ptp(loss) / np.median(loss)), float(np.median(loss))
 
 
@@ -360,11 +360,11 @@ def blocks_verdict(rows: Frame, what: str, beside: str = "") -> Verdict:
 def table3(run: Run, scores: pd.DataFrame) -> Verdict:
     """Check that words attend to words of their topic more than to words of other topics."""
     trials = run.trials
-    trained = trials[(trains_both(trials) & (trials["status"] == "ok")).to_numpy()]
+    trained = trials[trains_both(trials) & (trials["status"] == "ok").to_numpy()]
     names = ("final_attn_same_topic", "final_attn_diff_topic")
     if trained.empty or not {*names} <= {*trained}:
         return Verdict("undecided", "No trial trains W^V and attention together.", "a run of joint")
-    rows = trained.assign(ratio=(trained[names[0]] / trained[names[1]]).to_numpy()).reset_index(drop=True)
+    rows = trained.assign(ratio=np.divide(*(column(trained, name) for name in names))).reset_index(drop=True)
     cells = cells_of(rows, "ratio")
     more = (cells["middle"] > 1 + APART).to_numpy()
     none = cells[~more & (np.abs(cells["middle"] - 1) <= APART).to_numpy()]
@@ -580,9 +580,7 @@ def onset_sgd(run: Run, scores: pd.DataFrame) -> Verdict:
     error = (fit["slope_se"] / fit["predicted_steps"]).to_numpy(float)
     held = np.abs(ratio - 1) < SLOPE
     names = list(fit)[: list(fit).index("trials")]
-    spread = (
-        f"standard errors over {counted(int(fit['seeds'].max()), 'seed')} at most {np.nanmax(error):.2g}, "
-    )
+    spread = f"standard errors over {counted(int(fit['seeds'].to_numpy().max()), 'seed')} at most {np.nanmax(error):.2g}, "
     text = (
         "The slope of learning rate x onset step over ln(1 / init scale) is "
         f"{span(ratio, '{:.4f}')} times the "
@@ -610,7 +608,7 @@ def onset_adam(run: Run, scores: pd.DataFrame) -> Verdict:
     held = np.abs(change) < 100 * PER_DECADE
     text = (
         f"A ten times smaller init scale changes the onset by {span(change, '{:+.1f}')} % "
-        f"({first_of(parts, '; ')}; least squares over {counted(int(fit['seeds'].max()), 'seed')})."
+        f"({first_of(parts, '; ')}; least squares over {counted(int(fit['seeds'].to_numpy().max()), 'seed')})."
     )
     says = f"an init scale that is not small: a change below {PER_DECADE:.0%} per decade counts as none."
     return Verdict(in_all(held), text, says, largest=float(np.abs(change).max()), settings=len(fit))

@@ -205,7 +205,7 @@ def documents(run: Run, scores: pd.DataFrame) -> Iterable[str]:
     trials = run.trials
     if not {*HELD_OUT_LINES} <= {*trials} or len(trials) > MOST_RESCORED or not trains_both(scores).any():
         return
-    if trials[list(HELD_OUT_LINES)].isna().all(axis=None):
+    if trials[list(HELD_OUT_LINES)].isna().to_numpy().all():
         return
     other = run.replace(trials=trials.assign(**dict.fromkeys(HELD_OUT_LINES, np.nan)))
     number = cell_numbers(scores)[1]

@@ -43,7 +43,7 @@ def first_gradients(run: Run) -> Frame:
             **{f"grad_norm_{name}": values for name, values in norms.items()},
             **{f"ratio_{name}": norms["v"] / norms[name] for name in "kq"},
         )
-    used = frame[
+    used = frame.loc[
         trains_both(frame) & np.isfinite(frame[list(RATIOS)]).all(axis=1) & (frame["init_scale"] > 0)
     ]
     same = [name for name in settings_in(used) if name not in POOLED]

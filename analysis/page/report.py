@@ -249,7 +249,9 @@ class Report:
             return Markup()
         judged = self.judged = [judge(claim, self.run, self.scores, self._why) for claim in asked]
         places = ["-".join(filter(None, evidence(claim, self.page))) for claim in asked]
-        return html.claims([(*each, place) for each, place in zip(judged, places, strict=True)])
+        return html.claims(
+            [(claim, verdict, place) for (claim, verdict), place in zip(judged, places, strict=True)]
+        )
 
     def _why(self, name: str, error: BaseException) -> str:
         return self.reason(name, error, self.page)
