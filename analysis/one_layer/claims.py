@@ -360,7 +360,7 @@ def blocks_verdict(rows: Frame, what: str, beside: str = "") -> Verdict:
 def table3(run: Run, scores: pd.DataFrame) -> Verdict:
     """Check that words attend to words of their topic more than to words of other topics."""
     trials = run.trials
-    trained = trials[trains_both(trials) & (trials["status"] == "ok").to_numpy()]
+    trained = trials.loc[trains_both(trials) & (trials["status"] == "ok").to_numpy()]
     names = ("final_attn_same_topic", "final_attn_diff_topic")
     if trained.empty or not {*names} <= {*trained}:
         return Verdict("undecided", "No trial trains W^V and attention together.", "a run of joint")
@@ -580,7 +580,8 @@ def onset_sgd(run: Run, scores: pd.DataFrame) -> Verdict:
     error = (fit["slope_se"] / fit["predicted_steps"]).to_numpy(float)
     held = np.abs(ratio - 1) < SLOPE
     names = list(fit)[: list(fit).index("trials")]
-    spread = f"standard errors over {counted(int(fit['seeds'].to_numpy().max()), 'seed')} at most {np.nanmax(error):.2g}, "
+    seeds = counted(int(column(fit, "seeds").max()), "seed")
+    spread = f"standard errors over {seeds} at most {np.nanmax(error):.2g}, "
     text = (
         "The slope of learning rate x onset step over ln(1 / init scale) is "
         f"{span(ratio, '{:.4f}')} times the "
@@ -608,7 +609,7 @@ def onset_adam(run: Run, scores: pd.DataFrame) -> Verdict:
     held = np.abs(change) < 100 * PER_DECADE
     text = (
         f"A ten times smaller init scale changes the onset by {span(change, '{:+.1f}')} % "
-        f"({first_of(parts, '; ')}; least squares over {counted(int(fit['seeds'].to_numpy().max()), 'seed')})."
+        f"({first_of(parts, '; ')}; least squares over {counted(int(column(fit, 'seeds').max()), 'seed')})."
     )
     says = f"an init scale that is not small: a change below {PER_DECADE:.0%} per decade counts as none."
     return Verdict(in_all(held), text, says, largest=float(np.abs(change).max()), settings=len(fit))
