@@ -1,7 +1,7 @@
 """Is the edge of Figure 4's map a matter of learning rate x steps?  SGD, with twice the steps of two_stage.
 
 Command:  make sweep SWEEP=budget
-Size:     60 trials, 1 program, about 2 minutes on 2 cores; a trial ends once its class can no longer change
+Size:     60 trials, 1 program; a trial ends once its class can no longer change
 Expect:   learning rate x onset step is the same at all rates, and grows by a constant for each tenfold
           smaller init scale: which trials are V-only depends on the number of steps.  Of those that are
           V-only after 3,000 steps, nearly all are two-stage after 6,000, except at the lowest learning rates.

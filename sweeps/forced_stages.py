@@ -1,7 +1,7 @@
 """Does training in two stages miss anything that joint training does?  (sections 5.1 and 8.1)
 
 Command:  make sweep SWEEP=forced_stages
-Size:     240 trials, 2 programs, about 4 minutes on 2 cores
+Size:     240 trials, 2 programs
 Expect:   (written before the first run of this sweep) W^V and W^K, W^Q get 2,000 steps each: jointly; W^V 100
           or 1,000 steps ahead; W^V first, then W^K and W^Q with W^V frozen; in turns of 100 steps; and
           jointly for 4,000 steps as a control of the budget.  SGD with cross-entropy: a frozen W^V ends at
