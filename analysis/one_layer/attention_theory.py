@@ -55,6 +55,10 @@ OF_FROZEN_VALUES = (
     *("assumed", "assumed_missed", "best_average", "best_topic", "best_self", "best_mask"),
     *("best_loss", "uniform_loss"),
 )
+COLUMNS = (  # what attention_rows adds to the settings of a trial
+    *("weight_average", "weight_topic", "weight_self", "weight_mask", "lower", "upper"),
+    *(*OF_FROZEN_VALUES, "exact_loss", "missed"),
+)
 
 
 def attention_theory(run: Run, scores: pd.DataFrame) -> Picture:
@@ -198,7 +202,7 @@ def attention_rows(run: Run) -> pd.DataFrame:
             | theory
             | dict(exact_loss=loss, missed=missed(loss, theory["best_loss"], theory["uniform_loss"]))
         )
-    return read.reset_index(drop=True).join(pd.DataFrame(rows))
+    return read.reset_index(drop=True).join(pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
 def missed(loss: float, least: float, uniform: float) -> float:

@@ -13,7 +13,7 @@ from topicjax.theory.progress import CUTS, Cuts
 
 from ..frames import distinct, varying
 from ..maps.cells import majority
-from ..pictures import described, first_of, setting_text, written
+from ..pictures import MOST_VALUES, described, first_of, setting_text, written
 from ..topic_model import settings_in
 from .scores import CLASSES, HAS_STAGE2, VIEWS, classify, is_topical
 
@@ -105,7 +105,7 @@ def where(cells: pd.DataFrame, chosen: Array) -> str:
     hits, sizes = np.bincount(number, chosen).astype(int), np.bincount(number)
     ranged = varying(cells, RANGED)
     parts = []
-    for place in np.argsort(-hits, kind="stable"):
+    for place in np.argsort(-hits, kind="stable")[: MOST_VALUES + 1]:  # the last one becomes '...'
         if hits[place]:
             own = cells.loc[chosen & (number == place)]
             words = [*described(kinds.loc[place], names), *(range_text(own, name) for name in ranged)]

@@ -59,7 +59,7 @@ def test_the_answer_counts_two_stage_cells_and_what_became_of_them():
 
 def test_it_names_where_it_holds_with_ranges():
     rows = [dict(optimizer="adam"), {}, dict(learning_rate=2.0), dict(objective="cross_entropy", theta=0.5)]
-    said = text(rows)
+    said = text([*rows, dict(objective="cross_entropy", optimizer="adam", theta=0.5)])
     assert "It holds with squared, SGD, η 1 to 2 (2 of 2 cells); squared, Adam, η 1 (1 of 1 cell)." in said
 
 

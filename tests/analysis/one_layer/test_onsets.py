@@ -233,9 +233,16 @@ def test_the_picture_draws_the_predicted_slope_and_a_flat_line():
     measured = slopes.containers[0].lines[0].get_xdata()[0]
     assert measured == pytest.approx(10 * RATE / np.log(1 + 10 * RATE) / 1.01, rel=1e-9)
     assert "12 of 13 trials (2 seeds) have one." in picture.caption
-    assert "changes eta T_on by 0.0 to 0.0 %" in picture.caption.replace("-0.0", "0.0")
+    assert "For these it changes by 0.0 to 0.0 %" in picture.caption
     assert "Without an onset: 1 below the level at every step." in picture.caption
     assert "Dotted" not in picture.caption and "Not drawn" not in picture.caption
+
+
+def test_an_onset_of_adam_that_depends_on_the_init_scale_is_not_drawn_flat():
+    picture = picture_of(run_of(*(grown(scale, 2e-3, optimizer="adam") for scale in SCALES)))
+    (x0, x1), (y0, y1) = (np.asarray(each) for each in picture.figure.axes[0].get_lines()[1].get_data())
+    assert (y1 - y0) / (x1 - x0) == pytest.approx(1 / 2e-3), "the measured slope"
+    assert "Dashed" not in picture.caption and "with Adam, the onset does depend" in picture.caption
 
 
 def test_a_run_without_prediction_or_with_many_settings_is_drawn_too():
