@@ -22,6 +22,7 @@ FIRST = (  # settings that titles and tables name first
     *("attention", "value", *trial.MEMBER_SETTINGS),
     *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
     *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
+    *("training", *trial.SCHEDULE_SETTINGS),
     *("batch_size", "steps", "until", "record_every", "records_per_decade", "eval_documents"),
 )
 SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))

@@ -38,8 +38,9 @@ ANALYSIS_MAY_SEE = {
     "analysis",
 }
 FINDS_EXPERIMENTS = {
-    "topicjax.analysis.page.lookup": {"experiments", "sweep", "trial"}
-}  # to find their pages
+    "topicjax.analysis.page.lookup": {"experiments", "sweep", "trial"},  # to find their pages
+    "topicjax.analysis.page.claims_table": {"experiments", "sweep", "version"},  # which sweep asks what
+}
 OF_ANY_EXPERIMENT = (
     "settings",
     "trial",

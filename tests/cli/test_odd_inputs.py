@@ -24,7 +24,7 @@ from topicjax.export import without_formulas
 LONG = "a" * 300
 ODD = {
     "run smoke --out gs://bucket/x": "'gs://bucket/x' is not on this machine; allowed: the name of a file",
-    "plan missing.py": "there is no file 'missing.py'; allowed: a sweep file, or one of depth, ",
+    "plan missing.py": "there is no file 'missing.py'; allowed: a sweep file, or one of budget, ",
     f"plan smoke --cluster {LONG}:6379": "and nothing answers there",
     "plan depth --axis width=1000000000": "width is 1000000000; allowed: 0 to 65536",
     "plan two_stage_map --refine foo": "unknown setting 'foo'",

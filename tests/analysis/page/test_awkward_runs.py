@@ -271,7 +271,7 @@ def test_no_part_takes_the_page_down(name: str, experiment: str, tmp_path: Path,
     manifest = dict(runs=[dict(experiment=experiment)])
     text = report.write(folder_of(tmp_path / "run", grid(learning_rate=(0.1, 1.0)), **manifest)).read_text()
     assert "this is a defect of topicjax, please report it: ZeroDivisionError: by zero." in text
-    assert "<figure>" in text
+    assert "<figure id=" in text
 
 
 def test_a_long_piece_is_heard_of_again():

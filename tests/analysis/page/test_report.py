@@ -53,12 +53,11 @@ def reported(made) -> Path:
 def test_the_answer_comes_first_and_is_that_of_the_scores(reported):
     text = (reported / "report.html").read_text()
     scores = score_trials(topicjax.load(reported))
-    two_stage = int((scores["class"] == "two-stage").sum())
+    two_stage = int((score_cells(scores)["class"] == "two-stage").sum())
     first = re.search(r"<li>(.*?)</li>", text)
     assert first is not None
-    expected = f"{two_stage} of 16 trials" if two_stage else "No trial is two-stage"
-    assert first[1].startswith(expected)
-    assert text.index(first[1]) < text.index("<figure>") < text.index("<h2>")
+    assert first[1].startswith("Two-stage by the loss" if two_stage else "No cell is two-stage by the loss")
+    assert text.index(first[1]) < text.index("<figure id=") < text.index("<h2>")
 
 
 def test_every_figure_is_inside_and_in_two_files(reported):

@@ -80,7 +80,14 @@ def test_a_live_page_loads_itself_and_the_last_one_does_not(tmp_path: Path, monk
     text = report.write(folder, live=Live(5.0, 2, "12:34:56")).read_text()
     assert "Running: 1 of 2 trials, updated 12:34:56." in text
     assert "location.reload()" in text and 'content="5"' in text and "sessionStorage" in text
-    assert drawn == ["phase_map", "robustness", "theta", "log_lag", "details"]  # those that fit are drawn
+    assert drawn == [
+        "phase_map",
+        "robustness",
+        "budget",
+        "theta",
+        "log_lag",
+        "details",
+    ]  # those that fit are drawn
     drawn.clear()
     text = report.write(folder).read_text()
     assert "reload" not in text and "refresh" not in text and "Running" not in text

@@ -92,8 +92,8 @@ def measured(trial: Any, model: Any, objective: str) -> tuple[float, float]:
         jnp.zeros(V),
     )
     hypers = traced(Hypers(objective=objective))
-    loss, uniform = jax.jit(partial(records.held_out_losses, spec))(hypers, held_out, effective)
-    return float(loss), float(uniform)
+    split, uniform = jax.jit(partial(records.held_out_losses, spec))(hypers, held_out, effective)
+    return float(split.total), float(uniform)
 
 
 @BOTH
