@@ -402,6 +402,7 @@ def test_deep_table_against_hand_values():
     assert "busy" in deep.table(dict(device="", repeats=3, load_before=0.9, models=[row]))
 
 
+@pytest.mark.slow
 def test_the_engine_without_records_trains_the_same():
     case = deep.encoder_case(1)
     case.base |= dict(topics=2, words_per_topic=2, width=8, batch_size=2, eval_documents=2, record_every=2)

@@ -107,10 +107,11 @@ def test_what_is_too_large_is_one_sentence_at_once_and_creates_nothing(
     assert not list(tmp_path.iterdir())
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("smoke", "two_stage", "embeddings")]
+NAMES = ("smoke", "two_stage", "two_stage_map")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
-@pytest.mark.parametrize("name", ["two_stage_map", *SLOW])
+@pytest.mark.parametrize("name", ["embeddings", *SLOW])
 def test_a_small_machine_takes_the_shipped_sweeps(name, monkeypatch, capsys):
     monkeypatch.setattr(costs, "host_memory", lambda: 4 * GB)
     assert cli.main(["plan", name]) == 0

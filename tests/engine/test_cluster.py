@@ -164,6 +164,7 @@ def test_a_cluster_gives_the_bits_of_a_local_run(joined, local, control, tmp_pat
     assert (entry["workers"], entry["devices"]) == (2, ["cpu"])
 
 
+@pytest.mark.slow
 def test_more_steps_go_on_where_shorter_trainings_ended(joined, local, control, tmp_path):
     """States and decisions of the folder travel to the workers."""
     control()

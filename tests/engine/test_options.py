@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from support.engine_runs import train_sweep
+from support.engine_runs import DEEP_BASE, DEEP_LINEAR, train_sweep
 
 import topicjax
 from topicjax.cli.commands import typed_options
@@ -66,7 +66,7 @@ def test_every_option_is_an_argument_of_sweep(name):
 
 
 def test_every_option_is_in_the_manifest_or_says_why_not(tmp_path):
-    train_sweep(tmp_path / "run", product(seed=0), lanes=1, devices=1)
+    train_sweep(tmp_path / "run", product(seed=0), DEEP_BASE, 1, 1, experiment=DEEP_LINEAR)
     entry = json.loads((tmp_path / "run" / "manifest.json").read_text())["runs"][0]
     missing = [name for name in NAMES if name not in entry and not OPTIONS[name].unrecorded]
     assert not missing

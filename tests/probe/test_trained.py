@@ -16,7 +16,11 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
+MARKS = {"pre": (), "bare": pytest.mark.slow, "post": pytest.mark.slow}  # one of them has most parts
+CASES = [pytest.param(own, id=name, marks=MARKS[name]) for name, own in SETTINGS.items()]
+
+
+@pytest.mark.parametrize("changes", CASES)
 def test_states_and_attention_are_those_of_the_definition(changes, monkeypatch):
     settings = TRIALS.defaults | dict(topics=3, words_per_topic=4, width=8, init="default", init_scale=1.0)
     spec, _, hypers = TRIALS.make_trial(settings | changes)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-SOME_OR_ALL = pytest.mark.parametrize("share", [0.06, pytest.param(1.0, marks=pytest.mark.slow)])
+SOME_OR_ALL = pytest.mark.parametrize("share", [0.04, pytest.param(1.0, marks=pytest.mark.slow)])
 
 
 def some(cases: Sequence[Any], share: float) -> list[Any]:

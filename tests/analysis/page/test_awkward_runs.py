@@ -134,7 +134,7 @@ ALIKE = (  # to others that are tried in every test
 )
 
 
-QUICK = ("a random sample", "all diverged")  # drawn in every test; the figures of others are made only
+QUICK = ("all diverged",)  # drawn in every test; the figures of others are made only
 
 
 def whole_pages() -> list[Any]:

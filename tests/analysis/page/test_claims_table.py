@@ -54,7 +54,10 @@ def test_every_claim_has_a_sweep_and_make_paper_runs_the_synthetic_ones() -> Non
     assert {*listed[1].replace("\\\n", " ").split()} == {*synthetic} - {"two_stage_map"}  # the same, finer
 
 
-def test_a_wrong_name_in_a_users_file_is_one_sentence_before_anything_is_trained(tmp_path, capsys) -> None:
+def test_a_wrong_name_in_a_users_file_is_one_sentence_before_anything_is_trained(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr("topicjax.engine.resources.use_all_cores", lambda count=0: None)
     file = tmp_path / "mine.py"
     for claims, said in (
         ('("Theorem 9",)', "CLAIMS names 'Theorem 9', which one_layer does not have; allowed: 'Lemma 1', "),

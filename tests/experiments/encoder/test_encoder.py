@@ -359,6 +359,7 @@ def small_trial(**changed) -> Small:
     return Small(*given, *begin(*given))
 
 
+@pytest.mark.slow
 def test_rows_that_only_unusual_documents_need_change_nothing():
     spec, _, own_hypers, source, state, batch = small_trial()
     U, Q = rows.usual_room(spec)
