@@ -112,7 +112,7 @@ def started(tmp_path: Path, cache: Path) -> subprocess.Popen:
     ("number", "times", "code"),
     [
         pytest.param(signal.SIGHUP, 2, 129, marks=pytest.mark.slow),
-        (signal.SIGTERM, 2, 143),
+        pytest.param(signal.SIGTERM, 2, 143, marks=pytest.mark.slow),
         (signal.SIGINT, 1, 130),
     ],
 )

@@ -219,6 +219,7 @@ def test_what_raises_is_reported_and_tried_again(joined, local, control, tmp_pat
     assert_equal(topicjax.load(tmp_path / "results" / "slow_trials"), local)
 
 
+@pytest.mark.slow
 def test_a_worker_out_of_memory_gets_smaller_chunks(joined, local, control, tmp_path):
     control(hungry="yes")
     found, outcome = train(tmp_path / "run", joined)

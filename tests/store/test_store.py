@@ -711,6 +711,7 @@ print(min(times))
 """
 
 
+@pytest.mark.slow
 def test_status_of_100000_trials_in_2000_parts_takes_less_than_a_second(tmp_path: Path):
     with Writer(tmp_path, "demo") as writer:
         writer.write_manifest(EMPTY)

@@ -441,6 +441,7 @@ def test_trajectories_of_other_trials_are_refused():
         score_trials(run.replace(trials=run.trials[::-1]))
 
 
+@pytest.mark.slow
 def test_ten_thousand_trials_take_seconds():
     small = run_of(*(made for _, made in CASES.values()))
     times = -(-10_000 // len(small.trials))

@@ -109,6 +109,7 @@ def wait_for(folder: Path, pattern: str, seconds: float = 120) -> str:
     raise AssertionError(f"no page with {pattern}")
 
 
+@pytest.mark.slow
 def test_a_watched_folder_that_grows_has_a_growing_page_and_a_last_one(tmp_path: Path):
     folder = begun(tmp_path / "run", 3)
     before = (folder / "manifest.json").read_bytes()

@@ -452,6 +452,7 @@ def test_both_orders_agree(trained, tmp_path):
         np.testing.assert_allclose(mine[name], others[name].reindex(mine.index), rtol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_encoders_has_its_layers_in_a_table(trained):
     one = trained
     assert one.details.groupby("layer").size().tolist() == [24, 24]  # 8 trials, 3 records

@@ -239,7 +239,7 @@ def stack(*hypers: Hypers) -> Hypers:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *map(traced, hypers))
 
 
-@pytest.mark.parametrize("order", orders.ORDERS)
+@pytest.mark.parametrize("order", ["lane", pytest.param("together", marks=pytest.mark.slow)])
 def test_new_numbers_do_not_recompile_and_nan_stays_in_its_lane(order):
     own, stream = compiled(TINY, order=order), traced(Stream())
 
@@ -317,6 +317,7 @@ def test_segments_continue_and_the_last_record_is_of_the_final_state():
     np.testing.assert_allclose(joined.params["W_V"], states[24].params["W_V"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_too_few_queries_are_reported():
     state, _ = run(ADAM, Stream(p_mask=1.0, p_keep=1.0, p_random=0.0))  # every word is a query
     with pytest.raises(RuntimeError, match=r"the program lacks room for \d+ items of its data"):
