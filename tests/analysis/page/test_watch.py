@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from support.synthetic_runs import TWO_STAGE, case, whole_id, write_run
 
 from topicjax.analysis.page import report
