@@ -73,7 +73,8 @@ def test_x64_of_the_environment_is_noticed(tmp_path):
     again = subprocess.run(
         command, check=False, env=environment | {"JAX_ENABLE_X64": "1"}, capture_output=True, text=True
     )
-    assert again.returncode == 2 and "jax_enable_x64 was False, is True" in again.stderr
+    # Not 2 exactly: a native library was once seen to abort while the process ended, after the sentence.
+    assert again.returncode != 0 and "jax_enable_x64 was False, is True" in again.stderr
 
 
 FIRST, SECOND = (
