@@ -48,7 +48,7 @@ tables: $(TEXT_READY)  ## topics in pretrained models (Figure 3, Tables 1 and 2)
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
 	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)
 
-paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, pages, results/paper.html; about an hour
+paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, pages, results/paper.html
 	@echo "plan (finished trials are kept; the same command continues):"
 	@for sweep in $(PAPER); do \
 	  $(BIN)/topicjax plan $$sweep $(ARGS) > .venv/plan.txt || exit $$?; \

@@ -2,9 +2,10 @@
 
 Command:  make sweep SWEEP=theorem3_limit
 Size:     11 trials, 4 programs, most of the work for 80 topics
-Expect:   alpha' is 7.5, 12.2, 21, 36 for 10, 20, 40, 80 topics and 3, 4, 6, 9 of them per document: trained
-          attention follows the exact optimum, which is 0.3 to 0.5 of the limit.  Theory says why the limit is
-          far: 1 / alpha' is about (1 - p_c) p_m / tau + 1 / T, so T must be much larger than 7.4 tau.
+Expect:   (predicted before any training) alpha' is about 7.5, 12, 21, 36 for 10, 20, 40, 80 topics and
+          3, 4, 6, 9 of them per document: trained attention follows the optimum, 0.3 to 0.5 of the limit.
+          Theory says why the limit is far: 1 / alpha' is about (1 - p_c) p_m / tau + 1 / T, so T must be much
+          larger than 7.4 tau.
 """
 
 from topicjax.sweep import chain, product
