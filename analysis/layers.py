@@ -21,7 +21,9 @@ NEEDED_TRAJECTORIES = (
 )
 OF_TEXT = ("eval_loss_unigram", "eval_context_se")
 NORMS = ("norm_v", "norm_k", "norm_q")
-OF_TOPICS = ("attn_same_topic", "attn_diff_topic")  # not recorded where words have no topics
+OF_TOPICS = tuple(  # not recorded where words have no topics
+    f"attn_{queries}{kind}_topic" for queries in ("", "mask_") for kind in ("same", "diff")
+)
 MEANS = ("entropy_deficit", *OF_TOPICS)
 GAINS = {  # of a layer: its name among the curves
     **{"value_gain": "P", "attention_gain": "Q"},

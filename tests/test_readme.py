@@ -2,11 +2,11 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from support import engine_runs
 from support.one_trial import expand
 
 from topicjax import cli
@@ -18,10 +18,10 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(smoke, tmp_path_factory) -> Path:
     """A small run where the README expects the one of two_stage."""
     place = tmp_path_factory.mktemp("readme")
-    engine_runs.train_sweep(place / "results" / "two_stage")
+    shutil.copytree(smoke[0], place / "results" / "two_stage")
     return place
 
 

@@ -55,6 +55,8 @@ SERIES = {  # onset: (label, colour, marker)
 TOPICS = {  # column: (label, colour, marker)
     "end_attn_same_topic": ("same topic, other word", "#0072B2", "o"),
     "end_attn_diff_topic": ("different topics", "#D55E00", "s"),
+    "end_attn_mask_same_topic": ("[MASK] queries: topic of the hidden word", "#56B4E9", "^"),
+    "end_attn_mask_diff_topic": ("[MASK] queries: other topics", "#E69F00", "v"),
 }
 BARS = Line2D([], [], color="0.4", marker="|", ls="", markersize=8, label="bar: quartiles of the seeds")
 NEVER = Line2D(
@@ -180,13 +182,15 @@ def layer_topics(run: Run, scores: Frame) -> Picture:
     def draw(own: Frame, ax: Axes) -> None:
         for column, (_, colour, marker) in TOPICS.items():
             draw_series(ax, own, column, colour, marker, np.zeros(len(own), bool))
-        top = own[[f"{column}_q75" for column in TOPICS]].max(axis=1)
-        for layer, height, ratio in zip(own["layer"], top, own["topic_ratio"], strict=True):
+        top: Any = own[[f"{column}_q75" for column in TOPICS]].max(axis=1)
+        ratios = zip(own["topic_ratio"], own["mask_topic_ratio"], strict=True)
+        for layer, height, known in zip(own["layer"], top, ratios, strict=True):
             if np.isfinite(height) and len(own) <= MOST_RATIOS:
                 look: dict[str, Any] = dict(ha="center", va="bottom", fontsize=SMALL, color="0.25")
-                ax.annotate(f"{ratio:.2g}", (layer, height), (0, 4), textcoords="offset points", **look)
+                text = "\n".join(f"{ratio:.2g}" for ratio in known if np.isfinite(ratio))
+                ax.annotate(text, (layer, height), (0, 4), textcoords="offset points", **look)
         ax.set_yscale("log")
-        ax.margins(y=0.25)
+        ax.margins(y=0.3)
 
     def words(row: dict[str, Any]) -> list[str]:
         block = row.get("e_block", np.nan)
@@ -198,8 +202,10 @@ def layer_topics(run: Run, scores: Frame) -> Picture:
     start = float(np.nanmedian(scores["topic_ratio"] * np.exp(-scores["topic_shift"])))
     parts = {
         "Final mean attention between two positions with words of the same topic or of different topics, "
-        "medians over seeds; the number is the ratio same / different (not meaningful where 'different' is "
-        "near 0).": True,
+        "medians over seeds; the numbers are the ratios same / different of word queries and of [MASK] "
+        "queries (not meaningful where 'different' is near 0).": True,
+        "Nearly all predictions are made by [MASK] queries; word queries answer for kept and random words "
+        "alone.": True,
         f"At step 0 the ratio was {start:.2f} (median): it need not be 1 for uniform attention, since "
         "documents of different lengths differ in their topics.": np.isfinite(start),
         "E: mean inner product of embeddings within a topic minus that between topics.": True,

@@ -28,7 +28,16 @@ from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, Cuts, units
 
 from ..frames import Frame, cell_of_rows, column
-from ..layers import ALL, Rises, layer_curves, leaves_uniform, norm_progress, part_name, telling_settings
+from ..layers import (
+    ALL,
+    OF_TOPICS,
+    Rises,
+    layer_curves,
+    leaves_uniform,
+    norm_progress,
+    part_name,
+    telling_settings,
+)
 from ..maps.cells import majority
 from ..scores import join_flags
 from ..topic_model import HELD_OUT_LINES, LINES, limit_lines
@@ -39,14 +48,16 @@ LAYER_CLASSES = (  # in the order of legends; in a tie between seeds the earlier
     *("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads"),
 )
 HAS_THETA = ("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads")
-ENDS = ("entropy_deficit", "attn_same_topic", "attn_diff_topic")
+ENDS = ("entropy_deficit", *OF_TOPICS)
+DOCUMENT_ERRORS = 2.0  # standard errors over held-out documents by which P and Q are moved
 ONSETS = ("onset_v", "onset_attention", "onset_entropy")
 MEDIANS = (
     *("theta", "theta_reversed", "log_lag", "theta_norm", "max_p", "max_q", *ONSETS),
-    *("end_entropy_deficit", "end_attn_same_topic", "end_attn_diff_topic", "topic_ratio", "topic_shift"),
-    "e_block",
+    *(f"end_{name}" for name in ENDS),
+    *("topic_ratio", "topic_shift", "mask_topic_ratio", "mask_topic_shift"),
+    *("theta_low", "theta_high", "e_block"),
 )
-QUARTILES = ("theta", *ONSETS, "end_attn_same_topic", "end_attn_diff_topic")
+QUARTILES = ("theta", *ONSETS, *(f"end_{name}" for name in OF_TOPICS))
 EVERY, SOME, NONE = "every layer", "some layers", "no layer"  # which layers of a model are two-stage
 DIRECTIONS = ("first layer first", "last layer first", "together", "mixed")
 
@@ -55,7 +66,8 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
     """Score every trial and layer (0: all layers together): settings, scores, class, onsets, final values.
 
     Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where the class says
-    that V or attention does nothing.  Onsets are NaN where they were not reached.
+    that V or attention does nothing.  theta_low and theta_high are the range of theta if P and Q are off by
+    two standard errors over documents.  Onsets are NaN where they were not reached.
     """
     every = layer_curves(run)
     curves = every.loc[every["is_measured"]].reset_index(drop=True)
@@ -71,6 +83,7 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
         up = loss_progress(records, curves)
         for end, view in (("", up), ("_norm", norm_progress(all_records, every))):
             columns |= {name + end: values for name, values in view_scores(view, cuts).items()}
+        columns["theta_low"], columns["theta_high"] = theta_range(records, curves, cuts)
         columns["onset_entropy"] = leaves_uniform(all_records, every)
         columns["flags"] = join_flags(flags(records, curves, up, columns, cuts), columns["is_finite"])
     columns |= {"e_block": last_finite(all_records, every, "e_block")} if "e_block" in every else {}
@@ -130,19 +143,40 @@ def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[s
     return columns
 
 
-def topic_shift(records: Records, curves: Frame) -> Array:
+def topic_shift(records: Records, curves: Frame, queries: str = "") -> Array:
     """Measure the change since step 0 of ln(attention to the same topic / to other topics).
 
-    The ratio of uniform attention is not 1, because documents of different lengths differ in their topics.
+    Of words, or with "mask_" of positions that show [MASK].  The ratio of uniform attention is not 1, because
+    documents of different lengths differ in their topics.
     """
-    ratio = np.log(column(curves, "attn_same_topic") / column(curves, "attn_diff_topic"))
+    same, other = (column(curves, f"attn_{queries}{kind}_topic") for kind in ("same", "diff"))
+    ratio = np.log(same / other)
     return ratio - records.spread(ratio[records.start])
 
 
-def loss_progress(records: Records, curves: Frame) -> Rises:
-    """Compute F_V and F_A from the loss on the way up."""
+def loss_progress(records: Records, curves: Frame, off_by: tuple[float, float] = (0.0, 0.0)) -> Rises:
+    """Compute F_V and F_A from the loss on the way up, with P and Q off by so many standard errors."""
     kept, up = records.up_to(lowest_record(records, column(curves, "on")))
-    return Rises(up, *(share_of_rise(up, column(curves, name)[kept]) for name in ("P", "Q")))
+    gains = [
+        column(curves, name) + (errors * np.nan_to_num(column(curves, error)) if errors else 0.0)
+        for name, error, errors in zip(("P", "Q"), ("value_se", "gain_se"), off_by, strict=True)
+    ]
+    return Rises(up, *(share_of_rise(up, gain[kept]) for gain in gains))
+
+
+def theta_range(records: Records, curves: Frame, cuts: Cuts) -> tuple[Array, Array]:
+    """Compute the range of Theta if P and Q are off by some standard errors over documents.
+
+    All records are measured on the same documents, so their errors go the same way.
+    """
+    corners = [
+        (p, q) for p in (-DOCUMENT_ERRORS, DOCUMENT_ERRORS) for q in (-DOCUMENT_ERRORS, DOCUMENT_ERRORS)
+    ]
+    found = [
+        compare(*loss_progress(records, curves, corner), cuts.onset)["theta"]
+        for corner in [(0.0, 0.0), *corners]
+    ]
+    return np.fmin.reduce(found), np.fmax.reduce(found)
 
 
 def view_scores(view: Rises, cuts: Cuts) -> dict[str, Array]:
@@ -156,9 +190,11 @@ def view_scores(view: Rises, cuts: Cuts) -> dict[str, Array]:
 def ends(records: Records, curves: Frame) -> dict[str, Array]:
     """Read attention at the last record."""
     found = {f"end_{name.lower()}": last_finite(records, curves, name) for name in ENDS}
-    ratio = found["end_attn_same_topic"] / found["end_attn_diff_topic"]
-    shift = topic_shift(records, curves)[records.end]
-    return {**found, "topic_ratio": ratio, "topic_shift": shift, "last_step": records.step[records.end]}
+    for queries in ("", "mask_"):
+        same, other = (found[f"end_attn_{queries}{kind}_topic"] for kind in ("same", "diff"))
+        found[f"{queries}topic_ratio"] = same / other
+        found[f"{queries}topic_shift"] = topic_shift(records, curves, queries)[records.end]
+    return {**found, "last_step": records.step[records.end]}
 
 
 def last_finite(records: Records, curves: Frame, name: str) -> Array:
@@ -228,6 +264,8 @@ def with_blanks(scores: Frame) -> Frame:
         for end in ("", "_norm")
         for name in scored
     }
+    for name in ("theta_low", "theta_high"):
+        blank[name] = scores[name].where(scores["class"].isin(HAS_THETA))
     onsets = ("onset_v", "onset_attention", "onset_entropy", "onset_v_norm", "onset_attention_norm")
     known = {name: scores["is_finite"] for name in onsets}
     known["onset_v"] = known["onset_v"] & ~scores["class"].isin(["silent", "attention-only"])

@@ -29,11 +29,12 @@ HELD_OUT = dict(zip(HELD_OUT_LINES, ("stage 1, held out", "stage 2, held out"), 
 LAYER_COLUMNS = {  # column of the cells: title in the table
     **{"part": "layer", "trials": "trials", "diverged": "diverged", "class": "class"},
     **{"agreement": "share of seeds", "class_norm": "class by norms", "theta": "Θ"},
-    **{"theta_q25": "Θ lower quartile", "theta_q75": "Θ upper quartile", "theta_norm": "Θ by norms"},
+    **{"theta_q25": "Θ lower quartile", "theta_q75": "Θ upper quartile"},
+    **{"theta_low": "Θ, errors of documents: from", "theta_high": "to", "theta_norm": "Θ by norms"},
     **{"onset_v": "V half way", "onset_entropy": "attention leaves its start"},
     **{"onset_attention": "attention half way", "max_p": "values add (P)", "max_q": "attention adds (Q)"},
     **{"end_attn_same_topic": "attention, same topic", "end_attn_diff_topic": "attention, different topics"},
-    "topic_ratio": "same / different",
+    **{"topic_ratio": "same / different", "mask_topic_ratio": "same / different, [MASK] queries"},
 }
 
 

@@ -391,15 +391,24 @@ def test_torch_on_text_has_the_loss_and_gradients_of_the_encoder():
         np.testing.assert_allclose(module.weights[name].grad, gradient, rtol=1e-3, atol=2e-6, err_msg=name)
 
 
-def test_deep_table_against_hand_values():
+def test_deep_rows_against_hand_values():
     row = dict(model="text", trial_steps_per_second=50.0, without_records=60.0, torch=40.0, ratio=1.25)
     row |= dict(lowest_ratio=1.2, highest_ratio=1.3, ratio_without_records=1.5, gemm_share=0.5)
     row |= dict(record_share=1 / 6, drawing_share=0.02, compile_seconds=9.0, torch_processes="2 x 1 thread")
-    table = deep.table(dict(device="2 x cpu", repeats=3, load_before=0.1, models=[row]))
-    (line,) = [line for line in table.splitlines() if line.startswith("text")]
+    line = deep.table_row(row)
     assert line.split()[:9] == ["text", "50.0", "40.0", "1.25", "1.20-1.30", "60.0", "1.50", "50.0%", "16.7%"]
-    assert line.endswith("2.0%        9.0  2 x 1 thread") and "busy" not in table
-    assert "busy" in deep.table(dict(device="", repeats=3, load_before=0.9, models=[row]))
+    assert line.endswith("2.0%        9.0  2 x 1 thread")
+
+
+def test_deep_cases_are_told_as_soon_as_they_are_measured(monkeypatch):
+    told: list[str] = []
+    monkeypatch.setattr(deep, "need_torch", lambda: None)
+    monkeypatch.setattr(deep, "run_case", lambda case, repeats: dict(model=case, known=len(told)))
+    monkeypatch.setattr(deep, "table_row", lambda row: row["model"])
+    monkeypatch.setattr(deep.os, "getloadavg", lambda: (100.0,) * 3)
+    result = deep.run(["one", "two"], 3, told.append)
+    assert told[1:3] == ["one", "two"] and [row["known"] for row in result["models"]] == [1, 2]
+    assert "busy" in told[3]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import importlib.util
 import socket
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -19,6 +20,7 @@ from topicjax.engine.cluster import connection, driver
 from topicjax.engine.cluster.driver import Jobs, Lifeline, Member, Members, share_of
 from topicjax.engine.cluster.handshake import Handshake
 from topicjax.engine.cluster.messages import Lost, Orders, Task, WorkerDevice
+from topicjax.engine.cluster.processes import Processes
 from topicjax.engine.options import Address, Options, parse_address
 from topicjax.engine.plan import make_groups
 from topicjax.errors import ClusterLost, UserError
@@ -288,3 +290,25 @@ def test_a_local_cluster_is_started_on_loopback_and_only_that_one(monkeypatch):
 def test_ray_still_has_the_switch_for_loopback():
     constants = pytest.importorskip("ray._private.ray_constants")
     assert constants.ENABLE_RAY_CLUSTER is True or sys.platform != "linux"
+
+
+NODE = """
+import pathlib, subprocess, sys
+agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", sys.argv[1]])
+pathlib.Path(sys.argv[1], "agent").write_text(str(agent.pid))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans cannot be found")
+def test_what_a_node_starts_in_its_last_moment_is_killed_too(tmp_path):
+    """Seen with Ray: the head was killed, the node started its agents, and ended before they were noticed."""
+    psutil = pytest.importorskip("psutil")
+    found = Processes(types.SimpleNamespace(__file__=str(tmp_path / "__init__.py")), "local:1")
+    found._over.set()  # nobody looks while the node lives
+    found._thread.join()
+    node = subprocess.Popen([sys.executable, "-c", NODE, str(tmp_path)])
+    node.wait(20)
+    agent = psutil.Process(int((tmp_path / "agent").read_text()))
+    assert agent.is_running()
+    found.end()
+    assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE

@@ -8,6 +8,7 @@ import pytest
 from support.engine_runs import DEEP_BASE, DEEP_LINEAR, train_sweep
 
 import topicjax
+from topicjax.bench.linear_attention import EXPERIMENT as LINEAR_ATTENTION
 from topicjax.engine import costs, orders, programs
 from topicjax.engine.plan import make_groups
 from topicjax.engine.programs import Programs, device_mesh
@@ -89,7 +90,7 @@ def test_an_order_that_is_asked_for_is_not_timed_and_later_runs_keep_it(tmp_path
 def test_a_short_training_is_not_worth_another_program(tmp_path, monkeypatch):
     made = calls_of(monkeypatch, Programs, "__init__")
     run, _ = train_sweep(tmp_path / "run", **OPTIONS)
-    assert len(made) == 1 and orders_of(run) == [["lane"]] and orders.remembered() == {}
+    assert len(made) == 1 and orders_of(run) == [["together"]] and orders.remembered() == {}
 
 
 def test_both_orders_are_timed_for_equally_many_steps(monkeypatch):
@@ -108,8 +109,20 @@ def test_both_orders_are_timed_for_equally_many_steps(monkeypatch):
     found = orders.faster(Programs(group, device_mesh(jax.devices()[:1])))
     assert found.order in programs.ORDERS
     last = timed[-2 * orders.REPEATS :]
-    assert [order for order, _ in last] == ["lane", "together"] * orders.REPEATS
+    assert [order for order, _ in last] == ["together", "lane"] * orders.REPEATS
     assert len({steps for _, steps in last}) == 1 and 1 <= last[0][1] <= found.segment_steps
+
+
+def test_a_core_begins_with_lanes_together_if_steps_are_tiny_and_no_trial_ends_early():
+    core, gpu = ([SimpleNamespace(platform=platform)] for platform in ("cpu", "gpu"))
+
+    def usual(experiment, devices, **settings) -> str:
+        trial = experiment.settings.make_trial(settings)
+        return costs.usual_order(make_groups(experiment, {"": trial}, 1, 1)[0], devices)
+
+    assert usual(LINEAR_ATTENTION, core) == usual(DEEP_LINEAR, core, **DEEP_BASE) == "together"
+    assert usual(DEEP_LINEAR, core, **DEEP_BASE | dict(until="decided")) == "lane"
+    assert usual(ONE_LAYER, core) == "lane" and usual(ONE_LAYER, gpu) == "together"
 
 
 EIGHT = OPTIONS | dict(sweep=product(learning_rate=[0.01 * rate for rate in range(1, 9)]))
@@ -142,21 +155,23 @@ def test_the_size_of_chunks_starts_at_the_cache_and_grows_while_that_is_faster(
     """Eight trials take 4 x 1.0 s two at a time, 2 x 1.5 s four at a time, 1 x 3.5 s all at once."""
     timed = with_seconds_of_sizes(monkeypatch, of_2=1.0, of_4=1.5, of_8=3.5)
     run, _ = train_sweep(tmp_path / "run", **EIGHT)
-    assert orders_of(run) == [["lane:4"]] and sorted(run.trials["chunk"].value_counts()) == [4, 4]
+    assert orders_of(run) == [["together:4"]] and sorted(run.trials["chunk"].value_counts()) == [4, 4]
     assert list(dict.fromkeys(timed)) == [
         2,
         4,
         8,
     ]  # once larger chunks are faster, smaller ones are not tried
-    assert orders.remembered() == {name: orders.Way("lane", 4) for name in run.manifest["runs"][0]["orders"]}
+    assert orders.remembered() == {
+        name: orders.Way("together", 4) for name in run.manifest["runs"][0]["orders"]
+    }
     timed.clear()
     more = EIGHT | dict(sweep=product(learning_rate=[0.001 * rate for rate in range(1, 9)]))
     run, _ = train_sweep(tmp_path / "run", **more, extend=True)
     other, _ = train_sweep(tmp_path / "other", **more)
     again, _ = train_sweep(tmp_path / "again", **more, layout=tmp_path / "run")
     asked, _ = train_sweep(tmp_path / "asked", **more, lanes=8)
-    assert not timed and orders_of(run) == [["lane:4"]] * 2
-    assert orders_of(other) == orders_of(again) == [["lane:4"]] and orders_of(asked) == [["lane"]]
+    assert not timed and orders_of(run) == [["together:4"]] * 2
+    assert orders_of(other) == orders_of(again) == [["together:4"]] and orders_of(asked) == [["together"]]
     assert run.trials["chunk"].nunique() == 4 and asked.trials["chunk"].nunique() == 1
     columns = ["trial_id", "step", "loss"]
     losses = [each.trajectories[columns].sort_values(columns).reset_index() for each in (other, again)]
@@ -176,14 +191,14 @@ def test_smaller_chunks_are_tried_if_larger_ones_are_slower_or_have_no_room(
 
     monkeypatch.setattr(orders.Timed, "__init__", without_room)
     run, _ = train_sweep(tmp_path / "run", **EIGHT)
-    assert orders_of(run) == [["lane:1"]] and {*timed} == {1, 2}
+    assert orders_of(run) == [["together:1"]] and {*timed} == {1, 2}
 
 
 def test_a_search_ends_after_a_minute(tmp_path, monkeypatch, cached_states):
     monkeypatch.setattr(orders, "SEARCH_SECONDS", -1.0)
     timed = with_seconds_of_sizes(monkeypatch, of_2=1.0, of_4=0.1, of_8=0.1)
     run, _ = train_sweep(tmp_path / "run", **EIGHT)
-    assert orders_of(run) == [["lane:4"]] and 8 not in timed  # the first other size is always tried
+    assert orders_of(run) == [["together:4"]] and 8 not in timed  # the first other size is always tried
 
 
 def test_sizes_double_to_what_fits_and_the_cache_is_that_of_the_kind():

@@ -26,21 +26,26 @@ def test_states_and_attention_are_those_of_the_definition(changes, monkeypatch):
     spec, _, hypers = TRIALS.make_trial(settings | changes)
     settings = TRIALS.settings_of(TRIALS.make_trial(settings | changes))
     traced = TRIALS.traced(hypers)
-    params = encoder.init(spec, traced, jax.random.key(1))
+    params = jax.jit(encoder.init, static_argnums=0)(spec, traced, jax.random.key(1))
     params |= {name: leaf + 0.1 for name, leaf in params.items() if name.startswith(("gain", "bias", "b_"))}
     params |= {name: 3 * params[name] for name in ("W_K", "W_Q")}
     words = np.random.default_rng(0).integers(0, 13, (2, 9))
-    seen = []
-
-    def watched(score_NxN, is_key):
-        seen.append(np.asarray(original(score_NxN, is_key)))
-        return original(score_NxN, is_key)
-
     original = encoder.masked_softmax
-    monkeypatch.setattr(encoder, "masked_softmax", watched)
-    expected = [
-        encoder.Encoder(spec, traced).apply({"params": params}, window, np.ones(9, bool)) for window in words
-    ]
+
+    @jax.jit  # op by op it would be a hundred small programs
+    def apply(window):
+        """Return the definition's output for a window, and the attention of every layer and head."""
+        seen = []
+
+        def watched(score_NxN, is_key):
+            seen.append(original(score_NxN, is_key))
+            return seen[-1]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(encoder, "masked_softmax", watched)
+            return encoder.Encoder(spec, traced).apply({"params": params}, window, np.ones(9, bool)), seen
+
+    expected, seen = zip(*(jax.device_get(apply(window)) for window in words), strict=True)
     states, attention = encode(settings, params, words)
     head = params["W_E"] if spec.head == "tied" else params["W_head"].T
     np.testing.assert_allclose(states @ head + params["b_pred"][None, None], expected, atol=3e-5)

@@ -14,6 +14,7 @@ from topicjax.store.reader import Run
 
 INITIAL = 4.6  # the loss at step 0; a model with P = 1.2 reaches the stage-1 line, 3.4, and stage 2 is 3.3
 EARLY, LATE = ramp(0, 100), ramp(400, 600)
+SAME_TOPIC = ("attn_same_topic", "attn_mask_same_topic")
 GAIN_ERRORS = ("value_gain_se", "attention_gain_se")
 Layer = tuple[Any, Any]  # P and Q, in nats
 Model = tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]
@@ -40,12 +41,13 @@ def model(
     details = []
     columns = {
         name: changed.pop(name)
-        for name in ("norm_v", "norm_k", "entropy_deficit", "attn_same_topic", *GAIN_ERRORS)
+        for name in (*("norm_v", "norm_k", "entropy_deficit"), *SAME_TOPIC, *GAIN_ERRORS)
         if name in changed
     }
     for number, (own_P, own_Q) in enumerate(zip(P, Q, strict=True)):
         own = dict(norm_v=0.1 + 5 * own_P, norm_k=0.1 + 30 * own_Q, entropy_deficit=own_Q)
         own |= dict(rotation_v=0.01, attn_same_topic=0.02, attn_diff_topic=0.01)
+        own |= dict(attn_mask_same_topic=0.02, attn_mask_diff_topic=0.01)
         own |= dict(value_gain=own_P, attention_gain=own_Q) | dict.fromkeys(GAIN_ERRORS, 0.0)
         own |= {name: values[number] for name, values in columns.items()}
         own["norm_q"] = own["norm_k"]

@@ -11,7 +11,7 @@ from topicjax.sweep.files import load_sweep, sweep_names
 
 SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
     "budget": (60, 1, "cd0f95e118e4", "18113f7a34d9", "53452c5dbb74"),
-    "depth": (540, 15, "f545ef67beb2", "ec98e0277740", "df260121867d"),
+    "depth": (270, 9, "1474fd67a417", "b60da744ae74", "55178d66c9a6"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
     "forced_stages": (240, 2, "f1d6295b998c", "a838cae5b3c8", "dc6275977b16"),
     "gradients": (280, 1, "1067f6f9cb74", "3d67fd38cc3c", "d222fffffff5"),

@@ -47,6 +47,10 @@ HEADER = (
     f"{'model':14}{'engine/s':>10}{'torch/s':>9}{'ratio':>7}{'between':>14}{'no records':>12}{'ratio':>7}"
     f"{'of GEMM':>9}{'records':>9}{'drawing':>9}{'compile s':>11}{'  torch':14}"
 )
+LEGEND = [
+    "trial-steps/s; ratio: engine to PyTorch, of neighbouring turns; of GEMM: useful products as a share",
+    "  of the large product's rate; records, drawing: their share of the engine's time",
+]
 
 
 @dataclass
@@ -183,12 +187,20 @@ def need_torch() -> None:
         raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'")
 
 
-def run(cases: Sequence[Case], repeats: int) -> dict[str, Any]:
-    """Measure each case: the engine with and without records, and PyTorch, in turns."""
+def run(
+    cases: Sequence[Case], repeats: int, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Measure each case, the engine with and without records and PyTorch in turns; say a line about each."""
     need_torch()
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    rows = [run_case(case, repeats) for case in cases]
-    return dict(device=device(), load_before=load, repeats=repeats, models=rows)
+    say(f"{device()}; median of {repeats} interleaved repeats\n{HEADER}")
+    rows = []
+    for case in cases:
+        rows.append(run_case(case, repeats))
+        say(table_row(rows[-1]))
+    result = dict(device=device(), load_before=load, repeats=repeats, models=rows)
+    say("\n".join(LEGEND + busy_warning(result)))
+    return result
 
 
 def run_case(case: Case, repeats: int) -> dict[str, Any]:
@@ -237,27 +249,22 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
 
 
 def compare_deep(on_text: bool, repeats: int, as_json: bool) -> None:
-    """Time encoders of several depths, or the model on text, and print the result."""
+    """Time encoders of several depths, or the model on text; print a line as soon as a case is measured."""
     use_all_cores()
     encoders = [encoder_case(layers, sweep) for sweep in ("depth", "") for layers in LAYERS]
     cases = [text_case()] if on_text else encoders
-    result = run(cases, repeats)
-    print(machine.as_json(result) if as_json else table(result))
+    if as_json:
+        print(machine.as_json(run(cases, repeats)))
+    else:
+        run(cases, repeats, functools.partial(print, flush=True))
 
 
-def table(result: dict[str, Any]) -> str:
-    """Format the result as a table."""
-    lines = [f"{result['device']}; median of {result['repeats']} interleaved repeats", HEADER]
-    for row in result["models"]:
-        between = f"{row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f}"
-        lines.append(
-            f"{row['model']:14}{row['trial_steps_per_second']:10,.1f}{row['torch']:9,.1f}{row['ratio']:7.2f}"
-            f"{between:>14}{row['without_records']:12,.1f}{row['ratio_without_records']:7.2f}"
-            f"{row['gemm_share']:9.1%}{row['record_share']:9.1%}{row['drawing_share']:9.1%}"
-            f"{row['compile_seconds']:11.1f}  {row['torch_processes']}"
-        )
-    lines += [
-        "trial-steps/s; ratio: engine to PyTorch, of neighbouring turns; of GEMM: useful products as a share",
-        "  of the large product's rate; records, drawing: their share of the engine's time",
-    ]
-    return "\n".join(lines + busy_warning(result))
+def table_row(row: dict[str, Any]) -> str:
+    """Format what was measured of a case as a row below HEADER."""
+    between = f"{row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f}"
+    return (
+        f"{row['model']:14}{row['trial_steps_per_second']:10,.1f}{row['torch']:9,.1f}{row['ratio']:7.2f}"
+        f"{between:>14}{row['without_records']:12,.1f}{row['ratio_without_records']:7.2f}"
+        f"{row['gemm_share']:9.1%}{row['record_share']:9.1%}{row['drawing_share']:9.1%}"
+        f"{row['compile_seconds']:11.1f}  {row['torch_processes']}"
+    )

@@ -189,8 +189,7 @@ def work(experiment: Experiment, spec: Any) -> Work:
     given = (*example(experiment), experiment.data_shapes(spec))
 
     def count(function: Callable[..., Any], *arguments: Any) -> float:
-        with pinned():
-            return jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+        return jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
     def init(stream: Any, hypers: Any, data: Any) -> Any:
         return experiment.init(spec, stream, hypers), experiment.make_source(spec, stream, data)
@@ -201,16 +200,18 @@ def work(experiment: Experiment, spec: Any) -> Work:
     def update(stream: Any, hypers: Any, state: Any, batch: Any) -> Any:
         return experiment.update(spec, stream, hypers, state, batch, jnp.int32(0))
 
-    stream, hypers, _ = given
-    state, source = jax.eval_shape(init, *given)
-    batch = jax.eval_shape(draw, stream, source)
-    _, made = jax.eval_shape(update, stream, hypers, state, batch)
-    taken = (stream, hypers, source, state, batch, made)
-    record = count(functools.partial(experiment.measure, spec), *taken)
-    rarely = experiment.measure_rarely
-    rare = 0.0 if rarely is None else count(functools.partial(rarely, spec), *taken)
-    steps = count(draw, stream, source), count(update, stream, hypers, state, batch)
-    return Work(count(init, *given), *steps, record, rare)
+    # As `shapes_of` and programs trace them: what is traced at another precision is traced anew.
+    with pinned():
+        stream, hypers, _ = given
+        state, source = jax.eval_shape(init, *given)
+        batch = jax.eval_shape(draw, stream, source)
+        _, made = jax.eval_shape(update, stream, hypers, state, batch)
+        taken = (stream, hypers, source, state, batch, made)
+        record = count(functools.partial(experiment.measure, spec), *taken)
+        rarely = experiment.measure_rarely
+        rare = 0.0 if rarely is None else count(functools.partial(rarely, spec), *taken)
+        steps = count(draw, stream, source), count(update, stream, hypers, state, batch)
+        return Work(count(init, *given), *steps, record, rare)
 
 
 def jaxpr_flops(jaxpr: Any) -> float:
@@ -298,6 +299,17 @@ def has_shared_cache(devices: Sequence[Any]) -> bool:
     return devices[0].platform != "cpu"
 
 
+def usual_order(group: Group, devices: Sequence[Any]) -> str:
+    """Choose the order of work to begin with, before any is timed.
+
+    A core trains a lane at a time, unless a step is so small that launching its operations takes longer and
+    no trial ends early: together, an ended one takes as long as before.
+    """
+    is_small = step_flops(group.experiment, group.spec) <= LEAST_STEP_FLOPS
+    is_tiny = is_small and not group.experiment.may_stop(group.spec)
+    return "together" if has_shared_cache(devices) or is_tiny else "lane"
+
+
 def cache_bytes(kind: str) -> int:
     """Return the fast memory of a kind of accelerator."""
     found = [size for name, size in CACHES.items() if re.search(rf"\b{name}\b", kind)]
@@ -317,9 +329,9 @@ def chosen_lanes(groups: Sequence[Group], devices: Sequence[Any], most: int) -> 
     of a stream are drawn too often.  The choice follows from the sweep and the devices alone, never from a
     measured rate: it is the same in a resumed run, which finds its unfinished chunks by it.
     """
-    are_together = any(group.order == "together" for group in groups)
+    are_together = any((group.order or usual_order(group, devices)) == "together" for group in groups)
     if has_shared_cache(devices):
-        most, are_together = min(most, lanes_in_cache(groups, devices)), True
+        most = min(most, lanes_in_cache(groups, devices))
     least = min(most, TOGETHER_LANES) if are_together else 1
     candidates = [most, *(2**power for power in range(most.bit_length() - 1, -1, -1) if 2**power < most)]
     seconds = {lanes: training_seconds(groups, devices, lanes) for lanes in candidates if lanes >= least}

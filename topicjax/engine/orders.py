@@ -22,7 +22,7 @@ import numpy as np
 from topicjax.engine import costs
 from topicjax.engine.options import ORDERS, Options
 from topicjax.engine.plan import Group, shaped
-from topicjax.engine.programs import Programs, default_order
+from topicjax.engine.programs import Programs
 from topicjax.store.files import StoreError, read_regular, write_whole
 from topicjax.store.manifest import last_run, read_manifest
 
@@ -71,12 +71,12 @@ def with_orders(
     source = options.layout or folder
     asked = options.order or last_run(read_manifest(source)).get("order", "")
     is_sized = options.lanes and options.layout is None
-    if costs.has_shared_cache(devices) and is_sized:
-        asked = asked or default_order(devices)
-    known = {} if asked else remembered() | recorded(source)
+    is_open = not (costs.has_shared_cache(devices) and is_sized)
+    known = {} if asked or not is_open else remembered() | recorded(source)
     found = []
     for group in groups:
-        way = known.get(program_name(group, devices), Way(asked))
+        usual = "" if is_open else costs.usual_order(group, devices)
+        way = known.get(program_name(group, devices), Way(asked or usual))
         own = (way.size,) if way.size and not is_sized else ()
         found.append(replace(group, order=way.order, sizes=own))
     return found
@@ -102,7 +102,8 @@ def parsed(texts: Mapping[Any, Any]) -> dict[str, Way]:
 def closed(groups: Sequence[Group], devices: Sequence[Any]) -> list[Group]:
     """Give groups whose way is open the usual one: the workers of a cluster time nothing."""
     return [
-        group if group.order else replace(group, order=default_order(devices), sizes=()) for group in groups
+        group if group.order else replace(group, order=costs.usual_order(group, devices), sizes=())
+        for group in groups
     ]
 
 

@@ -327,7 +327,7 @@ class Programs:
     ) -> None:
         """Wrap the functions of one stream row; each is compiled at its first call."""
         self.group, self.spec, self.mesh, self.on_compile = group, group.spec, mesh, on_compile
-        self.order = group.order or default_order(mesh.devices.flatten())
+        self.order = group.order or costs.usual_order(group, list(mesh.devices.flat))
         rate = costs.flop_rate(mesh.devices.flat[0].platform) * mesh.size
         self.segment_windows = costs.segment_windows(group, rate)
         self.layout = {  # a saved state fits only programs of the same layout
@@ -500,11 +500,6 @@ def compiled_ahead(every: Iterable[Programs]) -> Generator[Programs, None, None]
             current = upcoming
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
-
-
-def default_order(devices: Any) -> str:
-    """Choose the order of work that suits the devices."""
-    return "lane" if devices[0].platform == "cpu" else "together"
 
 
 def device_mesh(devices: Sequence[Any]) -> Mesh:

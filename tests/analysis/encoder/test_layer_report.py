@@ -165,7 +165,8 @@ def test_onsets_and_topics_are_drawn_by_layer(scored):
     ax = picture.figure.axes[0]
     lines = [np.asarray(line.get_ydata()) for line in ax.lines if line.get_linestyle() == "-"]
     assert lines[0] == pytest.approx([0.01, 0.04]) and lines[1] == pytest.approx([0.01, 0.01])
-    assert [text.get_text() for text in ax.texts] == ["1", "4"]
+    assert lines[2] == pytest.approx([0.02, 0.02]) and lines[3] == pytest.approx([0.01, 0.01])
+    assert [text.get_text() for text in ax.texts] == ["1\n2", "4\n2"]  # of words, of [MASK]
     assert "E: same - other topic 0.5" in ax.get_title()
 
 

@@ -196,7 +196,8 @@ def test_gates_on_scores_are_of_a_document_and_layer():
 
 def brute_force_means(spec, params, keys_of, layer):
     """Return mean attention by kind of pair and the mean entropy deficit, by loops over positions."""
-    sums, counts, deficits = np.zeros(3), np.zeros(3), []
+    sums, counts, deficits = np.zeros(5), np.zeros(5), []
+    masked_D = np.asarray(DOCUMENTS.masked_BxN.sum(axis=1))
     for d in range(5):
         length = int(DOCUMENTS.present_BxN[d].sum())
         shown = np.asarray(DOCUMENTS.shown_BxN[d, :length])
@@ -210,6 +211,13 @@ def brute_force_means(spec, params, keys_of, layer):
                 deficits += [
                     np.mean([np.log(len(keys)) + (a * np.log(a)).sum() for a in attention[layer][query]])
                 ]
+            if DOCUMENTS.masked_BxN[d, query] and shown[query] == 0:
+                for place, key in enumerate(keys):
+                    if shown[key]:
+                        word = int(DOCUMENTS.word_BxN[d, query])
+                        kind = 3 if (word - 1) // 3 == (shown[key] - 1) // 3 else 4
+                        sums[kind] += weights[place] / masked_D[d]  # a position counts as in the loss
+                        counts[kind] += 1 / masked_D[d]
             for place, key in enumerate(keys):
                 if query == key or not keys_of[d, query] or 0 in (shown[query], shown[key]):
                     continue

@@ -5,6 +5,7 @@ process with lines of its own.  A thread looks at the processes instead.
 """
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ SELDOM_SECONDS = 2.0  # ... and later
 START_SECONDS = 3.0  # for a call of Ray to notice that a process has ended, while the cluster starts ...
 CALL_SECONDS = 45.0  # ... and later: results may have to be written first, and Ray itself ends after 60
 END_SECONDS = 3.0  # for processes to end by themselves
+SET_CHILD_SUBREAPER = 36  # of prctl(2), Linux
 NAMES = {"gcs_server": "the head of the Ray cluster", "raylet": "Ray on this machine"}
 
 
@@ -34,6 +36,7 @@ class Processes:
         self._is_started = False
         self._looking = threading.Lock()
         self._over = threading.Event()
+        adopt_orphans(True)
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -75,6 +78,8 @@ class Processes:
         self._thread.join()
         _, left = self._psutil.wait_procs(list(self._found), END_SECONDS)
         self._kill(left)
+        self._kill_orphans()
+        adopt_orphans(False)
 
     def _look(self) -> None:
         """Note what was started meanwhile: children of an ended process cannot be found any more."""
@@ -115,9 +120,28 @@ class Processes:
             if since is not None and time.monotonic() - since > limit:
                 print(f"topicjax: {self.lost(name)}", file=sys.stderr, flush=True)
                 self._kill(list(self._found))
+                self._kill_orphans()
                 os._exit(1)  # the main thread is inside Ray and cannot be reached
+
+    def _kill_orphans(self) -> None:
+        """Kill what ended processes have left to us: what a node starts in its last moment was not seen."""
+        with self._looking:
+            for _ in range(2):  # the second look finds what those of the first have left
+                self._look()
+                left = [own for own in self._found if self._runs(own)]
+                self._kill(left)
+                self._psutil.wait_procs(left, END_SECONDS)
 
     def _kill(self, which: list[Any]) -> None:
         for own in which:
             with contextlib.suppress(self._psutil.Error):
                 own.kill()
+
+
+def adopt_orphans(is_wanted: bool) -> None:
+    """Become the parent of processes whose parents end, on Linux; else they belong to the system's first one.
+
+    A process that Ray starts and then leaves is found among our children.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0)

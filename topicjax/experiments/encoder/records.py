@@ -39,6 +39,8 @@ COLUMNS = (
     "attn_same_word",  # mean attention between two positions: the same word
     "attn_same_topic",  # other words of one topic
     "attn_diff_topic",  # words of different topics
+    "attn_mask_same_topic",  # from a position that shows [MASK] to words of the topic of its own word
+    "attn_mask_diff_topic",  # ... to words of other topics; positions count as in the loss
     "entropy_deficit",  # log(number of keys) - entropy of attention, mean over positions and heads
     *HEADS,
 )
@@ -52,6 +54,8 @@ class PairMeans(NamedTuple):
     attn_same_word: jax.Array
     attn_same_topic: jax.Array
     attn_diff_topic: jax.Array
+    attn_mask_same_topic: jax.Array
+    attn_mask_diff_topic: jax.Array
     entropy_deficit: jax.Array
 
 
@@ -150,5 +154,31 @@ def pair_means(spec: Spec, rows: Rows, attention_BxHxUxU: jax.Array) -> PairMean
     same_word = is_words & (token_BxU[:, :, None] == token_BxU[:, None, :])
     same_topic = is_words & (topic_BxU[:, :, None] == topic_BxU[:, None, :])
     kinds = (same_word, same_topic & ~same_word, is_words & ~same_topic)
-    means = [jnp.where(kind, weight_BxUxU, 0).sum() / jnp.where(kind, pairs_BxUxU, 0).sum() for kind in kinds]
-    return PairMeans(means[0], means[1], means[2], entropy_deficit(rows, attention_BxHxUxU))
+    same, topic, other = (
+        jnp.where(kind, weight_BxUxU, 0).sum() / jnp.where(kind, pairs_BxUxU, 0).sum() for kind in kinds
+    )
+    mask_topic, mask_other = mask_means(spec, rows, mean_BxUxU, word_BxU, topic_BxU)
+    return PairMeans(same, topic, other, mask_topic, mask_other, entropy_deficit(rows, attention_BxHxUxU))
+
+
+def mask_means(
+    spec: Spec, rows: Rows, mean_BxUxU: jax.Array, word_BxU: jax.Array, topic_BxU: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Compute the mean attention of positions that show [MASK] to words of their word's topic, and to others.
+
+    Word queries answer for few predictions (of kept and random words), [MASK] queries for most of them.
+    """
+    target_BxQxV = rows.target_BxQxV
+    B, Q, _ = target_BxQxV.shape
+    is_mask_BxQ = rows.token_BxU[:, :Q] == 0
+    own_BxQxW = jnp.where(is_mask_BxQ[:, :, None], target_BxQxV[:, :, 1:], 0.0)
+    own_BxQxT = own_BxQxW.reshape(B, Q, spec.topics, spec.words_per_topic).sum(axis=3)
+    topic_BxQxU = jnp.broadcast_to(jnp.maximum(topic_BxU, 0)[:, None, :], (B, Q, topic_BxU.shape[1]))
+    same_BxQxU = jnp.take_along_axis(own_BxQxT, topic_BxQxU, axis=2)
+    other_BxQxU = own_BxQxT.sum(axis=2, keepdims=True) - same_BxQxU
+    paid_BxQxU = jnp.where(word_BxU[:, None, :] > 0, mean_BxUxU[:, :Q], 0.0)
+    same, other = (
+        (weight * paid_BxQxU).sum() / (weight * word_BxU[:, None, :]).sum()
+        for weight in (same_BxQxU, other_BxQxU)
+    )
+    return same, other

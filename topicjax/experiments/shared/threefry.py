@@ -5,6 +5,7 @@ bits are those of jax.random (tests compare them), and a number can be drawn by 
 is known only when the program runs.  A key is a pair of uint32: jax.random.key_data of the key.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ def raw(key: jax.Array) -> Key:
     return Key(*jax.random.key_data(key))
 
 
+@functools.partial(jax.jit, inline=True)  # traced once per shape: its 120 operations stand in every drawing
 def hashed(key: Key, place: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Compute threefry-2x32 (Salmon et al., 2011) of the counters (0, place)."""
     schedule = (key.first, key.second, key.first ^ key.second ^ jnp.uint32(PARITY))
