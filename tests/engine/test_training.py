@@ -32,6 +32,7 @@ def decided(trial, records, references):
 
 def train(folder: Path, base=DECIDED, sweep=SWEEP, devices=2, **options):
     experiment = replace(DEEP_LINEAR, decided=decided)
+    options = dict(order="lane") | options  # tiny models that cannot stop early would have the other order
     return train_sweep(folder, sweep, base, devices=devices, experiment=experiment, **options)
 
 
