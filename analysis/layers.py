@@ -33,7 +33,7 @@ NEEDED_DETAILS = (*NORMS, *MEANS, "rotation_v", *GAINS)
 KEYS = ["trial_id", "step"]
 FIRST = (  # settings that describe a model, in the order in which texts name them
     *("layers", "heads", "residual", "layer_norm", "mlp", "output_projection"),
-    *("init", "init_scale", "optimizer", "learning_rate"),
+    *("init", "init_scale", "optimizer", "learning_rate", "steps"),
 )
 LEAVES_UNIFORM = 0.01  # nats of entropy below the start: attention then spreads over 1 % fewer keys
 

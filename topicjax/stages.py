@@ -257,11 +257,16 @@ def onset(records: Records, curve: Array, level: float = HALF) -> Array:
 
 def value_at_onset(records: Records, first: Array, second: Array, level: float = HALF) -> Array:
     """Read the second curve where the first reaches the level, linear between records; NaN if never."""
-    step = onset(records, first, level)
-    right = np.minimum(records.first(first >= level), len(first) - 1)
+    return value_at_step(records, second, onset(records, first, level))
+
+
+def value_at_step(records: Records, curve: Array, step: Array) -> Array:
+    """Read a curve at one step of each trial, linear between records; NaN where the step is NaN or later."""
+    reached = records.first(records.step >= records.spread(step))
+    right = np.minimum(reached, len(curve) - 1)
     left = records.before[right]
     share = (step - records.step[left]) / np.maximum(records.step[right] - records.step[left], 1)
-    return second[left] + share * (second[right] - second[left])
+    return np.where(reached < len(curve), curve[left] + share * (curve[right] - curve[left]), np.nan)
 
 
 def recession(records: Records, progress: Array) -> Array:

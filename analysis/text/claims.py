@@ -4,15 +4,20 @@ A cell (trials that differ only in the seed) counts by the most frequent shape o
 cell is the mean over its seeds, and its error that over held-out windows.
 """
 
+from typing import Any
+
+import pandas as pd
+
 from topicjax.errors import counted
 from topicjax.stages import HALF
 from topicjax.store.reader import Run
 
 from ..encoder.findings import count_of
 from ..frames import Frame
+from ..layers import telling_settings
 from ..page.contract import Claim, Verdict
-from .findings import ERRORS
-from .scores import FIGURE5, LEADS, LITTLE, STILL, text_cells
+from ..pictures import described, first_of
+from .scores import AROUND, ERRORS, FIGURE5, LEADS, LITTLE, STILL, text_cells
 
 
 def figure5(run: Run, scores: Frame) -> Verdict:
@@ -43,8 +48,7 @@ def figure5(run: Run, scores: Frame) -> Verdict:
 
 def context(run: Run, scores: Frame) -> Verdict:
     """Check that the loss passes the unigram line by more than its error."""
-    cells = text_cells(run, scores)
-    cells = cells.loc[cells["shape"] != "diverged"].groupby("cell").first()
+    cells = models(run, scores)
     if cells.empty:
         return Verdict("undecided", "All models diverged.", "a smaller learning rate")
     surely = cells["below"] > ERRORS * cells["below_se"]
@@ -55,12 +59,63 @@ def context(run: Run, scores: Frame) -> Verdict:
         f"(difference {-cells['below'].max():+.3f} to {-cells['below'].min():+.3f} nats, standard error over "
         f"held-out windows {cells['below_se'].median():.3f})."
     )
-    passing = cells.loc[cells["seeds_passed"] > 0, "passed"]
+    passing = cells.loc[surely & cells["passed_surely"].notna()]
     if len(passing):
-        text += f" It first passes the line at step {passing.min():.0f} to {passing.max():.0f}."
+        parts = [
+            f"{title(run, row)} at step {row['passed_surely']:,.0f}, in the end by {row['below']:.3f} nats, "
+            f"{row['uniform_below']:+.3f} of them through uniform attention"
+            for row in passing.to_dict("records")
+        ]
+        text += f" It passes the line by that much: {first_of(parts, '; ')}."
     verdict = "holds" if surely.all() else "partly" if surely.any() else "undecided"
     change = "more steps: a model above the line does not use context yet, whatever its norms do."
     return Verdict(verdict, text, change, cells=len(cells), below=count_of(surely), above=count_of(short))
+
+
+def context_stages(run: Run, scores: Frame) -> Verdict:
+    """Check that K and Q make half of their rise about when the loss passes the unigram line."""
+    layers = text_cells(run, scores)
+    layers = layers.loc[(layers["shape"] != "diverged") & layers["passed_surely"].notna()]
+    layers = layers.loc[layers["below"] > ERRORS * layers["below_se"]]
+    if layers.empty:
+        why = f"No cell is below the unigram line by more than {ERRORS:g} standard errors."
+        return Verdict("undecided", why, "more steps")
+    known = layers.loc[layers["onset_a"].notna()]
+    ratio = known["onset_a"] / known["passed_surely"]
+    near = ratio.between(1 / AROUND, AROUND)
+    count = layers["cell"].nunique()
+    text = (
+        f"In {counted(count, 'cell')} that {'uses' if count == 1 else 'use'} context K and Q make half of "
+        f"their rise within a factor {AROUND:g} of the step at which the line is passed in {count_of(near)} "
+        f"of {counted(len(layers), 'layer')}, earlier in {count_of(ratio < 1 / AROUND)}, later in "
+        f"{count_of(ratio > AROUND)}. At that step V has made {spread(layers['v_by_then'])} of its rise, K "
+        f"and Q {spread(layers['a_by_then'])} (median and quartiles over layers); from half to twice of "
+        f"it they make {spread(layers['v_around'])} and {spread(layers['a_around'])}. Of the loss below the "
+        f"line uniform attention has {spread(layers['uniform_then'], '{:+.3f}')} nats then, trained "
+        f"attention adds {spread(layers['trained_then'], '{:+.3f}')}."
+    )
+    verdict = "holds" if count_of(near) == len(layers) else "partly" if near.any() else "fails"
+    change = (
+        "a smaller learning rate, or a finer grid of held-out measurements: the step is known to one of them."
+    )
+    return Verdict(verdict, text, change, layers=len(layers), near=count_of(near))
+
+
+def models(run: Run, scores: Frame) -> Frame:
+    """Take one row per cell whose models did not diverge."""
+    cells = text_cells(run, scores)
+    return cells.loc[cells["shape"] != "diverged"].groupby("cell").first()
+
+
+def title(run: Run, row: dict[str, Any]) -> str:
+    """Write the settings that tell a cell from others."""
+    return ", ".join(described(row, telling_settings(run))) or "all trials"
+
+
+def spread(values: pd.Series, form: str = "{:.0%}") -> str:
+    """Write the median and the quartiles."""
+    low, middle, high = (form.format(values.quantile(share)) for share in (0.25, 0.5, 0.75))
+    return f"{middle} ({low} to {high})"
 
 
 CLAIMS = (
@@ -74,9 +129,16 @@ CLAIMS = (
     ),
     Claim(
         "Context",
-        "The stages of Figure 5 are stages of learning from context.",
+        "The model comes to predict better than the best predictor without context.",
         context,
-        "a reading of section 8.1",
+        "Figure 5, continued",
         "text_losses",
+    ),
+    Claim(
+        "Context stages",
+        "The stages of Figure 5 are stages of learning from context: K and Q rise when context is used.",
+        context_stages,
+        "a reading of section 8.1",
+        "context_stages",
     ),
 )

@@ -17,6 +17,7 @@ from ..figures.step_panels import (
     QUARTILES,
     panel_grid,
     shared_legend,
+    step_axis,
     title_lines,
 )
 from ..frames import Frame, bands, cell_of_rows
@@ -25,6 +26,7 @@ from ..pictures import Picture, described, sentences, style
 from .scores import SHAPES, text_cells
 
 MOST_CELLS = 12
+LONG = 1000  # steps; with more their axis is logarithmic, so that the first hundreds are seen
 ABOVE = 1.0  # nats drawn above the unigram line; the initial losses would squash the rest
 ROWS = {  # panels from top to bottom: columns, label
     ("norm_v",): r"$\|W^V\|_F$",
@@ -40,7 +42,7 @@ LOSSES = {  # column: (colour, label)
     "silent": ("#CC79A7", "attention silenced in all layers"),
 }
 UNIGRAM = Line2D([], [], color="#009E73", lw=1.1, ls="--", label="unigram line")
-PASSED = Line2D([], [], color="0.35", lw=0.9, ls=":", label="loss passes the unigram line")
+PASSED = Line2D([], [], color="0.35", lw=0.9, ls=":", label="loss is below the unigram line by two errors")
 WORDS = (
     "Rotation: (1 - cos)/2 between W^V now and ten steps earlier. Entropy deficit: log(number of keys) - "
     "entropy of attention. Losses are measured on held-out words that show [MASK]. The unigram line is the "
@@ -65,7 +67,9 @@ def text_layers(run: Run, scores: Frame) -> list[Picture]:
         own = chosen[at : at + ACROSS]
         titles = [cell_title(cells, names, cell) for cell in own]
         frames = [cell_curves(run, ok[cell].tolist(), drawn) for cell in own]
-        lines = [cells.loc[cells["cell"] == cell, ["unigram", "passed"]].iloc[0].tolist() for cell in own]
+        lines = [
+            cells.loc[cells["cell"] == cell, ["unigram", "passed_surely"]].iloc[0].tolist() for cell in own
+        ]
         left_out = cells["cell"].nunique() - len(chosen)
         remarks = {f"{counted(left_out, 'cell')} more are in the table.": left_out > 0, WORDS: True}
         pictures.append(text_figure(titles, frames, lines, {} if at else remarks))
@@ -119,7 +123,10 @@ def draw_column(axes: Sequence[Axes], frame: Frame, unigram: float, passed: floa
                 draw_layers(ax, layer_bands(frame, name), name, line)
         if np.isfinite(passed):
             ax.axvline(passed, color="0.35", lw=0.9, ls=":")
-        ax.set_xlim(0, frame["step"].max())
+        if frame["step"].max() > LONG:
+            step_axis(ax, frame["step"])
+        else:
+            ax.set_xlim(0, frame["step"].max())
 
 
 def draw_losses(ax: Axes, frame: Frame, unigram: float) -> None:

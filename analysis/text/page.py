@@ -5,7 +5,7 @@ from .claims import CLAIMS
 from .figures import text_layers
 from .findings import WORDS, findings
 from .scores import SCORES_FILE, score_text
-from .tables import layer_shapes, text_losses
+from .tables import context_stages, layer_shapes, text_losses
 
 PAGE = Page(
     score=score_text,
@@ -24,6 +24,13 @@ PAGE = Page(
                 title="Final held-out losses with attention as trained, forced uniform and silenced in all "
                 "layers, mean and standard error over seeds; the unigram line, and how far below it the "
                 "loss is, with the standard error over held-out windows, which are the same for all seeds",
+            ),
+            Entry(
+                "context_stages",
+                context_stages,
+                title="Cells that come to use context: the step from which they surely do, norms of each "
+                "layer around it, and how far the loss is below the unigram line, then and at the end; "
+                "medians over seeds",
             ),
             Entry(
                 "layer_shapes",

@@ -8,7 +8,7 @@ context is used.
 import numpy as np
 import pandas as pd
 
-from topicjax.stages import Array, Records, growth, onset, steady, value_at_onset
+from topicjax.stages import Array, Records, growth, onset, steady, value_at_onset, value_at_step
 from topicjax.store.reader import Run
 
 from ..frames import Frame, cell_of_rows, check_columns, column
@@ -16,20 +16,29 @@ from ..layers import ALL, OF_TEXT, layer_curves, leaves_uniform, norm_progress, 
 from ..maps.cells import majority
 
 SCORES_FILE = "text_layers.parquet"
+ERRORS = 2.0  # significance threshold, in standard errors
+AROUND = 2.0  # "around" a step: from this factor earlier to this factor later
 LITTLE = 0.1  # "V first": K and Q have made less than this share of their rise when V is at half
 GROWTH = 2.0  # a norm that grows by a smaller factor "hardly moves"
 FIGURE5, LEADS, TOGETHER, STILL = "V first", "V leads", "not V first", "hardly moves"
 SHAPES = (FIGURE5, LEADS, TOGETHER, STILL, "diverged")
-MEDIANS = ("onset_v", "onset_a", "onset_entropy", "attention_then", "growth_v", "growth_a", "passed")
-MEANS = ("below", "below_se")
+MEDIANS = (
+    *("onset_v", "onset_a", "onset_entropy", "attention_then", "growth_v", "growth_a", "passed"),
+    *("passed_surely", "v_by_then", "a_by_then", "v_around", "a_around", "uniform_then", "trained_then"),
+)
+MEANS = ("below", "below_se", "uniform_below")
 
 
 def score_text(run: Run) -> Frame:
     """Score every trial and layer: settings, onsets and growth of norms, their shape, the unigram line.
 
     onset_v and onset_a are the steps at half of a rise, and attention_then is F_A when V is at half.
-    `passed` is the step at which the model's held-out loss falls below the unigram line, NaN if never.
-    `below` is how far it is below the line at the end, with its standard error over windows.
+    `passed` is the step at which the model's held-out loss falls below the unigram line, NaN if never, and
+    `passed_surely` that at which it is below by ERRORS standard errors over windows.  At that step v_by_then
+    and a_by_then are F_V and F_A, v_around and a_around how much they rise from half to twice of it; of the
+    loss then below the line, uniform_then is there with uniform attention too, trained_then is not.
+    `below` is how far it is below the line at the end, with its standard error, and uniform_below the same
+    with uniform attention.
     """
     check_columns(run.trajectories, OF_TEXT, f"{run.folder}/trajectories")
     curves = layer_curves(run)
@@ -51,12 +60,35 @@ def score_text(run: Run) -> Frame:
             onset_entropy=leaves_uniform(rare, measured),
             passed=onset(rare, line - steady(rare, column(measured, "on")), 0.0),
         )
+        columns |= around_context(records, F_V, F_A, rare, measured)
     columns |= {f"end_{name}": column(measured, name)[rare.end] for name in ("on", "entropy_deficit")}
     below = line[rare.end] - columns["end_on"]
     columns |= dict(below=below, below_se=column(measured, "eval_context_se")[rare.end])
+    columns |= dict(uniform_below=line[rare.end] - column(measured, "uniform")[rare.end])
     settings = trials[["trial_id", *run.setting_names, "status"]]
     scores = settings.assign(layer=first["layer"].to_numpy(int), unigram=line[rare.end], **columns)
     return scores.assign(shape=shapes(scores))
+
+
+def around_context(
+    records: Records, F_V: Array, F_A: Array, rare: Records, measured: Frame
+) -> dict[str, Array]:
+    """Find the step from which context is surely used, and read norms and losses there."""
+    loss, uniform, line = (column(measured, name) for name in ("on", "uniform", "eval_loss_unigram"))
+    sure = steady(rare, line - loss - ERRORS * column(measured, "eval_context_se"))
+    step = onset(rare, sure, 0.0)
+    last = records.step[records.end]
+    found = dict(passed_surely=step)
+    for name, curve in (("v", F_V), ("a", F_A)):
+        early, then, late = (
+            value_at_step(records, curve, np.minimum(factor * step, last))
+            for factor in (1 / AROUND, 1.0, AROUND)
+        )
+        found |= {f"{name}_by_then": then, f"{name}_around": late - early}
+    return found | dict(
+        uniform_then=value_at_step(rare, line - uniform, step),
+        trained_then=value_at_step(rare, uniform - loss, step),
+    )
 
 
 def shapes(scores: Frame) -> Array:

@@ -17,6 +17,23 @@ LAYER_COLUMNS = {  # column of the cells: title in the table
     **{"onset_entropy": "attention leaves its start", "passed": "loss passes unigram line"},
 }
 
+CONTEXT_COLUMNS = {
+    **{"layer": "layer", "trials": "trials", "passed": "loss passes unigram line"},
+    **{"passed_surely": "by two standard errors", "onset_v": "V half way", "onset_a": "K, Q half way"},
+    **{"v_by_then": "V's rise by then", "a_by_then": "K, Q's rise by then"},
+    **{"v_around": "V rises around it by", "a_around": "K, Q rise around it by"},
+    **{"uniform_then": "below the line with uniform attention", "trained_then": "attention adds"},
+    **{"uniform_below": "at the end: with uniform attention", "below": "with trained attention"},
+}
+
+
+def context_stages(run: Run, scores: Frame) -> Frame:
+    """Tabulate each layer of cells that use context: norms and losses around the step from which they do."""
+    cells = text_cells(run, scores)
+    cells = cells.loc[cells["passed_surely"].notna()]
+    names = [*telling_settings(run), *CONTEXT_COLUMNS]
+    return cells[names].rename(columns=CONTEXT_COLUMNS).reset_index(drop=True)
+
 
 def layer_shapes(run: Run, scores: Frame) -> Frame:
     """Tabulate each cell and layer: the shape of its norms, and the steps from which it follows."""

@@ -4,8 +4,9 @@ import time
 from pathlib import Path
 
 GONE_SECONDS = 20.0
-AGENT_SECONDS = 120.0  # Ray's agents, which compute nothing, wait a minute for a killed driver
+AGENT_SECONDS = 120.0  # Ray's agents, which compute nothing, wait a minute for a killed driver ...
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+STARTING = "/default_worker.py "  # ... and so does a worker that is just starting
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -43,8 +44,12 @@ def named(program: str, which: set[int]) -> set[int]:
 
 
 def agents(which: set[int]) -> set[int]:
-    """Select the processes that are Ray's agents."""
-    return {pid for pid, (_, command) in processes().items() if pid in which and command.startswith(AGENTS)}
+    """Select the processes that are Ray's agents, and workers that are not yet ready."""
+    return {
+        pid
+        for pid, (_, command) in processes().items()
+        if pid in which and (command.startswith(AGENTS) or STARTING in command)
+    }
 
 
 def all_gone(which, seconds: float = GONE_SECONDS) -> bool:

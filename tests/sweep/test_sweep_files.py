@@ -30,7 +30,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "theorem3_limit": (11, 4, "6304f09b481b", "d46b4a41842d", "def214f129a5"),
     "two_stage": (480, 2, "3fd60bab3262", "cb561123d342", "7bf6f0f84e81"),
     "two_stage_map": (800, 2, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
-    "wikipedia": (18, 1, "81c824946a3b", "e676b51950a3", "a9786aa9a54f"),
+    "wikipedia": (24, 2, "81c824946a3b", "9785ebd557c0", "8cc6d508ce98"),
     "wikipedia_content": (18, 1, "c55dd012f934", "d378a269162a", "17405865970d"),
     "value_matrix": (40, 2, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
 }

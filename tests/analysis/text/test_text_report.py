@@ -6,7 +6,7 @@ from support.layer_runs import folder_of, model, run_of
 from support.synthetic_runs import STEP, ramp
 
 from topicjax.analysis.page import report
-from topicjax.analysis.text import figures, findings, tables
+from topicjax.analysis.text import claims, figures, findings, tables
 from topicjax.analysis.text.scores import FIGURE5, LEADS, STILL, TOGETHER, score_text, text_cells
 
 LINE = dict(eval_loss_unigram=4.0, eval_context_se=0.3)
@@ -63,6 +63,46 @@ def test_the_step_at_which_the_loss_passes_the_line(scored):
     assert cells["seeds_before"].tolist()[:2] == [2, 2]  # never passed: K and Q came before
 
 
+def test_norms_and_losses_are_read_where_context_is_surely_used():
+    """The error is 0.3, so the loss is below the line by two errors at step 800."""
+    uniform = FALLING + 0.5 * ramp(600, 1000)  # at step 800 a quarter of a nat above the loss
+    model = layers(LEADING, (ramp(600, 1000), ramp(700, 900)), loss=FALLING, eval_loss_uniform=uniform)
+    cells = text_cells(*(run := run_of(model), score_text(run)))
+    assert cells["passed_surely"].tolist() == pytest.approx([800, 800], abs=1)
+    assert cells["v_by_then"].tolist() == pytest.approx([1, 0.5], abs=0.01)
+    assert cells["a_by_then"].tolist() == pytest.approx([1, 0.5], abs=0.01)
+    assert cells["v_around"].tolist() == pytest.approx([0, 1], abs=0.01)  # from step 400 to the end, 1,000
+    assert cells["a_around"].tolist() == pytest.approx([0.25, 1], abs=0.01)
+    assert cells["uniform_then"].tolist() == pytest.approx([0.35] * 2, abs=0.01)
+    assert cells["trained_then"].tolist() == pytest.approx([0.25] * 2, abs=0.01)
+    assert cells["uniform_below"].tolist() == pytest.approx([0.5] * 2, abs=0.01)
+    (_, near) = tables.context_stages(run, score_text(run)).to_dict("records")
+    assert near["K, Q's rise by then"] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "used", "stages"),
+    [
+        (((ramp(0, 100), ramp(600, 1000)),) * 2, "holds", "holds"),
+        ((LEADING, (ramp(0, 100), ramp(600, 1000))), "holds", "partly"),
+        ((LEADING, LEADING), "holds", "fails"),
+        (None, "undecided", "undecided"),
+    ],
+    ids=["with it", "one of two", "before it", "never"],
+)
+def test_claims_about_context(pairs, used, stages):
+    made = [layers(*pairs, loss=FALLING) if pairs else layers(SHAPED, LEADING)]
+    run = run_of(*made)
+    scores = score_text(run)
+    first, second = claims.context(run, scores), claims.context_stages(run, scores)
+    assert (first.verdict, second.verdict) == (used, stages)
+    if pairs:
+        assert "at step 800, in the end by 1.000 nats, +1.000 of them through" in first.sentence
+        near = {"holds": 2, "partly": 1, "fails": 0}[stages]
+        assert second.numbers == dict(layers=2, near=near)
+        assert f"is passed in {near} of 2 layers, earlier in {2 - near}, later in 0" in second.sentence
+
+
 def test_losses_may_be_measured_at_some_records_only(scored):
     rare = [*LINE, "eval_loss", "eval_loss_uniform", "eval_loss_silent"]
     run = run_of(*grid())
@@ -72,7 +112,7 @@ def test_losses_may_be_measured_at_some_records_only(scored):
         trajectories=run.trajectories.assign(**{name: run.trajectories[name].mask(between) for name in rare}),
     )
     cells, usual = text_cells(run, score_text(run)), text_cells(*scored)
-    for name in ("shape", "onset_v", "onset_a", "passed", "below", "unigram"):
+    for name in ("shape", "onset_v", "onset_a", "passed", "passed_surely", "below", "unigram"):
         assert cells[name].equals(usual[name]), name
     (picture, *_) = figures.text_layers(run, score_text(run))
     drawn = [line for line in picture.figure.axes[-1].lines if len(line.get_xdata()) > 2]
@@ -102,7 +142,7 @@ def test_figures_have_the_line_and_the_step(scored):
     assert any(list(line.get_ydata()) == [4.0, 4.0] for line in first[8].lines)
     assert not any(list(line.get_ydata()) == [0, 1] for line in first[0].lines)  # never passed
     marked = [line for line in first[1].lines if list(line.get_ydata()) == [0, 1]]
-    assert [line.get_xdata()[0] for line in marked] == [pytest.approx(500, abs=1)]
+    assert [line.get_xdata()[0] for line in marked] == [pytest.approx(800, abs=1)]
 
 
 def test_tables_have_a_row_per_cell_and_layer(scored):

@@ -397,7 +397,10 @@ def test_a_sweep_on_text(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wikipedia", "wikipedia_content"])
 def test_shipped_sweeps_run_on_any_corpus(name, data, tmp_path):
-    named, changes = load_sweep(name), "steps=2 record_every=1 batch_size=4 eval_windows=4 context=8 width=8"
+    named, changes = (
+        load_sweep(name),
+        "steps=2 record_every=1 rare_every=1 batch_size=4 eval_windows=4 context=8 width=8",
+    )
     small, _ = override(named, [], [f"corpus={name.replace('wikipedia', 'own')}", "mlp=8", *changes.split()])
     small, _ = override(small, [], ["vocabulary_size=20", "seed=0", "learning_rate=0.01"])
     trials = expand(small.settings, small.base, small.sweep)
