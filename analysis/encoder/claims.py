@@ -32,9 +32,8 @@ def every_layer(run: Run, scores: Frame) -> Verdict:
     settings = first_of([*by_setting(run, judged)], " ")
     text = (
         f"Of {counted(len(judged), 'cell')} with several layers that learned, {every} are two-stage in every "
-        f"layer, {some} in some layers and {len(judged) - every - some} in none; the seeds "
-        "agree on the whole "
-        f"model in {count_of(judged['agreement'] == 1)}. {settings}"
+        f"layer, {some} in some layers and {len(judged) - every - some} in none; the seeds agree on the "
+        f"whole model in {count_of(judged['agreement'] == 1)}. {settings}"
     )
     verdict = "holds" if every == len(judged) else "fails" if every == 0 else "partly"
     return Verdict(verdict, text.strip(), CHANGE, cells=len(judged), every=every, some=some)

@@ -28,8 +28,8 @@ def scaling_figure(frame: pd.DataFrame) -> Picture:
     missing = [curve for curve in CURVES if curve not in found]
     if missing:
         raise UserError(
-            f"the scaling table lacks {'; '.join(missing)}; "
-            "allowed: a table written by `topicjax bench --scaling`"
+            f"the scaling table lacks {'; '.join(missing)}; allowed: a table written by `topicjax bench "
+            "--scaling`"
         )
     with style():
         figure = Figure(figsize=(7.0, 4.4))

@@ -138,8 +138,7 @@ def edge_figure(run: Run, scores: pd.DataFrame) -> Picture:
     parts = {
         "Step at which attention becomes topical (a_topic of 0.1), a ring per SGD trial.": True,
         "Lines have the slope of a constant learning rate x step. A map of classes at a fixed number of "
-        "steps "
-        "(dashed) calls a trial V-only right up to where its line crosses the budget.": True,
+        "steps (dashed) calls a trial V-only right up to where its line crosses the budget.": True,
         f"{counted(censored, 'trial')} without an onset within the steps.": censored,
     }
     return Picture(figure, "Figure 4's edge is a budget of learning rate x steps", sentences(parts))
@@ -185,13 +184,10 @@ def edge_is_a_budget(run: Run, scores: pd.DataFrame) -> Verdict:
     spread = table["spread"].to_numpy(float)
     text = (
         f"Learning rate x onset step is the same at all learning rates within {100 * spread.max():.0f} %: "
-        f"{cells}. "
-        f"After {steps // 2:,} steps {len(waiting)} of {counted(len(classes), 'SGD trial')} have not "
-        f"shown stage 2; "
-        f"after {steps:,} steps {turned.sum()} of them are two-stage, {still.sum()} still have not, "
-        f"{len(waiting) - turned.sum() - still.sum()} are in another class. The edge at fixed steps is a "
-        f"line "
-        "learning rate x steps = constant, which moves with the budget."
+        f"{cells}. After {steps // 2:,} steps {len(waiting)} of {counted(len(classes), 'SGD trial')} have "
+        f"not shown stage 2; after {steps:,} steps {turned.sum()} of them are two-stage, {still.sum()} still "
+        f"have not, {len(waiting) - turned.sum() - still.sum()} are in another class. The edge at fixed "
+        f"steps is a line learning rate x steps = constant, which moves with the budget."
     )
     slopes = per_decade(table)
     if slopes:

@@ -88,9 +88,9 @@ def interval_verdict(rows: Frame, of: str) -> Verdict:
         more = f"{unfinished.sum()} of them miss more than {NEAR_BEST:.0%} of that gain: not trained enough."
         return Verdict("undecided", f"{text} {more}", "more steps")
     change = (
-        f"an alpha' below the lower end: the smallest is {(value / lower).min():.1f} times as "
-        "large. The upper "
-        "end is far away, so only the lower one is a test, and the theorem is about the limit of many topics."
+        f"an alpha' below the lower end: the smallest is {(value / lower).min():.1f} times as large. The "
+        "upper end is far away, so only the lower one is a test, and the theorem is about the limit of many "
+        "topics."
     )
     numbers = dict(models=len(rows), inside=int(inside.sum()), smallest=float((value / lower).min()))
     return Verdict(in_all(inside), text, change, **numbers)
@@ -349,8 +349,7 @@ def blocks_verdict(rows: Frame, what: str, beside: str = "") -> Verdict:
     parts = [f"{', '.join(map(label, kind))} {span(100 * own['middle'], '{:.0f}')} %" for kind, own in kinds]
     text = (
         f"Of the variance of the {what} between different words, sharing a topic explains: "
-        f"{'; '.join(parts)} "
-        f"(medians over {seeds_in(rows)}; {counted(len(cells), 'setting')})."
+        f"{'; '.join(parts)} (medians over {seeds_in(rows)}; {counted(len(cells), 'setting')})."
     )
     verdict = "holds" if clear.all() else "partly" if some.any() else "fails"
     change = f"the threshold: blocks are called clear from {CLEAR:.0%} on. {beside}".strip()
@@ -391,9 +390,8 @@ def figure4(run: Run, scores: pd.DataFrame) -> Verdict:
     if by_loss.any():
         text = (
             f"Two-stage by the loss in {by_loss.sum()} of {total} of this grid, with a median Θ of "
-            f"{span(cells['theta'][by_loss], '{:.2f}')}: {where(cells, by_loss)}. In "
-            f"{sure.sum()} of them the "
-            "norms agree and so do all seeds."
+            f"{span(cells['theta'][by_loss], '{:.2f}')}: {where(cells, by_loss)}. In {sure.sum()} of them "
+            f"the norms agree and so do all seeds."
         )
     else:
         kind, count = cells["class"].value_counts().index[0], cells["class"].value_counts().iloc[0]
@@ -426,9 +424,8 @@ def norms(run: Run, scores: pd.DataFrame) -> Verdict:
     if (~topical).any():
         text += f", and in {(~topical).sum()} attention never becomes topical: {where(cells, ~topical)}"
     change = (
-        f"the definition of topical: scores of same-topic pairs at least {CUTS.topical:g} above "
-        "those of other "
-        "pairs."
+        f"the definition of topical: scores of same-topic pairs at least {CUTS.topical:g} above those of "
+        "other pairs."
     )
     return Verdict(in_all(same & topical), f"{text}.", change, cells=len(cells), same=int(same.sum()))
 
@@ -442,9 +439,8 @@ def defaults(run: Run, scores: pd.DataFrame) -> Verdict:
         return Verdict("undecided", why, "a run of init_law or paper_rates")
     by_norm, by_loss = ((cells[name] == "two-stage").to_numpy() for name in ("class_norm", "class"))
     text = (
-        f"Of {counted(len(cells), 'cell')} from the default init that learned both parts, "
-        f"{by_norm.sum()} are "
-        f"two-stage by the norms, which is what the figure shows, and {by_loss.sum()} by the loss"
+        f"Of {counted(len(cells), 'cell')} from the default init that learned both parts, {by_norm.sum()} "
+        f"are two-stage by the norms, which is what the figure shows, and {by_loss.sum()} by the loss"
     )
     if by_loss.any():
         text += f" ({where(cells, by_loss)})"
@@ -472,8 +468,8 @@ def stated_rate(run: Run, scores: pd.DataFrame) -> Verdict:
     held = np.array([own["held"].mean() > 0.5 for _, own in kinds])
     text = (
         "Share of the way from uniform predictions to the best loss of uniform attention: "
-        f"{'; '.join(parts)} "
-        f"(medians over {seeds_in(ends)}, range over settings; above 100 %: attention or copying adds to it)."
+        f"{'; '.join(parts)} (medians over {seeds_in(ends)}, range over settings; above 100 %: attention or "
+        f"copying adds to it)."
     )
     change = f"the init and the number of steps, which the paper does not state; converged: {CONVERGED:.0%}."
     return Verdict(in_all(held), text, change, converged=int(held.sum()), combinations=len(held))
@@ -501,9 +497,8 @@ def section52(run: Run, scores: pd.DataFrame) -> Verdict:
     )
     held = (cells["more"].abs() <= 100 * SLIGHTLY).to_numpy() & (cells["more"] > -1).to_numpy()
     parts = [
-        f"{', '.join(map(label, kind))} {span(own['more'], '{:.1f}')} % "
-        f"({span(own['share'], '{:.1f}')} of stage "
-        f"1 - stage 2; {span(own['all_share'], '{:.1f}')} by the lines of all documents)"
+        f"{', '.join(map(label, kind))} {span(own['more'], '{:.1f}')} % ({span(own['share'], '{:.1f}')} of "
+        f"stage 1 - stage 2; {span(own['all_share'], '{:.1f}')} by the lines of all documents)"
         for kind, own in cells.groupby(list(MAIN_SETTINGS), sort=True)
     ]
     text = (
@@ -583,10 +578,9 @@ def onset_sgd(run: Run, scores: pd.DataFrame) -> Verdict:
     seeds = counted(int(column(fit, "seeds").max()), "seed")
     spread = f"standard errors over {seeds} at most {np.nanmax(error):.2g}, "
     text = (
-        "The slope of learning rate x onset step over ln(1 / init scale) is "
-        f"{span(ratio, '{:.4f}')} times the "
-        f"predicted one: at most {100 * np.abs(ratio - 1).max():.2g} % off in {counted(len(fit), 'setting')} "
-        f"({spread if np.isfinite(error).any() else ''}{varied(fit, names)})."
+        f"The slope of learning rate x onset step over ln(1 / init scale) is {span(ratio, '{:.4f}')} times "
+        f"the predicted one: at most {100 * np.abs(ratio - 1).max():.2g} % off in "
+        f"{counted(len(fit), 'setting')} ({spread if np.isfinite(error).any() else ''}{varied(fit, names)})."
     )
     change = f"a slope off by more than {SLOPE:.0%}: onsets are interpolated between records."
     return Verdict(in_all(held), text, change, worst=float(np.abs(ratio - 1).max()), settings=len(fit))
@@ -693,27 +687,24 @@ CLAIMS = (
     claim(
         "Lemma 1",
         "Appendix A.1",
-        "Under uniform attention and squared loss the optimal W^V form a family given by "
-        "linear equations; all "
-        "its members have the same loss.",
+        "Under uniform attention and squared loss the optimal W^V form a family given by linear equations; "
+        "all its members have the same loss.",
         lemma1,
         "theorem1",
     ),
     claim(
         "Theorem 1",
         "section 4",
-        "With uniform attention and W^V = I the optimal embeddings satisfy E = W_E^T W_E: sums "
-        "over a topic are "
-        "larger for its own words than for others by 1 / (1 - (1 - p_c) p_m).",
+        "With uniform attention and W^V = I the optimal embeddings satisfy E = W_E^T W_E: sums over a topic "
+        "are larger for its own words than for others by 1 / (1 - (1 - p_c) p_m).",
         theorem1,
         "theorem1",
     ),
     claim(
         "Section 4",
         "section 4, after Remark 3",
-        "Embeddings have the pattern of Theorem 1 under both losses, trained alone or with all "
-        "other parts, and "
-        "alone they end only slightly worse.",
+        "Embeddings have the pattern of Theorem 1 under both losses, trained alone or with all other parts, "
+        "and alone they end only slightly worse.",
         section4,
         "embedding_cases",
     ),
@@ -743,9 +734,8 @@ CLAIMS = (
     claim(
         "Assumption 2",
         "section 5.3",
-        "Among the optimal attention patterns is one that weighs the same word, the same topic "
-        "and everything "
-        "else, [MASK] too, by three numbers.",
+        "Among the optimal attention patterns is one that weighs the same word, the same topic and "
+        "everything else, [MASK] too, by three numbers.",
         assumption2,
         "attention_theory",
     ),

@@ -116,9 +116,8 @@ def views(both: pd.DataFrame) -> Iterable[str]:
     if other:
         flat = count_of(by_norm & (array(both, "topical") <= array(both, "trials") / 2))
         yield (
-            f"By the norms alone, as in the paper's Figure 4, {share(by_norm)} would be "
-            f"two-stage, {other} of "
-            "them not by the loss" + (f"; {flat} never attend by topic." if flat else ".")
+            f"By the norms alone, as in the paper's Figure 4, {share(by_norm)} would be two-stage, {other} "
+            f"of them not by the loss" + (f"; {flat} never attend by topic." if flat else ".")
         )
 
 
@@ -213,8 +212,7 @@ def documents(run: Run, scores: pd.DataFrame) -> Iterable[str]:
     changed = count_of(classes[0] != classes[1])
     total = counted(len(classes[0]), "cell")
     yield (
-        "Held-out documents: measured by the best losses over all documents instead of those "
-        "on the held-out "
+        "Held-out documents: measured by the best losses over all documents instead of those on the held-out "
         f"ones, {changed or 'none'} of {total} would be in another class."
     )
 

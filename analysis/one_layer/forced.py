@@ -251,9 +251,8 @@ def compared(run: Run, name: str, words: str) -> Verdict:
         f"Without stage 2 in these steps: {'; '.join(open_)}.": open_,
     }
     change = (
-        f"a loss within {SAME_GAIN:.0%} of what topical attention gains, and copying in both or in "
-        f"neither, for "
-        "every kind; more steps, where a schedule is still learning"
+        f"a loss within {SAME_GAIN:.0%} of what topical attention gains, and copying in both or in neither, "
+        "for every kind; more steps, where a schedule is still learning"
     )
     return Verdict(verdict, sentences(parts), change, alike=len(same), elsewhere=len(other), open=len(open_))
 

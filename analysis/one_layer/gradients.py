@@ -109,10 +109,8 @@ def gradient_ratios(run: Run, scores: pd.DataFrame) -> Picture:
         figure.legend(handles=[*marks, line], loc="outside lower center", ncols=3)
     parts = {
         "Norm of the gradient of W^V divided by that of W^K (left) and W^Q (right) on the first batch, a "
-        "ring "
-        f"per start and setting: {counted(len(frame), 'start')}.": True,
-        f"Lines have the fitted height of scales up to {SMALL_START:g}. Above the grey line the "
-        f"gradient of "
+        f"ring per start and setting: {counted(len(frame), 'start')}.": True,
+        f"Lines have the fitted height of scales up to {SMALL_START:g}. Above the grey line the gradient of "
         "W^V is the larger one.": True,
     }
     return Picture(figure, "Gradients at step 0", sentences(parts))
@@ -141,10 +139,9 @@ def gradients_differ(run: Run, scores: pd.DataFrame) -> Verdict:
     )
     if len(fits):
         text += (
-            f" The ratio is C / scale^p with p = {fits['power'].min():.2f} to {fits['power'].max():.2f} "
-            f"and C = "
-            f"{fits['constant'].min():.2g} to {fits['constant'].max():.2g}: the paper's reason, W^Q near 0, "
-            "gives one factor 1 / scale, and W^V near 0 the other."
+            f" The ratio is C / scale^p with p = {fits['power'].min():.2f} to {fits['power'].max():.2f} and "
+            f"C = {fits['constant'].min():.2g} to {fits['constant'].max():.2g}: the paper's reason, W^Q near "
+            f"0, gives one factor 1 / scale, and W^V near 0 the other."
         )
     larger: Any = frame.loc[frame["init_scale"] > SMALL_START]
     middle: Any = larger.groupby("init_scale")["ratio_k"].median()
@@ -160,8 +157,7 @@ def gradients_differ(run: Run, scores: pd.DataFrame) -> Verdict:
 CLAIM = Claim(
     "Section 8.1, gradients",
     "Near zero the gradient of W^V is larger than those of W^K and W^Q, because W^Q is close to 0 and "
-    "attention "
-    "sums to 1.",
+    "attention sums to 1.",
     gradients_differ,
     "section 8.1",
 )

@@ -204,10 +204,10 @@ def loss_caption(run: Run, panels: int, shown: int, clipped: int, ends: int) -> 
         f"Held-out loss of {counted(trials, 'trial')} (cross-entropy in nats, squared loss summed over"
         " words); the lower row enlarges the range of both stages.": True,
         f"{shown} of {panels} settings are drawn, evenly spaced.": shown < panels,
-        "Black: limits of the data, namely uniform over words, stage 1 (best loss with uniform attention),"
-        " stage 2 (best topical attention on top, W^V kept: training both can go lower) and "
-        "Bayes; grey strips at"
-        " the right edge: two standard errors and any spread over trials, in this order.": without < trials,
+        "Black: limits of the data, namely uniform over words, stage 1 (best loss with uniform attention), "
+        "stage 2 (best topical attention on top, W^V kept: training both can go lower) and Bayes; grey "
+        "strips at the right edge: two standard errors and any spread over trials, in this "
+        "order.": without < trials,
         "Dotted: the models of stage 1 and stage 2 on the trials' own held-out documents; the grey range"
         " includes the error of a mean over these documents.": held_out(run.trials),
         ENDS: ends,

@@ -133,14 +133,12 @@ def limit_figure(run: Run, scores: pd.DataFrame) -> Picture:
         ax.set_ylabel(r"$\alpha'\,/\,$ limit $\tau/((1-p_c)\,p_m)$")
         figure.legend(loc="outside lower center", ncols=2)
     parts = {
-        "Weight of the own topic in units of Theorem 3's limit. Lines: the exact optimum of Assumption "
-        "2's kind "
-        "for infinite documents.": True,
+        "Weight of the own topic in units of Theorem 3's limit. Lines: the exact optimum of Assumption 2's "
+        "kind for infinite documents.": True,
         f"Points: {counted(int(table['seeds'].sum()), 'trained model')} with "
         f"{', '.join(map(str, table['tau']))} topics per document.": True,
-        "The limit needs more and more topics per document, but few of all: a fixed tau stays below it, "
-        "and so "
-        "does a fixed share of the topics.": True,
+        "The limit needs more and more topics per document, but few of all: a fixed tau stays below it, and "
+        "so does a fixed share of the topics.": True,
     }
     return Picture(figure, "Theorem 3's limit as topics grow", sentences(parts))
 
@@ -165,13 +163,11 @@ def limit_is_approached(run: Run, scores: pd.DataFrame) -> Verdict:
         for row in table.to_dict("records")
     )
     text = (
-        f"Trained alpha' follows the best attention within {100 * off.max():.2g} % ({cells}), inside "
-        f"Theorem 3's "
-        f"interval at {inside.sum()} of {counted(len(table), 'size')}. At these sizes the optimum is "
+        f"Trained alpha' follows the best attention within {100 * off.max():.2g} % ({cells}), inside Theorem "
+        f"3's interval at {inside.sum()} of {counted(len(table), 'size')}. At these sizes the optimum is "
         f"{share.min():.2f} to {share.max():.2f} of the limit; with tau = sqrt(T) the exact optimum reaches "
         f"{exact_ratio(1000, 32, like):.2f} of it at T = 1,000 and {far:.3f} at T = 10^6: 1 / alpha' is "
-        f"about "
-        "(1 - p_c) p_m / tau + 1 / T."
+        "about (1 - p_c) p_m / tau + 1 / T."
     )
     reached = abs(far - 1) < LIMIT
     verdict = "holds" if reached and (off < NEAR).all() else "undecided" if reached else "fails"

@@ -210,9 +210,8 @@ def view_disagreement(
     caption = (
         "Above: trials by their class in the loss view (rows) and in another view (columns). Same class, of "
         f"{counted(len(scores), 'trial')}: {agree} (framed). In every view the loss decides whether a trial "
-        "diverged, learned and finished. Below: in "
-        f"{differs.sum()} of {counted(len(cells), 'cell')} the most frequent class differs between loss "
-        f"(lower left) and norms (upper right). {summary}"
+        f"diverged, learned and finished. Below: in {differs.sum()} of {counted(len(cells), 'cell')} the "
+        f"most frequent class differs between loss (lower left) and norms (upper right). {summary}"
     )
     alt = f"Same class as in the loss view, of {counted(len(scores), 'trial')}: {agree}. {layout.alt}."
     return Picture(figure, "Where the views disagree", caption, alt)

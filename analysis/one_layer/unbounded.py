@@ -160,19 +160,17 @@ def norms_have_no_bound(run: Run, scores: pd.DataFrame) -> Verdict:
     share = 100 * free["after"] / free["norm"]
     parts = {
         f"Without L2 the norms of cross-entropy still grow in {grows.sum()} of "
-        f"{counted(len(free), 'trial')}: the "
-        f"last doubling of the steps adds {share.min():.2g} to {share.max():.2g} % of the norm, and "
-        f"{(free['after'] / free['before']).min():.2f} to {(free['after'] / free['before']).max():.2f} of "
-        f"what "
-        "the doubling before added (1: growth like ln t).": True,
+        f"{counted(len(free), 'trial')}: the last doubling of the steps adds {share.min():.2g} to "
+        f"{share.max():.2g} % of the norm, and {(free['after'] / free['before']).min():.2f} to "
+        f"{(free['after'] / free['before']).max():.2f} of what the doubling before added (1: growth like ln "
+        "t).": True,
         f"For W^V alone the growth per e-folding is {rate.min():.3f} to {rate.max():.3f} of the predicted "
         f"one.": (len(rate)),
         f"With L2 or squared loss they settle in {settles.sum()} of {counted(len(held), 'trial')}.": len(
             held
         ),
-        f"With L2, W^V alone ends at {reached.min():.3f} to {reached.max():.3f} of the norm that "
-        f"minimises eq. "
-        "(2).": len(reached),
+        f"With L2, W^V alone ends at {reached.min():.3f} to {reached.max():.3f} of the norm that minimises "
+        "eq. (2).": len(reached),
     }
     if not len(held):
         return Verdict("undecided", sentences(parts), "trials with L2 or squared loss")
@@ -180,8 +178,7 @@ def norms_have_no_bound(run: Run, scores: pd.DataFrame) -> Verdict:
     verdict = "holds" if all_hold else "fails" if none else "partly"
     change = (
         f"a norm without L2 whose last doubling adds less than {SETTLED:.0%}, or one with L2 that has not "
-        f"settled "
-        "with more steps; finite training can show growth, not that it has no end"
+        "settled with more steps; finite training can show growth, not that it has no end"
     )
     numbers = dict(grows=int(grows.sum()), of=len(free), settles=int(settles.sum()), of_held=len(held))
     return Verdict(verdict, sentences(parts), change, **numbers)
@@ -189,9 +186,8 @@ def norms_have_no_bound(run: Run, scores: pd.DataFrame) -> Verdict:
 
 CLAIM = Claim(
     "Remark 1",
-    "With cross-entropy the optimal logits are often at infinity: norms grow without bound, unless L2 "
-    "holds them; "
-    "with squared loss they are finite.",
+    "With cross-entropy the optimal logits are often at infinity: norms grow without bound, unless L2 holds "
+    "them; with squared loss they are finite.",
     norms_have_no_bound,
     "Remark 1",
 )

@@ -32,16 +32,14 @@ def figure5(run: Run, scores: Frame) -> Verdict:
     value, attention = (layers[name].median() for name in ("onset_v", "onset_a"))
     text = (
         f"V first in {shown} of {counted(len(layers), 'layer')} whose norms grow, in every layer of "
-        f"{count_of(hits == 1)} of {counted(len(hits), 'cell')}; in {ahead} more layers V is "
-        "ahead of K and Q, "
-        f"but these have begun by then. V is half way at step {value:.0f}, K and Q at {attention:.0f} "
+        f"{count_of(hits == 1)} of {counted(len(hits), 'cell')}; in {ahead} more layers V is ahead of K and "
+        f"Q, but these have begun by then. V is half way at step {value:.0f}, K and Q at {attention:.0f} "
         f"(medians). The seeds agree in {count_of(layers['agreement'] == 1)} layers."
     )
     verdict = "holds" if shown == len(layers) else "partly" if shown + ahead else "fails"
     change = (
-        f"the definition: V first means that K and Q have made less than {LITTLE:.0%} of their "
-        "rise when V has "
-        f"made {HALF:.0%} of its own."
+        f"the definition: V first means that K and Q have made less than {LITTLE:.0%} of their rise when V "
+        f"has made {HALF:.0%} of its own."
     )
     return Verdict(verdict, text, change, layers=len(layers), first=shown, ahead=ahead)
 

@@ -29,8 +29,8 @@ def show_status(options: argparse.Namespace) -> int:
     running = f"running ({holder_in_words(state.running)})" if state.running is not None else "not running"
     of = f" of {state.planned:,}" if state.planned is not None and not state.beyond else ""
     show(
-        f"{state.sweep}: {state.finished:,}{of} trials finished, "
-        f"{state.ok:,} ok, {state.diverged:,} diverged; {running}"
+        f"{state.sweep}: {state.finished:,}{of} trials finished, {state.ok:,} ok, {state.diverged:,} "
+        f"diverged; {running}"
     )
     for problem in state.problems[:MOST_PROBLEMS]:
         show(problem)

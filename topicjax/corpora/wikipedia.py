@@ -36,8 +36,7 @@ SPACES = (
 )
 NOT_ARTICLES = re.compile(rf"(?:{'|'.join(SPACES)})(?: talk)?:")
 DROPPED = re.compile(
-    r"<!--.*?-->"
-    r"|<(math|ref|gallery|timeline|nowiki|pre|code|tt|div)\b[^>]*?(?:/>|>.*?</\1\s*>)",
+    r"<!--.*?-->|<(math|ref|gallery|timeline|nowiki|pre|code|tt|div)\b[^>]*?(?:/>|>.*?</\1\s*>)",
     re.DOTALL | re.IGNORECASE,
 )
 INNERMOST = re.compile(r"\{\{[^{}]*\}\}|\{\|(?:(?!\{\||\|\}).)*\|\}", re.DOTALL)  # templates and tables

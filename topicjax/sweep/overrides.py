@@ -57,8 +57,8 @@ def select(name: str, value: Any, candidates: Sequence[Settings], default: Setti
         more = ", ..." if len(values) > MOST_LISTED else ""
         raise UserError(
             f"--set {name}={value} leaves no trial: the sweep has {name} at "
-            f"{', '.join(map(str, values[:MOST_LISTED]))}{more}; "
-            f"to use another value instead: --axis {name}={value}"
+            f"{', '.join(map(str, values[:MOST_LISTED]))}{more}; to use another value instead: --axis "
+            f"{name}={value}"
         )
     return tuple(settings for settings, own in zip(candidates, found, strict=True) if own == value)
 
