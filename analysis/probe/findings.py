@@ -8,8 +8,7 @@ from ..frames import Frame
 
 UNOBTAINABLE = (
     "The checkpoints of the paper (BERT, ALBERT, BART, ELECTRA, RoBERTa) are not available from the package "
-    "registry and are not in these tables; with one on disk, `topicjax probe --weights FOLDER` adds its row "
-    "(BERT only)."
+    "registry; each that lies in a folder gets its row with `topicjax probe --weights FOLDER`."
 )
 
 

@@ -108,8 +108,8 @@ def test_the_second_time_gives_the_same_tables(place, monkeypatch):
     assert files[0] == files[1]
 
 
-def bad_roberta(place):
-    write_folder(place / "roberta", config=CONFIG | {"model_type": "roberta"})
+def decoder(place):
+    write_folder(place / "decoder", config=CONFIG | {"model_type": "gpt2"})
 
 
 def billion_layers(place):
@@ -147,9 +147,9 @@ BAD = {
     ),
     "no folder": ([], ["--weights", "nowhere"], "cannot read nowhere/config.json: No such file or directory"),
     "architecture": (
-        [bad_roberta],
-        ["--weights", "roberta"],
-        "has model_type 'roberta'; allowed: bert, mpnet",
+        [decoder],
+        ["--weights", "decoder"],
+        "has model_type 'gpt2'; allowed: albert, bart, bert, distilbert, electra, mpnet, roberta",
     ),
     "layers": ([billion_layers], ["--weights", "deep"], "has no encoder.layer.2.attention.self.query.weight"),
     "nested": ([nested_config], ["--weights", "nested"], "config.json of nested is not JSON: "),

@@ -34,8 +34,8 @@ def add_probe_options(parser: argparse.ArgumentParser, path: Callable[[str], Pat
         action="append",
         default=[],
         metavar="FOLDER",
-        help="a BERT on disk, as Hugging Face lays it out: config.json, vocab.txt, model.safetensors; "
-        "repeatable",
+        help="an ALBERT, BART, BERT, DistilBERT, ELECTRA, MPNet or RoBERTa on disk, as Hugging Face lays it "
+        "out: config.json, model.safetensors, vocabulary; repeatable",
     )
     add("--folder", type=path, help=f"run folder of encoders trained on text (default: {RUN})")
     add("--trial", metavar="TRIAL_ID", help="which encoder of it (default: that of least held-out loss)")
@@ -86,8 +86,8 @@ def chosen_models(
 ) -> Iterator["Model"]:
     """Yield models one by one, so that only one is in memory."""
     from topicjax.corpora.corpus import data_folder
-    from topicjax.probe.bert import with_control
     from topicjax.probe.models import SOURCES, read_source
+    from topicjax.probe.pretrained import with_control
 
     for folder, checkpoint in checkpoints.items():
         name = printable(folder.resolve().name)  # tables hold no bytes that are not text
