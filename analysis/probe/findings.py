@@ -1,30 +1,40 @@
 """Findings of the tables of probed models, in sentences."""
 
+import math
 from collections.abc import Sequence
 
 from topicjax.errors import counted
 
 from ..frames import Frame
 
+ONE, SEVERAL = "one", "several"  # topics per word
+PAIRINGS = {ONE: "One topic per word", SEVERAL: "One or several topics per word"}
 UNOBTAINABLE = (
     "The checkpoints of the paper (BERT, ALBERT, BART, ELECTRA, RoBERTa) are not available from the package "
-    "registry and are not in these tables; with one on disk, `topicjax probe --weights FOLDER` adds its row "
-    "(BERT only)."
+    "registry; each that lies in a folder gets its row with `topicjax probe --weights FOLDER`."
 )
 
 
 def findings(embeddings: Frame, attention: Frame, threshold: float) -> list[str]:
     """Write the answer for all models, then the numbers of each model at one threshold."""
-    over_layers = attention[(attention["contrast"] == "topic") & (attention["layer"] == 0)]
-    sentences = [whole_answer(embeddings, over_layers), control_answer(embeddings, over_layers)]
+    over_layers = attention[attention["layer"] == 0]
+    sentences = [
+        *(whole_answer(of(embeddings, each), of(over_layers, each), text) for each, text in PAIRINGS.items()),
+        control_answer(of(embeddings, ONE), of(over_layers, ONE)),
+    ]
     for name in dict.fromkeys(embeddings["model"]):
-        similar = at(embeddings, name, threshold)
-        attending = at(over_layers, name, threshold)
+        similar = at(of(embeddings, ONE), name, threshold)
+        attending = at(of(over_layers, ONE), name, threshold)
         if similar["is_trained"]:
-            layers = attention[(attention["contrast"] == "topic") & (attention["layer"] > 0)]
+            layers = of(attention[attention["layer"] > 0], ONE)
             layers = layers[(layers["model"] == name) & (layers["threshold"] == threshold)]
             sentences.append(model_answer(name, similar, attending, layers, threshold))
     return [sentence for sentence in [*sentences, UNOBTAINABLE] if sentence]
+
+
+def of(frame: Frame, pairing: str) -> Frame:
+    """Select the rows of a pairing."""
+    return frame[frame["pairing"] == pairing]
 
 
 def at(frame: Frame, model: str, threshold: float) -> Frame:
@@ -33,7 +43,7 @@ def at(frame: Frame, model: str, threshold: float) -> Frame:
 
 
 def is_above(rows: Frame, column: str) -> Frame:
-    """Mask the rows whose excess is above zero by more than two standard errors."""
+    """Mask the rows whose difference is above zero by more than two standard errors."""
     return rows[column] > 2 * rows[f"{column}_se"]
 
 
@@ -42,17 +52,19 @@ def everywhere(names: Sequence[str], rows: Frame, holds: Frame) -> int:
     return sum(bool(holds[rows["model"] == name].all()) for name in names)
 
 
-def whole_answer(embeddings: Frame, attention: Frame) -> str:
+def whole_answer(embeddings: Frame, attention: Frame, pairing: str) -> str:
     """Say in how many trained models topics show at every threshold."""
     names = list(dict.fromkeys(embeddings.loc[embeddings["is_trained"], "model"]))
-    similar = everywhere(names, embeddings, is_above(embeddings, "cosine_excess"))
+    similar = everywhere(names, embeddings, is_above(embeddings, "cosine_difference"))
     plain, matched = (
-        everywhere(names, attention, is_above(attention, column)) for column in ("excess", "matched_excess")
+        everywhere(names, attention, is_above(attention, column))
+        for column in ("difference", "matched_difference")
     )
     return (
-        f"Of {counted(len(names), 'trained model')}, same-topic words have more similar embeddings in "
-        f"{similar}, attend more to each other in {plain}, and still do at equal distance in {matched} (at "
-        "every threshold, by more than two standard errors)."
+        f"{pairing}: of {counted(len(names), 'trained model')}, same-topic words have more similar "
+        f"embeddings in {similar}, attend more to each other in {plain}, and still do at equal distance in "
+        f"{matched} (at every threshold, by more than two standard errors, which include "
+        "the spread over topic fits)."
     )
 
 
@@ -62,7 +74,7 @@ def control_answer(embeddings: Frame, attention: Frame) -> str:
     if controls.empty:
         return ""
     attending = attention[~attention["is_trained"]]
-    cosine, weight = controls["cosine_excess"].abs().max(), attending["matched_excess"].abs().max()
+    cosine, weight = controls["cosine_difference"].abs().max(), attending["matched_difference"].abs().max()
     return (
         "Without training the differences are small: cosines of same-topic and different-topic words differ "
         f"by at most {cosine:.4f}, attention at equal distance by at most {weight:.4f} of uniform attention."
@@ -71,13 +83,27 @@ def control_answer(embeddings: Frame, attention: Frame) -> str:
 
 def model_answer(name: str, similar: Frame, attending: Frame, layers: Frame, threshold: float) -> str:
     """Write the numbers of one model."""
-    known = attending["excess"] > 2 * attending["excess_se"]
-    share = f"; distance explains {100 * attending['distance_share']:.0f} % of the excess" if known else ""
-    above = int(is_above(layers, "matched_excess").sum())
-    return (
-        f"{name} (threshold {threshold:g}): cosine {similar['cosine_same']:.3f} within topics, "
-        f"{similar['cosine_different']:.3f} between; attention {attending['same']:.3f} within, "
-        f"{attending['different']:.3f} between, {attending['matched_different']:.3f} between at equal "
-        f"distance (uniform: 1){share}. At equal distance same-topic words get more in {above} of "
-        f"{len(layers)} layers."
+    share, error = attending["distance_share"], attending["distance_share_se"]
+    explained = (
+        f"; distance explains {100 * share:.0f} ± {100 * error:.0f} % of it" if math.isfinite(share) else ""
     )
+    above = int(is_above(layers, "matched_difference").sum())
+    return (
+        f"{name} (threshold {threshold:g}, one topic per word): the cosine of same-topic words is higher by "
+        f"{measured(similar, 'cosine_difference')} ({similar['cosine_same']:.3f} within topics, "
+        f"{similar['cosine_different']:.3f} between{times(similar, 'cosine_ratio')}); their attention by "
+        f"{measured(attending, 'difference')} ({attending['same']:.3f} within, {attending['different']:.3f} "
+        f"between, uniform: 1{times(attending, 'ratio')}), at equal distance by "
+        f"{measured(attending, 'matched_difference')}{explained}. At equal distance same-topic words get "
+        f"more in {above} of {len(layers)} layers."
+    )
+
+
+def measured(row: Frame, name: str) -> str:
+    """Write a value with its error."""
+    return f"{row[name]:.3f} ± {row[f'{name}_se']:.3f}"
+
+
+def times(row: Frame, name: str) -> str:
+    """Write a ratio with its error; nothing where its denominator is too close to zero."""
+    return f", {row[name]:.2f} ± {row[f'{name}_se']:.2f} times" if math.isfinite(row[name]) else ""

@@ -10,7 +10,6 @@ from ..frames import Frame
 from ..tables import ERROR
 
 LEAST, MOST = 2, 6  # decimals
-NEAR_ZERO = 4.0  # standard errors; the error of a ratio to a smaller mean is meaningless
 THRESHOLDS = (0.0005, 0.001, 0.002)
 PAPER = {  # Table 1: ratio same topic / different topics of cosine, dot product, attention, by threshold
     "BERT": ((1.21, 1.13, 1.11), (1.19, 1.15, 1.13), (1.32, 1.28, 1.22)),
@@ -24,22 +23,29 @@ PAPER = {  # Table 1: ratio same topic / different topics of cosine, dot product
         (0.99943, 0.99996, 1.00007),
     ),
 }
+TOPICS_PER_WORD = {"one": "one", "several": "one or several"}
 HEADERS = {
     "what": "what it is",
+    "pairing": "topics per word",
     "per_topic": "words per topic",
     "words": "words in total",
     "split": "split into pieces",
-    "cosine_same": "cosine: same topic",
+    "shared": "in several topics",
+    "cosine_difference": "cosine: same - different topics",
+    "cosine_same": "same topic",
     "cosine_different": "different topics",
     "cosine_ratio": "ratio",
-    "dot_same": "dot product: same topic",
-    "dot_different": "different topics ",  # with a space: names of columns must differ
+    "dot_difference": "dot product: same - different topics",
+    "dot_same": "same topic ",  # with a space: names of columns must differ
+    "dot_different": "different topics ",
     "dot_ratio": "ratio ",
-    "same": "attention: same topic",
+    "difference": "attention: same - different topics",
+    "matched_difference": "the same at equal distance",
+    "same": "same topic",
     "different": "different topics",
     "matched_different": "different, at equal distance",
     "matched_ratio": "ratio at equal distance",
-    "share": "share of the excess due to distance",
+    "distance_share": "share of the difference due to distance",
     "pairs": "same-topic pairs",
     "count": "word pairs",
     "topic_attention": "attention: same topic",
@@ -58,39 +64,42 @@ def with_errors(frame: Frame, names: list[str]) -> list[str]:
 
 
 def embedding_table(embeddings: Frame) -> Frame:
-    """Select the similarities of Table 1: both means and their ratio."""
-    measures = [f"{kind}_{column}" for kind in ("cosine", "dot") for column in ("same", "different", "ratio")]
-    first = ["model", "what", "threshold", "per_topic", "words", "split"]
+    """Select the similarities of Table 1: difference, both means and their ratio."""
+    columns = ("difference", "same", "different", "ratio")
+    measures = [f"{kind}_{column}" for kind in ("cosine", "dot") for column in columns]
+    first = ["model", "what", "pairing", "threshold", "per_topic", "words", "shared", "split"]
     return embeddings[[*first, *with_errors(embeddings, measures)]]
 
 
 def attention_table(attention: Frame, is_by_layer: bool) -> Frame:
     """Select the attention of Table 1, plain and at equal distance, over all layers or by layer."""
-    is_topic, is_all = attention["contrast"] == "topic", attention["layer"] == 0
-    rows = attention[is_topic & (is_all != is_by_layer)].copy()
-    rows["share"] = shares(rows)
-    measures = ["same", "different", "ratio", "matched_different", "matched_ratio"]
-    first = ["model", "what", "threshold", *(["layer"] if is_by_layer else [])]
-    return rows[[*first, *with_errors(rows, measures), "share", "pairs"]].reset_index(drop=True)
+    is_topic, is_all = attention["pairing"].isin(TOPICS_PER_WORD), attention["layer"] == 0
+    rows = attention[is_topic & (is_all != is_by_layer)]
+    measures = ["difference", "matched_difference", "same", "different", "ratio"]
+    measures += ["matched_different", "matched_ratio", "distance_share"]
+    first = ["model", "what", "pairing", "threshold", *(["layer"] if is_by_layer else [])]
+    return rows[[*first, *with_errors(rows, measures), "pairs"]].reset_index(drop=True)
 
 
-def shares(rows: Frame) -> list[str]:
-    """Write the share of each excess that is due to distance; a dash where there is no excess."""
-    known = rows["excess"] > 2 * rows["excess_se"]
-    return [
-        f"{100 * share:.0f} %" if is_known and np.isfinite(share) else "-"
-        for share, is_known in zip(rows["distance_share"], known, strict=True)
-    ]
+def fits_table(fits: Frame) -> Frame:
+    """Select the difference and both means of each topic fit alone."""
+    first = ["model", "pairing", "threshold", "measure", "fit"]
+    measures = ["difference", "same", "different", "matched_difference"]
+    return fits[[*first, *with_errors(fits, measures)]]
 
 
 def cooccurrence_table(embeddings: Frame, attention: Frame, pairs: Frame) -> Frame:
-    """Make Table 2: same-topic pairs, the pairs that share the most windows, and other pairs."""
+    """Make Table 2: same-topic pairs, the pairs that share the most windows, and other pairs.
+
+    Words have one topic, as in the paper.
+    """
     keys = ["model", "threshold"]
     over_layers = attention[attention["layer"] == 0]
     names = {"same": "together", "different": "others", "matched_different": "matched_others"}
     names |= {f"{old}_se": f"{new}_se" for old, new in names.items()}
-    together = over_layers[over_layers["contrast"] == "pairs"].rename(columns=names)
-    topic = over_layers[over_layers["contrast"] == "topic"]
+    together = over_layers[over_layers["pairing"] == "together"].rename(columns=names)
+    topic = over_layers[over_layers["pairing"] == "one"]
+    embeddings = embeddings[embeddings["pairing"] == "one"]
     topic = topic.rename(columns={"same": "topic_attention", "same_se": "topic_attention_se"})
     cosine = embeddings.rename(columns={"cosine_same": "cosine_topic", "cosine_same_se": "cosine_topic_se"})
     table = pairs[["what", *keys, "count", *with_errors(pairs, ["together_cosine", "random_cosine"])]]
@@ -121,11 +130,12 @@ def paper_table() -> Frame:
     )
 
 
-def topic_table(words: list[list[str]], npmi: np.ndarray) -> Frame:
-    """Tabulate the most likely words of each topic, the most coherent topic first."""
+def topic_table(fit: int, words: list[list[str]], npmi: np.ndarray) -> Frame:
+    """Tabulate the most likely words of each topic of a fit, the most coherent topic first."""
     order = np.argsort(-npmi, kind="stable")
     return pd.DataFrame(
         {
+            "fit": fit,
             "topic": order,
             "NPMI": [f"{npmi[topic]:.3f}" for topic in order],
             "words": [", ".join(words[topic]) for topic in order],
@@ -143,19 +153,15 @@ def readable(table: Frame) -> Frame:
 def entry(row: Mapping[str, Any], name: str) -> str:
     """Format one entry of a table: a mean with its error, a number, or a text unchanged."""
     value, error = row[name], row.get(name + ERROR)
-    if name == "split":
+    if name in ("split", "shared"):
         return f"{100 * value:.0f} %"
+    if name == "pairing":
+        return TOPICS_PER_WORD[value]
     if error is None:
         return f"{value:g}" if isinstance(value, float) else str(value)
-    if not np.isfinite(value) or is_by_nothing(row, name):
+    if not np.isfinite(value):
         return "-"
     if not np.isfinite(error) or error == 0:
         return f"{value:.{LEAST}f}"
     decimals = int(np.clip(1 - np.floor(np.log10(error)), LEAST, MOST))  # two digits of the error
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
-
-
-def is_by_nothing(row: Mapping[str, Any], name: str) -> bool:
-    """Tell whether this is a ratio to a mean that is near zero, compared with its standard error."""
-    below = f"{name.removesuffix('ratio')}different"
-    return name.endswith("ratio") and below in row and abs(row[below]) < NEAR_ZERO * row[below + ERROR]

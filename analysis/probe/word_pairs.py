@@ -1,6 +1,6 @@
 """Draw Figure 3 and the numbers of Tables 1 and 2: similarity of words, attention between words."""
 
-from collections.abc import Sequence
+import itertools
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +11,8 @@ from topicjax.errors import counted
 from ..frames import Frame
 from ..pictures import SMALL, WIDTH, Picture, style
 
-SAME, OTHER = "#0072B2", "#D55E00"
+COLOURS = {"one": "#0072B2", "several": "#D55E00"}
+LABELS = {"one": "one topic per word", "several": "one or several topics per word"}
 GROUP = 3  # words of a topic in Figure 3
 COLUMNS = 2  # of panels
 
@@ -80,71 +81,67 @@ def write_cells(ax: Axes, cosine: np.ndarray) -> None:
             ax.text(column, row, text, ha="center", va="center", fontsize=6, color=colour)
 
 
-def embedding_averages(embeddings: Frame) -> Picture:
-    """Draw the average cosine within and between topics against the threshold, a panel per model."""
+def embedding_differences(embeddings: Frame) -> Picture:
+    """Draw how much more similar same-topic words are, against the threshold, a panel per model."""
     names = models_of(embeddings)
     with style():
         figure, axes = panels(len(names), 2.1, sharey=True)
         for place, (ax, name) in enumerate(zip(axes, names, strict=True)):
-            own = embeddings[embeddings["model"] == name]
-            x = np.arange(len(own))
-            for column, colour, label in (
-                ("same", SAME, "same topic"),
-                ("different", OTHER, "different topics"),
-            ):
-                mean, error = own[f"cosine_{column}"], own[f"cosine_{column}_se"]
-                ax.errorbar(x, mean, 2 * error, fmt="o", color=colour, label=label, capsize=2, markersize=4)
+            for shift, (pairing, colour) in zip((-0.08, 0.08), COLOURS.items(), strict=True):
+                own = embeddings[(embeddings["model"] == name) & (embeddings["pairing"] == pairing)]
+                x = np.arange(len(own))
+                mean, error = own["cosine_difference"], 2 * own["cosine_difference_se"]
+                label = LABELS[pairing]
+                ax.errorbar(
+                    x + shift, mean, error, fmt="o", color=colour, label=label, capsize=2, markersize=4
+                )
+                ax.set_xticks(x, [f"{t:g}" for t in own["threshold"]])
+                ax.set_xlim(-0.5, len(own) - 0.5)
             ax.axhline(0, color="0.7", linewidth=0.7)
-            ax.set_xticks(x, [f"{t:g}" for t in own["threshold"]])
-            ax.set_xlim(-0.5, len(own) - 0.5)
             ax.set_title(name)
             ax.set_xlabel("ambiguity threshold")
             if place % COLUMNS == 0:
-                ax.set_ylabel("average cosine")
+                ax.set_ylabel("cosine, same - different")
         legend_below(figure, axes[0])
     caption = (
-        "Average cosine of the embeddings of two different words, of the same topic and of different topics; "
-        f"bars are two standard errors over {counted(int(embeddings['topics'].max()), 'topic')}. "
-        "The threshold is the number of words kept per topic, divided by the vocabulary."
+        "Average cosine of the embeddings of two different words of the same topic, minus that of words of "
+        f"different topics; mean over {counted(int(embeddings['fits'].max()), 'topic fit')}, bars are two "
+        "standard errors, which include the spread over fits. The threshold is the number of words kept per "
+        "topic, divided by the vocabulary."
     )
-    alt = f"Average cosines within and between topics for {', '.join(names)}."
+    alt = f"Difference of the average cosines within and between topics for {', '.join(names)}."
     return Picture(figure, "Embeddings of same-topic and different-topic words (Table 1)", caption, alt)
 
 
 def attention_layers(attention: Frame, threshold: float) -> Picture:
-    """Draw the average attention within and between topics in each layer, a panel per model."""
-    chosen = (
-        (attention["contrast"] == "topic") & (attention["threshold"] == threshold) & (attention["layer"] > 0)
-    )
-    rows = attention[chosen]
+    """Draw how much more attention same-topic words get in each layer, a panel per model."""
+    chosen = attention["pairing"].isin(COLOURS) & (attention["threshold"] == threshold)
+    rows = attention[chosen & (attention["layer"] > 0)]
     names = models_of(rows)
-    lines: Sequence[tuple[str, str, str, str]] = (
-        ("same", SAME, "-", "same topic"),
-        ("different", OTHER, "-", "different topics"),
-        ("matched_different", OTHER, ":", "different topics, at the distances of the same-topic pairs"),
-    )
     with style():
         figure, axes = panels(len(names), 2.2, sharey=True)
         for place, (ax, name) in enumerate(zip(axes, names, strict=True)):
-            own = rows[rows["model"] == name]
-            for column, colour, dash, label in lines:
-                mean, error = own[column].to_numpy(float), 2 * own[f"{column}_se"].to_numpy(float)
+            for (pairing, colour), kind in itertools.product(COLOURS.items(), ("", "matched_")):
+                own = rows[(rows["model"] == name) & (rows["pairing"] == pairing)]
+                mean, error = (own[f"{kind}difference{end}"].to_numpy(float) for end in ("", "_se"))
+                label = LABELS[pairing] + (", at equal distance" if kind else "")
+                dash = ":" if kind else "-"
                 ax.plot(own["layer"], mean, dash, color=colour, marker="o", markersize=3, label=label)
                 ax.fill_between(
-                    own["layer"], mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
+                    own["layer"], mean - 2 * error, mean + 2 * error, color=colour, alpha=0.15, linewidth=0
                 )
-            ax.axhline(1, color="0.6", linewidth=0.7)
-            ax.set_xticks(own["layer"])
+                ax.set_xticks(own["layer"])
+            ax.axhline(0, color="0.6", linewidth=0.7)
             ax.set_xlabel("layer")
-            ax.set_ylim(0, max(1.25, 1.08 * float(rows[["same", "different"]].max(axis=None))))
             ax.set_title(name)
             if place % COLUMNS == 0:
-                ax.set_ylabel("attention (uniform: 1)")
+                ax.set_ylabel("attention, same - different")
         legend_below(figure, axes[0])
     caption = (
-        "Average attention between two different words of a window, over heads, times the number of keys: 1 "
-        f"is uniform attention. Threshold {threshold:g}; bands are two standard errors over windows. The gap "
-        "between blue and dotted is the part of same-topic attention that distance does not explain."
+        "Average attention between two different words of a window, over heads, times the number of keys (1 "
+        "is uniform attention): that of words of the same topic minus that of words of different topics. "
+        f"Threshold {threshold:g}; bands are two standard errors, over windows and topic fits. Dotted: "
+        "different topics at the distances of the same-topic pairs, so that distance explains nothing."
     )
-    alt = f"Attention of same-topic and different-topic pairs by layer for {', '.join(names)}."
+    alt = f"Difference in attention of same-topic and different-topic pairs by layer for {', '.join(names)}."
     return Picture(figure, "Attention between same-topic and different-topic words, by layer", caption, alt)

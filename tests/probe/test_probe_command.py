@@ -27,6 +27,7 @@ WANTED = (
     "table2",
     "paper_table1",
     "topics",
+    "fits",
 )
 
 
@@ -52,7 +53,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-SMALL = ("--corpus", "tiny", "--topics", "3", "--words", "16", "--windows", "40")
+SMALL = ("--corpus", "tiny", "--topics", "3", "--fits", "2", "--words", "16", "--windows", "40")
 
 
 def test_a_checkpoint_on_disk_has_its_rows_beside_random_weights(place, capsys):
@@ -66,11 +67,25 @@ def test_a_checkpoint_on_disk_has_its_rows_beside_random_weights(place, capsys):
     page = (out / "tables.html").read_text()
     assert "not available from the package registry" in page and "checkpoint in the folder my_bert" in page
     about = json.loads((out / "about.json").read_text())
-    assert about["topics"]["seed"] == 0 and about["corpus"]["hash"] and about["choices"]["words"] == 16
+    assert (
+        [fit["seed"] for fit in about["topics"]] == [0, 1]
+        and about["corpus"]["hash"]
+        and about["choices"]["words"] == 16
+    )
     table = pd.read_csv(out / "table1_embeddings.csv")
-    assert table["model"].tolist() == ["my_bert"] * 3 + ["my_bert, random"] * 3
+    assert table["model"].tolist() == ["my_bert"] * 6 + ["my_bert, random"] * 6
+    assert table["pairing"].tolist() == ["one", "several"] * 6
     own = table[table["model"] == "my_bert"]
-    assert (own["cosine_same"] > own["cosine_different"] + 0.2).all()
+    assert (own["cosine_difference"] > 0.2).all() and (own["cosine_difference_se"] > 0).all()
+    fits = pd.read_csv(out / "fits.csv")
+    alone = fits[
+        (fits["model"] == "my_bert") & (fits["measure"] == "cosine") & (fits["pairing"] == "several")
+    ]
+    alone = alone[alone["threshold"] == 0.001]
+    both = own[(own["threshold"] == 0.001) & (own["pairing"] == "several")].iloc[0]
+    assert both["cosine_difference"] == pytest.approx(alone["difference"].mean())
+    variance = (alone["difference_se"] ** 2).mean() + alone["difference"].var(ddof=1) / 2
+    assert both["cosine_difference_se"] == pytest.approx(variance**0.5)
     layers = pd.read_csv(out / "table1_attention_layers.csv")
     assert sorted(set(layers["layer"])) == [1, 2]
     topics = pd.read_csv(out / "topics.csv")["words"]
@@ -108,8 +123,8 @@ def test_the_second_time_gives_the_same_tables(place, monkeypatch):
     assert files[0] == files[1]
 
 
-def bad_roberta(place):
-    write_folder(place / "roberta", config=CONFIG | {"model_type": "roberta"})
+def decoder(place):
+    write_folder(place / "decoder", config=CONFIG | {"model_type": "gpt2"})
 
 
 def billion_layers(place):
@@ -147,9 +162,9 @@ BAD = {
     ),
     "no folder": ([], ["--weights", "nowhere"], "cannot read nowhere/config.json: No such file or directory"),
     "architecture": (
-        [bad_roberta],
-        ["--weights", "roberta"],
-        "has model_type 'roberta'; allowed: bert, mpnet",
+        [decoder],
+        ["--weights", "decoder"],
+        "has model_type 'gpt2'; allowed: albert, bart, bert, distilbert, electra, mpnet, roberta",
     ),
     "layers": ([billion_layers], ["--weights", "deep"], "has no encoder.layer.2.attention.self.query.weight"),
     "nested": ([nested_config], ["--weights", "nested"], "config.json of nested is not JSON: "),
@@ -165,6 +180,7 @@ BAD = {
     "long": ([], ["--weights", "my_bert", "--words", "31"], "no 2 documents of the corpus have 31 words"),
     "windows": ([], ["--weights", "my_bert", "--windows", "1"], "--windows is 1; allowed: 2 or more"),
     "topics": ([], ["--weights", "my_bert", "--topics", "1"], "--topics is 1; allowed: 2 to 10,000"),
+    "fits": ([], ["--weights", "my_bert", "--fits", "1"], "--fits is 1; allowed: 2 to 100: errors include"),
     "corpus": ([remove_content], ["--weights", "my_bert"], "the corpus tiny_content is not in"),
     "no run": ([], ["encoder"], "results/wikipedia"),
 }
@@ -174,7 +190,7 @@ BAD = {
 def test_mistakes_are_one_sentence_and_leave_nothing(place, capsys, before, arguments, sentence):
     for change in before:
         change(place)
-    assert cli.main(["probe", "--corpus", "tiny", "--topics", "3", *arguments]) == 2
+    assert cli.main(["probe", "--corpus", "tiny", "--topics", "3", "--fits", "2", *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("topicjax: ") and sentence in error
     assert not (place / "results").exists()

@@ -31,18 +31,15 @@ def test_words_that_are_in_every_document_together_have_npmi_1():
     assert topics.npmi(corpus, np.array([[2, 3]])).tolist() == [1]
 
 
-def test_each_word_has_one_topic_and_each_topic_its_likeliest_words():
+def test_each_topic_has_its_likeliest_words_and_with_one_topic_per_word_only_its_own():
     probability = DRAW.dirichlet(np.full(40, 0.3), size=5)
-    found = topics.assign(probability, 4)
-    for word in range(40):
-        best = max(range(5), key=lambda t: probability[t, word])
-        rivals = [w for w in range(40) if probability[:, w].argmax() == best]
-        rank = sum(probability[best, w] > probability[best, word] for w in rivals)
-        assert found[word] == (best if rank < 4 else -1)
-
-
-def test_translated():
-    assert topics.translated(np.array([3, 5]), ("a", "b"), ("b", "c", "a"), -1).tolist() == [5, -1, 3]
+    one, several = (topics.assign(probability, 4, pairing) for pairing in (topics.ONE, topics.SEVERAL))
+    for word, topic in itertools.product(range(40), range(5)):
+        own = [w for w in range(40) if probability[:, w].argmax() == topic]
+        above = {w for w in range(40) if probability[topic, w] > probability[topic, word]}
+        assert one[word, topic] == (word in own and len(above & set(own)) < 4)
+        assert several[word, topic] == (len(above) < 4)
+    assert one.sum(axis=1).max() == 1 < several.sum(axis=1).max()
 
 
 def two_topics():
@@ -57,7 +54,8 @@ def test_topics_are_found_kept_and_read_again_without_fitting(tmp_path, monkeypa
     assert len(said) >= 2 and found.about["corpus"] == "0123456789ab" and found.about["seed"] == 0
     assert found.about["tomotopy"] == tomotopy.__version__ and found.about["tokens"] == 1200
     assert found.about["npmi"] == pytest.approx(found.npmi_T.mean())
-    topic = dict(zip(found.words, topics.assign(found.probability_TxV, 4).tolist(), strict=True))
+    member = topics.assign(found.probability_TxV, 4, topics.ONE)
+    topic = dict(zip(found.words, member.argmax(axis=1).tolist(), strict=True))
     assert (
         len({topic[w] for w in "abcd"}) == len({topic[w] for w in "efgh"}) == 1 and topic["a"] != topic["e"]
     )
@@ -69,6 +67,22 @@ def test_topics_are_found_kept_and_read_again_without_fitting(tmp_path, monkeypa
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match="is damaged: remove it"):
         topics.load_topics(corpus, fit, tmp_path, said.append)
+
+
+def test_fits_have_their_own_seeds_and_an_error_stops_them_all(tmp_path, monkeypatch):
+    pytest.importorskip("tomotopy")
+    corpus, said = small_corpus(two_topics(), "abcdefgh"), []
+    fits = topics.load_fits(corpus, topics.Fit(3, 20), 3, tmp_path, said.append)
+    assert [fit.about["seed"] for fit in fits] == [0, 1, 2] and len(list(tmp_path.iterdir())) == 3
+    assert {text.split(":")[0] for text in said} == {f"fit {number} of 3" for number in (1, 2, 3)}
+    (other := tmp_path / "other").mkdir()
+    alone = topics.load_topics(corpus, topics.Fit(3, 20, seed=1), other, said.append)
+    np.testing.assert_array_equal(alone.probability_TxV, fits[1].probability_TxV)
+    assert (fits[0].probability_TxV != fits[1].probability_TxV).any()
+    for path in tmp_path.glob("*.npz"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="is damaged: remove it"):
+        topics.load_fits(corpus, topics.Fit(3, 20), 3, tmp_path, said.append)
 
 
 def test_without_the_extra_a_sentence_says_how_to_install_it(tmp_path, monkeypatch):

@@ -34,13 +34,19 @@ def add_probe_options(parser: argparse.ArgumentParser, path: Callable[[str], Pat
         action="append",
         default=[],
         metavar="FOLDER",
-        help="a BERT on disk, as Hugging Face lays it out: config.json, vocab.txt, model.safetensors; "
-        "repeatable",
+        help="an ALBERT, BART, BERT, DistilBERT, ELECTRA, MPNet or RoBERTa on disk, as Hugging Face lays it "
+        "out: config.json, model.safetensors, vocabulary; repeatable",
     )
     add("--folder", type=path, help=f"run folder of encoders trained on text (default: {RUN})")
     add("--trial", metavar="TRIAL_ID", help="which encoder of it (default: that of least held-out loss)")
     add("--corpus", default="wikipedia", help="whose words are probed (default: wikipedia)")
     add("--topics", type=int, default=100, help="topics that are fitted to them (default: 100)")
+    add(
+        "--fits",
+        type=int,
+        default=5,
+        help="topic fits, one per seed; errors include their spread, and each is kept (default: 5)",
+    )
     add("--words", type=int, default=64, help="words of a window (default: 64)")
     add("--windows", type=int, default=2000, help="windows, one per document (default: 2000)")
     add("--out", type=path, default=TABLES, help=f"folder of the tables (default: {TABLES})")
@@ -51,21 +57,22 @@ def probe_models(options: argparse.Namespace) -> int:
     from topicjax.corpora.corpus import data_folder, load_corpus
     from topicjax.probe.measure import Choices, make_lists, measure
     from topicjax.probe.models import read_folder
-    from topicjax.probe.topics import Fit, load_topics
+    from topicjax.probe.topics import Fit, check_fits, load_fits
 
     names = chosen_names(options)
     choices = Choices(words=options.words, windows=options.windows)
     fit = Fit(topics=options.topics)
     choices.check()
     fit.check()
+    check_fits(options.fits)
     checkpoints = {folder: read_folder(folder) for folder in options.weights}
     corpus, content = load_corpus(options.corpus), load_corpus(f"{options.corpus}_content")
-    topics = load_topics(content, fit, data_folder(), say)
-    lists = make_lists(topics, content, choices)
+    fits = load_fits(content, fit, options.fits, data_folder(), say)
+    lists = make_lists(fits, content, choices)
     models = chosen_models(names, checkpoints, corpus, options, choices.seed)
     measured = measure(models, lists, content.vocabulary[2:], choices, say)
-    about = {"choices": asdict(choices), "topics": topics.about, "corpus": corpus.about}
-    page = analysis("probe.page").write(measured, topics, about, options.out, say)
+    about = {"choices": asdict(choices), "topics": [topics.about for topics in fits], "corpus": corpus.about}
+    page = analysis("probe.page").write(measured, fits, about, options.out, say)
     show(f"{page}: open it in a browser")
     return 0
 
@@ -86,8 +93,8 @@ def chosen_models(
 ) -> Iterator["Model"]:
     """Yield models one by one, so that only one is in memory."""
     from topicjax.corpora.corpus import data_folder
-    from topicjax.probe.bert import with_control
     from topicjax.probe.models import SOURCES, read_source
+    from topicjax.probe.pretrained import with_control
 
     for folder, checkpoint in checkpoints.items():
         name = printable(folder.resolve().name)  # tables hold no bytes that are not text

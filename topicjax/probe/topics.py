@@ -6,9 +6,12 @@ Dimension letters: T topics, V words.
 import hashlib
 import io
 import json
+import os
+import threading
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +26,8 @@ from topicjax.store.files import read_regular, write_whole
 FIRST_WORD = 2  # id; [MASK] and [UNK] come before
 MOST_TOPICS = 10_000
 TOP_WORDS = 10  # per topic, for NPMI
+MOST_FITS = 100
+ONE, SEVERAL = "one", "several"  # topics that a word may have
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,12 @@ class Fit:
             raise UserError(f"--topics is {self.topics}; allowed: 2 to {MOST_TOPICS:,}")
 
 
+def check_fits(count: int) -> None:
+    """Raise a UserError unless fits have a spread."""
+    if not 2 <= count <= MOST_FITS:
+        raise UserError(f"--fits is {count}; allowed: 2 to {MOST_FITS}: errors include the spread over fits")
+
+
 class Topics(NamedTuple):
     """Probabilities of words in topics, their coherence, and how they were fitted."""
 
@@ -49,6 +60,30 @@ class Topics(NamedTuple):
     probability_TxV: np.ndarray
     npmi_T: np.ndarray
     about: dict[str, Any]
+
+
+def load_fits(
+    corpus: Corpus, fit: Fit, count: int, folder: Path, say: Callable[[str], object]
+) -> list[Topics]:
+    """Load the topics of `count` fits with consecutive seeds; missing ones are fitted, one per core."""
+    is_stopped = threading.Event()
+
+    def load(number: int) -> Topics:
+        def tell(text: str) -> None:
+            if is_stopped.is_set():
+                raise InterruptedError  # ends the training of this thread
+            say(f"fit {number + 1} of {count}: {text}")
+
+        return load_topics(corpus, replace(fit, seed=fit.seed + number), folder, tell)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # tomotopy releases Python's lock
+        loading = [pool.submit(load, number) for number in range(count)]
+        try:
+            return [each.result() for each in loading]
+        except BaseException:
+            is_stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def load_topics(corpus: Corpus, fit: Fit, folder: Path, say: Callable[[str], object]) -> Topics:
@@ -118,19 +153,19 @@ def npmi(corpus: Corpus, words_TxW: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-def assign(probability_TxV: np.ndarray, per_topic: int) -> np.ndarray:
-    """Assign words to their most likely topic; each topic keeps its most likely words, the others get -1."""
-    best_V = probability_TxV.argmax(axis=0)
-    topic_V = np.full(len(best_V), -1)
-    for topic, probability_V in enumerate(probability_TxV):
-        words = np.flatnonzero(best_V == topic)
-        topic_V[words[np.argsort(-probability_V[words], kind="stable")][:per_topic]] = topic
-    return topic_V
+def assign(probability_TxV: np.ndarray, per_topic: int, pairing: str) -> np.ndarray:
+    """Choose the words of each topic: its most likely ones, per_topic of them; members, V x T.
 
-
-def translated(
-    values_V: np.ndarray, words: Sequence[str], vocabulary: Sequence[str], missing: int
-) -> np.ndarray:
-    """Map the values of words to the words of another vocabulary."""
-    known = dict(zip(words, values_V.tolist(), strict=True))
-    return np.array([known.get(word, missing) for word in vocabulary])
+    ONE: among the words that no other topic gives a higher probability, so each word has at most one topic,
+    as in the paper's Table 1.  SEVERAL: among all words, so a word may belong to several.  We take this to be
+    the paper's list "when the restriction of one topic per word is removed" (its Appendix E.3, which we do
+    not have).
+    """
+    is_open_TxV = np.ones(probability_TxV.shape, bool)
+    if pairing == ONE:
+        is_open_TxV = probability_TxV.argmax(axis=0)[None] == np.arange(len(probability_TxV))[:, None]
+    member_VxT = np.zeros(probability_TxV.T.shape, bool)
+    for topic, (probability_V, is_open_V) in enumerate(zip(probability_TxV, is_open_TxV, strict=True)):
+        words = np.flatnonzero(is_open_V)
+        member_VxT[words[np.argsort(-probability_V[words], kind="stable")][:per_topic], topic] = True
+    return member_VxT

@@ -1,22 +1,23 @@
-"""BERT and MPNet against plain NumPy in float64; word pieces against the longest match, letter by letter."""
+"""Every layout against plain NumPy in float64; word pieces against the longest match, letter by letter."""
 
 import math
 import random
 import string
 import sys
 import unicodedata
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
+import tokenizers
 from scipy.special import erf
 from support import checkpoints
-from support.checkpoints import CONFIG, PIECES, random_weights
+from support.checkpoints import CONFIG, CONFIGS, PIECES, random_weights
 
 from topicjax.errors import UserError
-from topicjax.probe import bert
-from topicjax.probe.models import read_checkpoint
-
-MPNET = CONFIG | {"model_type": "mpnet", "layer_norm_eps": 1e-5}
+from topicjax.probe import pieces, pretrained
+from topicjax.probe.models import read_folder
 
 
 def norm(x, w, name, epsilon):
@@ -32,81 +33,100 @@ def bucket(distance):
     return offset + min(15, 8 + int(math.log(size / 8) / math.log(128 / 8) * 8))
 
 
+FIRST = {"mpnet": 2, "roberta": 2, "bart": 2}  # row of the first position
+FIXED = {"distilbert": 1e-12, "bart": 1e-5}  # epsilon, where config.json has none
+TABLES = {  # of words, of positions, norm of their sum, segments, projection
+    "bart": ("encoder.embed_tokens", "encoder.embed_positions", "encoder.layernorm_embedding"),
+    "bert": ("embeddings.word_embeddings", "embeddings.position_embeddings", "embeddings.LayerNorm"),
+}
+SEGMENTS = "embeddings.token_type_embeddings.weight"
+PROJECTIONS = {"electra": "embeddings_project", "albert": "encoder.embedding_hidden_mapping_in"}
+
+
+def gelu(h, name):
+    if name == "gelu_new":
+        return h * (1 + np.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))) / 2
+    return h * (1 + erf(h / math.sqrt(2))) / 2
+
+
 def reference(config, weights, ids):
     """Return the last states and the attention of one window without padding, position by position."""
     w = {name: values.astype(np.float64) for name, values in weights.items()}
-    epsilon, H, N = config["layer_norm_eps"], config["num_attention_heads"], len(ids)
-    first = 2 if config["model_type"] == "mpnet" else 0
-    X = (
-        w["embeddings.word_embeddings.weight"][ids]
-        + w["embeddings.position_embeddings.weight"][first : first + N]
+    kind, N, H = config["model_type"], len(ids), 3
+    first, epsilon = FIRST.get(kind, 0), FIXED.get(kind) or config["layer_norm_eps"]
+    of_words, of_positions, norm_of_sum = TABLES.get(kind, TABLES["bert"])
+
+    def apply(name, x):
+        return w[f"{name}.weight"] @ x + w[f"{name}.bias"]
+
+    X = []
+    for n, piece in enumerate(ids):
+        x = w[f"{of_words}.weight"][piece] + w[f"{of_positions}.weight"][first + n]
+        x = norm(x + w[SEGMENTS][0] if SEGMENTS in w else x, w, norm_of_sum, epsilon)
+        X.append(apply(PROJECTIONS[kind], x) if kind in PROJECTIONS else x)
+    X, kept = np.array(X), []
+    layers = next(config[n] for n in ("n_layers", "encoder_layers", "num_hidden_layers") if n in config)
+    act = next(
+        config[n] for n in ("activation", "activation_function", "hidden_act", "model_type") if n in config
     )
-    if first == 0:
-        X = X + w["embeddings.token_type_embeddings.weight"][0]
-    X = np.array([norm(x, w, "embeddings.LayerNorm", epsilon) for x in X])
-    kept = []
-    for layer in range(config["num_hidden_layers"]):
-        own = {n.removeprefix(f"encoder.layer.{layer}."): v for n, v in w.items()}
-        Q, K, V = (
-            np.array(
-                [own[f"attention.self.{part}.weight"] @ x + own[f"attention.self.{part}.bias"] for x in X]
-            )
-            for part in ("query", "key", "value")
-        )
+    for layer in range(layers):
+        own = int(layer / (layers / config["num_hidden_groups"])) if kind == "albert" else layer
+        query, key, value, output, norm_1, mlp_1, mlp_2, norm_2 = checkpoints.in_layer(kind, own)
+        Q, K, V = (np.array([apply(name, x) for x in X]) for name in (query, key, value))
         size = X.shape[1] // H
         A, joined = np.zeros((H, N, N)), np.zeros_like(X)
         for head in range(H):
             cut = slice(head * size, (head + 1) * size)
             for q in range(N):
                 score = np.array([Q[q, cut] @ K[k, cut] / math.sqrt(size) for k in range(N)])
-                if first:
+                if kind == "mpnet":
                     table = w["encoder.relative_attention_bias.weight"]
                     score += [table[bucket(k - q), head] for k in range(N)]
                 A[head, q] = np.exp(score - score.max()) / np.exp(score - score.max()).sum()
                 joined[q, cut] = A[head, q] @ V[:, cut]
         kept.append(A)
         for n in range(N):
-            added = own["attention.output.dense.weight"] @ joined[n] + own["attention.output.dense.bias"]
-            x = norm(X[n] + added, own, "attention.output.LayerNorm", epsilon)
-            h = own["intermediate.dense.weight"] @ x + own["intermediate.dense.bias"]
-            h = h * (1 + erf(h / math.sqrt(2))) / 2
-            added = own["output.dense.weight"] @ h + own["output.dense.bias"]
-            X[n] = norm(x + added, own, "output.LayerNorm", epsilon)
+            x = norm(X[n] + apply(output, joined[n]), w, norm_1, epsilon)
+            X[n] = norm(x + apply(mlp_2, gelu(apply(mlp_1, x), act)), w, norm_2, epsilon)
     return X, np.array(kept)
 
 
-@pytest.mark.parametrize("config", [CONFIG, MPNET], ids=["bert", "mpnet"])
+CASES = CONFIGS | {"albert, two groups": CONFIGS["albert"] | {"num_hidden_layers": 4, "num_hidden_groups": 2}}
+
+
+@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_states_and_attention_are_those_of_plain_numpy(config):
     weights = random_weights(config)
-    checkpoint = read_checkpoint(checkpoints.files(config, weights).__getitem__, "here")
+    checkpoint = checkpoints.read(config, checkpoints.with_head(config, weights))
     windows = [[2, 5, 7, 8, 9, 3], [2, 6, 5, 10, 11, 7, 12, 13, 9, 8, 5, 6, 7, 8, 9, 5, 5, 6, 7, 3]]
     ids, is_piece = np.zeros((2, 22), np.int32), np.zeros((2, 22), bool)
     for place, window in enumerate(windows):
         ids[place, : len(window)], is_piece[place, : len(window)] = window, True
-    states, attention = bert.forward(checkpoint.shape, checkpoint.weights, ids, is_piece)
+    program = jax.jit(partial(pretrained.forward, checkpoint.shape))
+    states, attention = map(np.asarray, program(checkpoint.weights, ids, is_piece))
     for place, window in enumerate(windows):
         X, A = reference(config, weights, window)
         N = len(window)
-        np.testing.assert_allclose(states[place, :N], X, atol=5e-6)
+        np.testing.assert_allclose(states[place, :N], X, atol=1e-5)
         np.testing.assert_allclose(attention[:, place, :, :N, :N], A, atol=5e-6)
         assert float(attention[:, place, :, :N, N:].max()) < 1e-12 if N < 22 else True
 
 
 def test_buckets_of_distances():
-    found = np.asarray(bert.buckets(200))
+    found = np.asarray(pretrained.buckets(200))
     assert [[int(found[q, k]) for k in range(0, 200, 13)] for q in (0, 77, 199)] == [
         [bucket(k - q) for k in range(0, 200, 13)] for q in (0, 77, 199)
     ]
 
 
 def test_attention_between_words_is_the_mean_over_pieces_and_heads_in_units_of_uniform():
-    checkpoint = read_checkpoint(checkpoints.files().__getitem__, "here")
+    checkpoint = checkpoints.read()
     spelt = [[5], [7, 8], [7, 9, 11]]  # frog, al ##gebra, al ##ge ##l
     words = np.array([[0, 1, 2, 0]])
-    windows = bert.in_pieces(words, spelt, 2, 3, 24)
+    windows = pretrained.in_pieces(words, spelt, 2, 3, 24)
     window = [2, 5, 7, 8, 7, 9, 11, 5, 3]
     assert windows.ids_BxN[0, :9].tolist() == window and windows.is_piece_BxN.sum() == 9
-    found = bert.word_attention(checkpoint.shape, checkpoint.weights, *windows)
+    found = pretrained.word_attention(checkpoint.shape, checkpoint.weights, *windows)
     _, A = reference(CONFIG, random_weights(), window)
     own = [[1], [2, 3], [4, 5, 6], [7]]
     for layer in range(2):
@@ -159,9 +179,13 @@ SPELT = {  # hand-checked: case, accents, punctuation, scripts without spaces, c
 }
 
 
+def spell(words, vocabulary):
+    return pieces.spell(words, pieces.word_pieces("".join(f"{piece}\n" for piece in vocabulary), "here"))
+
+
 @pytest.mark.parametrize(("word", "expected"), SPELT.items(), ids=map(ascii, SPELT))
 def test_words_are_spelt_by_the_longest_pieces(word, expected):
-    (found,) = bert.spell([word], VOCABULARY)
+    (found,) = spell([word], VOCABULARY)
     assert " ".join(VOCABULARY[piece] for piece in found) == expected
 
 
@@ -186,33 +210,58 @@ def longest_match(word, ids, unknown):
 def test_random_words_are_spelt_as_by_trying_every_piece():
     draw = random.Random(0)
     alphabet = "aAbBcdeEéÈçñößøÅłžşğİδΔλωлЛйёאבעب日本語字かガ한글अहिไทย'-_.!?·。"
-    pieces = {"".join(draw.choices(alphabet, k=draw.randint(1, 3))).lower() for _ in range(150)}
-    pieces = {unicodedata.normalize("NFD", piece) for piece in pieces} | set(alphabet.lower()) - {"ğ", "字"}
-    pieces = (*PIECES[:5], *sorted(pieces), *(f"##{piece}" for piece in sorted(pieces)))
-    ids = {piece: number for number, piece in enumerate(pieces)}
+    known = {"".join(draw.choices(alphabet, k=draw.randint(1, 3))).lower() for _ in range(150)}
+    known = {unicodedata.normalize("NFD", piece) for piece in known} | set(alphabet.lower()) - {"ğ", "字"}
+    known = (*PIECES[:5], *sorted(known), *(f"##{piece}" for piece in sorted(known)))
+    ids = {piece: number for number, piece in enumerate(known)}
     words = ["".join(draw.choices(alphabet, k=draw.randint(1, 9))).lower() for _ in range(3000)]
     expected = [longest_match(word, ids, ids["[UNK]"]) for word in words]
-    assert bert.spell(words, pieces) == expected
-    known = sum(ids["[UNK]"] not in spelt for spelt in expected)
-    assert 500 < known < 2900
+    assert spell(words, known) == expected
+    count = sum(ids["[UNK]"] not in spelt for spelt in expected)
+    assert 500 < count < 2900
 
 
 def test_without_the_extra_a_sentence_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match="the probe needs tokenizers, which is not installed: "):
-        bert.spell(["frog"], PIECES)
+        spell(["frog"], PIECES)
 
 
 def test_special_pieces_under_the_names_of_mpnet():
-    pieces = ("<s>", "<pad>", "</s>", "<unk>", "frog", "<mask>")
-    assert bert.spell(("[MASK]", "[UNK]", "frog", "toad"), pieces) == [[5], [3], [4], [3]]
+    known = ("<s>", "<pad>", "</s>", "<unk>", "frog", "<mask>")
+    assert spell(("[MASK]", "[UNK]", "frog", "toad"), known) == [[5], [3], [4], [3]]
+
+
+def test_bytes_are_joined_in_the_order_of_merges_after_a_space():
+    tokenizer = checkpoints.read(CONFIGS["roberta"]).tokenizer
+    words = ("[MASK]", "[UNK]", "frog", "fog", "algebra", "Frog", "é")
+    names = [[tokenizer.id_to_token(i) for i in spelt] for spelt in pieces.spell(words, tokenizer)]
+    assert names[:4] == [["<mask>"], ["<unk>"], ["\u0120frog"], ["\u0120", "f", "og"]]
+    assert names[4] == ["\u0120", "al", *"gebra"]
+    assert "<unk>" in names[5] and "<unk>" in names[6]  # these bytes are not in the tiny vocabulary
+
+
+def test_a_saved_tokenizer_does_for_byte_pairs_and_unigrams(tmp_path):
+    folder = checkpoints.write_folder(tmp_path / "roberta", config=CONFIGS["roberta"])
+    words = ("[MASK]", "[UNK]", "frog", "fog", "algebra")
+    expected = pieces.spell(words, read_folder(folder).tokenizer)
+    saved = read_folder(folder).tokenizer
+    saved.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)  # as published
+    saved.enable_truncation(1)
+    saved.enable_padding(length=9)
+    (folder / "tokenizer.json").write_text(saved.to_str())
+    (folder / "vocab.json").unlink()
+    assert pieces.spell(words, read_folder(folder).tokenizer) == expected
+    tokenizer = checkpoints.read(CONFIGS["albert"]).tokenizer
+    names = [[tokenizer.id_to_token(i) for i in spelt] for spelt in pieces.spell(words, tokenizer)]
+    assert names[:3] == [["[MASK]"], ["<unk>"], ["\u2581frog"]] and names[4] == ["\u2581", "al", *"gebra"]
 
 
 def test_the_embedding_of_a_split_word_is_the_mean_of_its_pieces():
     embedding = np.arange(28.0).reshape(14, 2)
-    np.testing.assert_allclose(bert.mean_embeddings([[5], [7, 8]], embedding), [[10, 11], [15, 16]])
+    np.testing.assert_allclose(pieces.mean_embeddings([[5], [7, 8]], embedding), [[10, 11], [15, 16]])
 
 
 def test_a_window_of_too_many_pieces_is_refused():
     with pytest.raises(UserError, match="4 words are 6 pieces; the model reads 5; allowed: fewer --words"):
-        bert.in_pieces(np.zeros((1, 4), int), [[5]], 2, 3, 5)
+        pretrained.in_pieces(np.zeros((1, 4), int), [[5]], 2, 3, 5)

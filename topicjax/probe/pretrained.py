@@ -1,4 +1,4 @@
-"""BERT and MPNet: word pieces, the forward pass, and attention between words.
+"""Pretrained encoders of every layout: the forward pass, and attention between words.
 
 Dimension letters: B windows, W words of a window, N pieces of a window, V words of the corpus, D width,
 L layers, H heads, A size of a head.
@@ -14,11 +14,11 @@ import numpy as np
 
 from topicjax.corpora.corpus import Corpus
 from topicjax.errors import UserError
-from topicjax.probe import import_extra
-from topicjax.probe.models import BUCKETS, SPECIALS, Checkpoint, Model, Shape, untrained
+from topicjax.probe.layouts import BUCKETS, Shape
+from topicjax.probe.models import Checkpoint, Model, untrained
+from topicjax.probe.pieces import mean_embeddings, special, spell
 
 Weights = Mapping[str, jax.Array]
-LONGEST = 100  # characters of a word; BERT treats a longer one as unknown
 PADDED_TO = 32  # windows are padded to a multiple of this many pieces, to compile few programs
 HIDDEN = -1e9  # score of a key that is padding
 FARTHEST = 128  # distance beyond which MPNet treats all distances alike
@@ -34,15 +34,15 @@ class PieceWindows(NamedTuple):
 
 def with_control(name: str, what: str, checkpoint: Checkpoint, corpus: Corpus, seed: int) -> Iterator[Model]:
     """Yield a pretrained model, then its architecture with random weights."""
-    yield bert_model(name, what, True, checkpoint, corpus)
+    yield pretrained_model(name, what, True, checkpoint, corpus)
     control = untrained(checkpoint, seed)
-    yield bert_model(f"{name}, random", f"control: {name} with random weights", False, control, corpus)
+    yield pretrained_model(f"{name}, random", f"control: {name} with random weights", False, control, corpus)
 
 
-def bert_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, corpus: Corpus) -> Model:
+def pretrained_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, corpus: Corpus) -> Model:
     """Make a Model from a checkpoint; it reads the corpus's words in pieces."""
-    words = spell(corpus.vocabulary, checkpoint.pieces)
-    ids = {piece: number for number, piece in enumerate(checkpoint.pieces)}
+    words = spell(corpus.vocabulary, checkpoint.tokenizer)
+    ids = checkpoint.tokenizer.get_vocab()
     unknown, begin, end = (special(piece, ids) for piece in ("[UNK]", "[CLS]", "[SEP]"))
     embedding_VxD = mean_embeddings(words, checkpoint.weights["embeddings.word_embeddings.weight"])
     is_known_V = np.array([unknown not in pieces for pieces in words])
@@ -55,38 +55,6 @@ def bert_model(name: str, what: str, is_trained: bool, checkpoint: Checkpoint, c
         return np.asarray(program(weights, *in_pieces(words_BxW, words, begin, end, checkpoint.positions)))
 
     return Model(name, what, is_trained, corpus, is_known_V, embedding_VxD, attend, is_split_V)
-
-
-def special(name: str, ids: Mapping[str, int]) -> int:
-    """Look up the id of a special piece under the name that the vocabulary uses."""
-    return next(ids[other] for other in SPECIALS[name] if other in ids)
-
-
-def spell(words: Sequence[str], pieces: Sequence[str]) -> list[list[int]]:
-    """Split each word into the ids of its pieces, as uncased models do; unknown words are [UNK].
-
-    A corpus's words are runs of letters: control characters need no cleaning, and runs of Chinese characters
-    stay words instead of becoming one word per character.
-    """
-    tokenizers = import_extra("tokenizers")
-    ids = {piece: number for number, piece in enumerate(pieces)}
-    unknown = special("[UNK]", ids)
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece(ids, unk_token=pieces[unknown], max_input_chars_per_word=LONGEST)
-    )
-    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=True
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    return [
-        [special(word, ids)] if word in SPECIALS else (tokenizer.encode(word).ids or [unknown])
-        for word in words
-    ]
-
-
-def mean_embeddings(words: Sequence[Sequence[int]], embedding: np.ndarray) -> np.ndarray:
-    """Average the embeddings of the pieces of each word."""
-    return np.stack([embedding[list(pieces)].mean(axis=0) for pieces in words])
 
 
 def in_pieces(
@@ -130,11 +98,12 @@ def forward(shape: Shape, weights: Weights, ids_BxN: jax.Array, is_piece_BxN: ja
         score_BxHxNxN = score_BxHxNxN + by_distance.transpose(2, 0, 1)[None]
     attention = []
     for layer in range(shape.layers):
-        start = f"encoder.layer.{layer}."
+        start = f"encoder.layer.{layer * shape.groups // shape.layers}."
         block = {name.removeprefix(start): leaf for name, leaf in weights.items() if name.startswith(start)}
         update_BxNxD, A_BxHxNxN = attend(shape, block, X_BxNxD, score_BxHxNxN)
         X_BxNxD = layer_norm(shape, block, "attention.output.LayerNorm", X_BxNxD + update_BxNxD)
-        hidden = jax.nn.gelu(linear(block, "intermediate.dense", X_BxNxD), approximate=False)
+        hidden = linear(block, "intermediate.dense", X_BxNxD)
+        hidden = jax.nn.gelu(hidden, approximate=not shape.is_gelu_exact)
         update_BxNxD = linear(block, "output.dense", hidden)
         X_BxNxD = layer_norm(shape, block, "output.LayerNorm", X_BxNxD + update_BxNxD)
         attention.append(A_BxHxNxN)
@@ -148,7 +117,9 @@ def embed(shape: Shape, weights: Weights, ids_BxN: jax.Array) -> jax.Array:
     X_BxNxD = X_BxNxD + weights["embeddings.position_embeddings.weight"][None, places]
     if "embeddings.token_type_embeddings.weight" in weights:
         X_BxNxD = X_BxNxD + weights["embeddings.token_type_embeddings.weight"][None, :1]
-    return layer_norm(shape, weights, "embeddings.LayerNorm", X_BxNxD)
+    X_BxNxD = layer_norm(shape, weights, "embeddings.LayerNorm", X_BxNxD)
+    is_projected = "embeddings.project.weight" in weights  # from their own width to that of the model
+    return linear(weights, "embeddings.project", X_BxNxD) if is_projected else X_BxNxD
 
 
 def attend(shape: Shape, block: Weights, X_BxNxD: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
