@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import NullLocator
 
 from topicjax.errors import counted
 from topicjax.stages import Records
@@ -43,20 +43,21 @@ KIND = ("embedding", *MAIN_SETTINGS)
 SCALES: dict[str, dict[str, Any]] = {
     "covariance": dict(ls="-"),
     "log_pmi": dict(ls="--"),
-    "best": dict(ls=":"),
+    "best_value": dict(ls=":"),
 }
 SCALE_WORDS = {
     "covariance": "covariance of words",
     "log_pmi": "log PMI",
-    "best": "best W^V, squared loss",
+    "best_value": "best $W^V$, squared loss",
 }
-MEASURED = ("pair", "topic", "share", "step_topic", "step_pair")
+MEASURED = ("pair_part", "topic_part", "pair_share", "topic_kept", "step_topic", "step_pair")
+LOST = 0.5  # of the topic's part at its maximum: a model that keeps less has given the topic up
 PANELS = (
     *(("value", "one_hot"), ("value", "trained")),
     *(("attention", "one_hot"), ("attention", "trained")),
     ("embeddings", "trained"),
 )
-TITLES = {"one_hot": "one-hot", "trained": "trained embeddings", "random": "random embeddings"}
+TITLES = {"one_hot": "one-hot embeddings", "trained": "trained embeddings", "random": "random embeddings"}
 
 
 def is_paired(run: Run, scores: pd.DataFrame) -> bool:
@@ -86,7 +87,7 @@ def document_shares(data: DataModel) -> dict[str, float]:
     matrices = {
         "covariance": second - np.outer(mean, mean),
         "log_pmi": np.log(second / np.outer(mean, mean)),
-        "best": optimum_of_documents(data, 0.0)[1:, 1:],
+        "best_value": optimum_of_documents(data, 0.0)[1:, 1:],
     }
     parts = {name: split(matrix, data.words_per_topic) for name, matrix in matrices.items()}
     return {name: pair / (pair + topic) for name, (pair, topic) in parts.items()}
@@ -96,9 +97,10 @@ def document_shares(data: DataModel) -> dict[str, float]:
 def pair_rows(run: Run) -> Frame:
     """Tabulate what trials with even topics learned: a row per trial and part.
 
-    `pair`, `topic` and `share` are final values (means over the last tenth of the steps) minus those of step
-    0; the share is NaN where next to nothing was learned.  `step_topic` and `step_pair` are the first steps
-    at which same topic - other topic, and partner - other word, reach half of their maximum.
+    `pair_part`, `topic_part` and `pair_share` are final values (means over the last tenth of the steps) minus
+    those of step 0; the share is NaN where next to nothing was learned.  `topic_kept` is the final part of the
+    topic as a share of its maximum.  `step_topic` and `step_pair` are the first steps at which same topic -
+    other topic, and partner - other word, reach half of their maximum.
     """
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
@@ -119,12 +121,13 @@ def pair_rows(run: Run) -> Frame:
     for part, (block_name, pair_name) in PARTS.items():
         block, pair = (column(frame, name) for name in (block_name, pair_name))
         block, pair = (values - records.spread(values[records.start]) for values in (block, pair))
-        topic = topic_part(block, pair, records.spread(words))
+        topic = without_partner(block, pair, records.spread(words))
         end_pair, end_topic = records.mean(pair, last), records.mean(topic, last)
         is_learned = np.abs(end_pair) + np.abs(end_topic) > least[part]
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(is_learned, end_pair / (end_pair + end_topic), np.nan)
-        found = dict(pair=end_pair, topic=end_topic, share=share)
+            kept = end_topic / np.maximum.reduceat(topic, records.start)
+        found = dict(pair_part=end_pair, topic_part=end_topic, pair_share=share, topic_kept=kept)
         found |= dict(step_topic=half_way(records, block), step_pair=half_way(records, pair))
         names = ["trial_id", *settings_in(trials)]
         tables.append(trials[names].assign(part=part, **found)[trained[part]])
@@ -136,7 +139,7 @@ def pair_rows(run: Run) -> Frame:
     return rows.join(pd.DataFrame(shares, columns=list(SCALES), index=rows.index))
 
 
-def topic_part(block: Array, pair: Array, words_per_topic: Array) -> Array:
+def without_partner(block: Array, pair: Array, words_per_topic: Array) -> Array:
     """Take the partner out of same topic - other topic: it is one of v - 1 other words of the topic."""
     return block - pair / (words_per_topic - 1)
 
@@ -157,7 +160,7 @@ def pair_table(run: Run, scores: pd.DataFrame) -> Frame:
     rows = pair_rows(run)
     by_cell: Any = rows.groupby(["part", *KIND, "pair_strength"], sort=False)
     middle = by_cell[[*MEASURED, *SCALES]].median()
-    ends = by_cell["share"].agg(["min", "max"]).set_axis(["share_min", "share_max"], axis=1)
+    ends = by_cell["pair_share"].agg(["min", "max"]).set_axis(["share_min", "share_max"], axis=1)
     return by_cell.size().rename("trials").to_frame().join(middle).join(ends).reset_index()
 
 
@@ -175,14 +178,14 @@ def pair_figure(run: Run, scores: pd.DataFrame) -> Picture:
         for ax, (part, embedding) in zip(axes.flat, panels, strict=False):
             own = rows[(rows["part"] == part) & (rows["embedding"] == embedding)]
             draw_shares(ax, own, colours)
-            ax.set_title(f"{part}, {TITLES[embedding]}" if part != "embeddings" else r"$W_E^T W_E$")
+            ax.set_title(part if part == "embeddings" else f"{part}, {TITLES[embedding]}")
+            ax.tick_params(labelbottom=True)
         for ax in axes.flat[len(panels) :]:
             ax.set_axis_off()
         for ax in axes[:, 0]:
             ax.set_ylabel("pair's share")
         for ax in axes.flat[max(len(panels) - 2, 0) : len(panels)]:
             ax.set_xlabel("pair strength")
-            ax.tick_params(labelbottom=True)
         handles = [
             Line2D(
                 [], [], color=colour, marker="o", ms=4, mfc="none", lw=0.9, label=", ".join(map(label, kind))
@@ -215,43 +218,52 @@ def draw_shares(ax: Axes, rows: Frame, colours: Mapping[tuple, str]) -> None:
         ax.plot(scale.index, scale[name], color="black", lw=1.0, zorder=2, **line)
     for kind, own in rows.groupby(list(MAIN_SETTINGS)):
         colour = colours[kind]
-        ax.plot(own["pair_strength"], own["share"], "o", color=colour, ms=3, mfc="none", mew=0.7, zorder=3)
-        middle: Any = own.groupby("pair_strength")["share"].median()
+        ax.plot(
+            own["pair_strength"], own["pair_share"], "o", color=colour, ms=3, mfc="none", mew=0.7, zorder=3
+        )
+        middle: Any = own.groupby("pair_strength")["pair_share"].median()
         ax.plot(middle.index, middle, color=colour, lw=0.9, zorder=3)
     ax.set_xscale("log")
     strengths = sorted(set(rows["pair_strength"]))
     ax.set_xticks(strengths, [written(value, 2) for value in strengths])
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_ylim(-0.1, 1.25)
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
-def pair_course(run: Run, scores: pd.DataFrame) -> Picture:
-    """Draw the topic's and the pair's part over the steps, a row of panels per kind of model."""
+def pair_course(run: Run, scores: pd.DataFrame) -> list[Picture]:
+    """Draw the topic's and the pair's part over the steps: a picture per kind of embedding."""
     run = aligned(run)
     chosen = paired(run.trials)
-    chosen = chosen[trains_value(chosen) & trains_attention(chosen)]
-    embedding = "one_hot" if (chosen["embedding"] == "one_hot").any() else chosen["embedding"].iloc[0]
-    chosen = chosen[(chosen["embedding"] == embedding).to_numpy()]
-    frame = run.trajectories.merge(chosen[["trial_id", "pair_strength", "words_per_topic", *MAIN_SETTINGS]])
+    frame = run.trajectories.merge(
+        chosen[["trial_id", "pair_strength", "words_per_topic", *KIND]], on="trial_id", suffixes=("_", "")
+    )
+    return [course_of(own, str(embedding)) for embedding, own in frame.groupby("embedding", sort=False)]
+
+
+def course_of(frame: Frame, embedding: str) -> Picture:
+    """Draw the parts of models with one kind of embedding: a row of panels per optimizer and objective."""
+    names = [name for name, (block, _) in PARTS.items() if frame[block].abs().max() > 0]
     strengths = sorted(set(frame["pair_strength"]))
     colours = dict(zip(strengths, PALETTE, strict=False))
     kinds: Any = list(frame.groupby(list(MAIN_SETTINGS), sort=True))
     with style():
-        figure = Figure(figsize=(WIDTH, 0.9 + 1.35 * len(kinds)))
-        axes = figure.subplots(len(kinds), 2, sharex=True, squeeze=False)
+        figure = Figure(figsize=(WIDTH, 0.9 + 1.25 * len(kinds)))
+        axes = figure.subplots(len(kinds), len(names), sharex=True, squeeze=False)
         for line, (kind, own) in zip(axes, kinds, strict=True):
-            for ax, part in zip(line, ("value", "attention"), strict=True):
+            line[0].set_ylabel("\n".join(map(label, kind)))
+            for ax, part in zip(line, names, strict=True):
                 block, pair = (column(own, name) for name in PARTS[part])
-                parts = own.assign(pair=pair, topic=topic_part(block, pair, column(own, "words_per_topic")))
+                parts = own.assign(
+                    pair=pair, topic=without_partner(block, pair, column(own, "words_per_topic"))
+                )
                 middle: Any = parts.groupby(["pair_strength", "step"])[["pair", "topic"]].median()
-                for strength in colours:
-                    over = middle.loc[strength]
-                    over = over[over.index > 0]
-                    ax.plot(over.index, over["pair"], color=colours[strength], lw=1.0)
-                    ax.plot(over.index, over["topic"], color=colours[strength], lw=1.0, ls="--")
+                for strength, colour in colours.items():
+                    over = middle.loc[strength].loc[1:]  # a logarithmic axis has no step 0
+                    ax.plot(over.index, over["pair"], color=colour, lw=1.0)
+                    ax.plot(over.index, over["topic"], color=colour, lw=1.0, ls="--")
                 ax.axhline(0, color="0.8", lw=0.6, zorder=0)
                 ax.set_xscale("log")
-                ax.set_title(f"{part}, {', '.join(map(label, kind))}")
+        for ax, part in zip(axes[0], names, strict=True):
+            ax.set_title(part)
         for ax in axes[-1]:
             ax.set_xlabel("step")
         handles = [
@@ -265,24 +277,23 @@ def pair_course(run: Run, scores: pd.DataFrame) -> Picture:
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
     text = (
         "The pair's part (partner - other word of the topic) and the topic's part (other word - word of "
-        f"another topic) of value matrix and attention scores; {TITLES[embedding]}, medians over seeds."
+        "another topic) over the steps, medians over seeds. Values are W_E^T W^V W_E, attention its scores."
     )
-    return Picture(
-        figure, "Topics first, then pairs?", text, "Both parts over the steps, a row per kind of model."
-    )
+    title = f"Topics and pairs over the steps: {TITLES[embedding]}"
+    return Picture(figure, title, text, "Both parts over the steps, a row per optimizer and objective.")
 
 
 def follows(rows: Frame) -> str:
     """Say what the models of a cell follow: pair or topic beyond co-occurrence, or co-occurrence itself."""
     low, high = (getattr(rows[["covariance", "log_pmi"]], name)(axis=1) for name in ("min", "max"))
-    if (rows["share"] > high).all():
+    if (rows["pair_share"] > high).all():
         return "pair"
-    return "topic" if (rows["share"] < low).all() else "counts"
+    return "topic" if (rows["pair_share"] < low).all() else "counts"
 
 
 def untied(rows: Frame) -> float:
     """Compare the pair's part of models without pairs to that at the weakest strength: the largest ratio."""
-    by_cell: Any = rows.assign(pair=rows["pair"].abs()).groupby(["part", *KIND, "pair_strength"])["pair"]
+    by_cell: Any = rows.assign(size=rows["pair_part"].abs()).groupby(["part", *KIND, "pair_strength"])["size"]
     middle = by_cell.median().unstack()
     if 0.0 not in middle or middle.shape[1] < 2:
         return np.nan
@@ -290,7 +301,7 @@ def untied(rows: Frame) -> float:
     return float((middle[0.0] / least).max())
 
 
-def by_strength(rows: Frame, name: str = "share") -> str:
+def by_strength(rows: Frame, name: str = "pair_share") -> str:
     """Write the median of a share at each pair strength, with its range if it has one."""
     texts = []
     for strength, own in rows.groupby("pair_strength")[name]:
@@ -304,7 +315,7 @@ def topic_or_pair(run: Run, scores: pd.DataFrame) -> Verdict:
     if not is_paired(run, scores):
         return Verdict("undecided", "No trial has documents with pairs of words.", "a run of pairs")
     rows = pair_rows(run)
-    known = rows[(rows["pair_strength"] > 0) & rows["share"].notna()]
+    known = rows[(rows["pair_strength"] > 0) & rows["pair_share"].notna()]
     told = known[known["covariance"] < VANISHED]
     if told.empty:
         return Verdict("undecided", "No model with pairs has learned anything.", "more steps")
@@ -324,7 +335,8 @@ def topic_or_pair(run: Run, scores: pd.DataFrame) -> Verdict:
     parts = {
         f"{'. '.join(texts)}.": True,
         f"In the documents it is: {scales}.": True,
-        f"Partners are half learned after topics in {later} of {counted(len(told), 'part')} of models.": True,
+        f"Partners are half learned after topics in {later} of {counted(len(told), 'part')} of models; "
+        f"{(told['topic_kept'] < LOST).sum()} keep less than half of the topic's part that they had.": True,
         f"Without ties they stand apart by at most {control:.0%} of that at the weakest strength "
         "(medians over seeds).": np.isfinite(control),
     }

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.synthetic_runs import STEP, TWO_STAGE, Case, case, ramp, scored
+from support.synthetic_runs import TWO_STAGE, Case, case, ramp, scored
 
 from topicjax.analysis.one_layer import co_occurrence
 from topicjax.theory.documents import DataModel
@@ -30,7 +30,7 @@ def test_shares_of_documents_are_those_of_their_moments() -> None:
     found = co_occurrence.document_shares(DataModel(pair_strength=rho, **SIZES))
     assert found["covariance"] == pytest.approx((partner - topic) / (partner - other))
     assert found["log_pmi"] == pytest.approx(np.log(partner / topic) / np.log(partner / other))
-    assert found["log_pmi"] < found["covariance"] < found["best"] < 1
+    assert found["log_pmi"] < found["covariance"] < found["best_value"] < 1
     vanished = co_occurrence.document_shares(DataModel(pair_strength=1 / 1.1, **SIZES))
     assert list(vanished.values()) == pytest.approx([1, 1, 1])
 
@@ -40,9 +40,10 @@ def test_parts_are_measured_from_step_0_and_at_half_of_their_rise() -> None:
     assert co_occurrence.is_paired(run, scores)
     rows = co_occurrence.pair_rows(run)
     own = rows[rows["pair_strength"] > 0].set_index("part")
-    assert own["share"].to_dict() == pytest.approx(dict(value=0.8, attention=0.4))
+    assert own["pair_share"].to_dict() == pytest.approx(dict(value=0.8, attention=0.4))
     assert own["step_topic"].tolist() == [50, 50] and own["step_pair"].tolist() == [250, 250]
-    assert own.loc["value", "pair"] + own.loc["value", "topic"] == pytest.approx(1)
+    assert own["topic_kept"].tolist() == pytest.approx([0.2, 0.6])
+    assert own.loc["value", "pair_part"] + own.loc["value", "topic_part"] == pytest.approx(1)
     assert not co_occurrence.is_paired(*scored(model(0.0, 0.0, 0.0)))
 
 
@@ -80,6 +81,10 @@ def test_figures_and_table_cover_every_strength() -> None:
     run, scores = scored(*cases, model(0.0, 0.0, 0.0), model(0.5, 0.5, 0.1, embedding="trained"))
     table = co_occurrence.pair_table(run, scores)
     assert table["pair_strength"].value_counts().to_dict() == {0.1: 5, 0.03: 2, 0.0: 2}
-    for picture in (co_occurrence.pair_figure(run, scores), co_occurrence.pair_course(run, scores)):
-        assert picture.caption and STEP[-1] > 0
+    courses = co_occurrence.pair_course(run, scores)
+    assert [picture.title.split(": ")[1] for picture in courses] == [
+        "one-hot embeddings",
+        "trained embeddings",
+    ]
+    for picture in (co_occurrence.pair_figure(run, scores), *courses):
         picture.close()
