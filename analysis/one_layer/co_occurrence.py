@@ -98,9 +98,9 @@ def pair_rows(run: Run) -> Frame:
     """Tabulate what trials with even topics learned: a row per trial and part.
 
     `pair_part`, `topic_part` and `pair_share` are final values (means over the last tenth of the steps) minus
-    those of step 0; the share is NaN where next to nothing was learned.  `topic_kept` is the final part of the
-    topic as a share of its maximum.  `step_topic` and `step_pair` are the first steps at which same topic -
-    other topic, and partner - other word, reach half of their maximum.
+    those of step 0; the share is NaN where next to nothing was learned.  `topic_kept` is the final part of
+    the topic as a share of its maximum.  `step_topic` and `step_pair` are the first steps at which same topic
+    - other topic, and partner - other word, reach half of their maximum.
     """
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
