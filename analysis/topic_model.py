@@ -37,9 +37,10 @@ STAGE_LINES = {  # limit line in manifest.json: its column in the table of trial
     **{name: f"line_{name}" for name in ("stage1", "stage2", "stage1_se", "stage2_se")},
     **{name: name for name in HELD_OUT_LINES},
 }
+ADDED = {"pair_strength": trial.DEFAULTS["pair_strength"]}  # data settings that older folders do not have
 NEEDED_TRIALS = (
     *("trial_id", "status", "seed", "objective", "attention", "value", "embedding"),
-    *DATA_SETTINGS,
+    *(name for name in DATA_SETTINGS if name not in ADDED),
 )
 NEEDED_TRAJECTORIES = (
     *("trial_id", "step", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v"),
@@ -77,6 +78,7 @@ LABELS |= {  # columns and values in words
     "norm_e": r"$\|W^E\|_F$",
     "a_topic": "attention score: same topic - other topic",
     "v_block": "value: same topic - other topic",
+    "pair_strength": "pair strength",
     "learning_rate": "learning rate",
     "init_scale": "init scale",
     "key_visibility": "keys",
@@ -105,7 +107,7 @@ PHRASES |= {  # short phrases for settings: per value, `...` for all other value
 
 
 def aligned(run: Run) -> Run:
-    """Add limit lines to the trials of a run and sort its records by trial and step.
+    """Add limit lines to the trials of a run, and settings of later versions; sort records by trial and step.
 
     A run that is already aligned is returned unchanged.
     """
@@ -113,7 +115,8 @@ def aligned(run: Run) -> Run:
         return run
     check_columns(run.trials, NEEDED_TRIALS, f"{run.folder}/trials")
     check_columns(run.trajectories, NEEDED_TRAJECTORIES, f"{run.folder}/trajectories")
-    trials = run.trials.assign(**limit_lines(run))
+    added = {name: default for name, default in ADDED.items() if name not in run.trials}
+    trials = run.trials.assign(**added, **limit_lines(run))
     without = int(np.isnan(column(trials, "line_stage1")).sum())
     missing = run.missing
     if run.manifest and without:

@@ -104,7 +104,8 @@ def test_every_setting_is_known_everywhere():
 def test_limit_lines_depend_on_the_data_settings_alone():
     assert " ".join(DATA_SETTINGS) == (
         "topics words_per_topic documents infinite_documents word_distribution alpha topics_per_document "
-        "length_min length_max overlap zipf_exponent word_concentration p_mask p_keep p_random key_visibility"
+        "length_min length_max overlap zipf_exponent word_concentration pair_strength p_mask p_keep p_random "
+        "key_visibility"
     )
     words = {name for name in DATA_SETTINGS if SETTINGS[name].role is Role.TOPIC_WORDS}
     assert set(DOCUMENT_SETTINGS) == set(DATA_SETTINGS) - words
@@ -121,6 +122,20 @@ IMPOSSIBLE = [
     (
         {"documents": "tau", "topics_per_document": 11},
         "topics_per_document is 11; allowed: at most",
+    ),
+    ({"pair_strength": 1}, "pair_strength is 1.0; allowed: 0 or more, below 1"),
+    (
+        {"pair_strength": 0.1, "words_per_topic": 5},
+        "words_per_topic is 5; allowed: an even number with pair_strength > 0",
+    ),
+    (
+        {"pair_strength": 0.1, "word_distribution": "zipf"},
+        "word_distribution is 'zipf'; allowed: 'uniform' with pair_strength > 0",
+    ),
+    ({"pair_strength": 0.1, "overlap": 0.2}, "overlap is 0.2; allowed: 0 with pair_strength > 0"),
+    (
+        {"pair_strength": 0.1, "documents": "tau", "infinite_documents": True},
+        "infinite_documents is True; allowed: False with pair_strength > 0 and tau documents",
     ),
     ({"topics_per_document": 0}, "topics_per_document is 0; allowed: 1 or more"),
     ({"p_mask": 0}, "p_mask is 0.0; allowed: above 0, at most 1"),

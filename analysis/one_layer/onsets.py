@@ -38,8 +38,8 @@ OUTCOMES = {  # outcome: why a trial has no onset, in words
 }
 ASSUMED = dict(  # assumptions of onset_rate
     **dict(optimizer="sgd", objective="squared", documents="tau", infinite_documents=True, l2=0.0),
-    **dict(word_distribution="uniform", overlap=0.0, key_visibility="all", embedding="one_hot"),
-    **dict(attention="trained", output_bias="zero", attention_biases="absent"),
+    **dict(word_distribution="uniform", overlap=0.0, pair_strength=0.0, key_visibility="all"),
+    **dict(embedding="one_hot", attention="trained", output_bias="zero", attention_biases="absent"),
 )
 SIZES = ("topics", "words_per_topic", "topics_per_document", "p_mask", "p_keep", "p_random")
 POOLED = (  # may differ within one fit

@@ -15,7 +15,7 @@ from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import budget, forced, gradients, many_topics, tables, unbounded
+from . import budget, co_occurrence, forced, gradients, many_topics, tables, unbounded
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
@@ -165,6 +165,10 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("joint_loss", joint_losses, has_pairs),
         Entry("forced_stages", forced.schedule_figure, forced.is_scheduled),
     ],
+    "Topics or co-occurrence": [
+        Entry("pairs", co_occurrence.pair_figure, co_occurrence.is_paired),
+        Entry("pairs_over_steps", co_occurrence.pair_course, co_occurrence.is_paired),
+    ],
     "Maps": [
         Entry("robustness", robustness, varies_alone),
         Entry("budget", budget.edge_figure, budget.has_edge),
@@ -198,6 +202,7 @@ EVERY_CLAIM = (
     many_topics.CLAIM,
     unbounded.CLAIM,
     budget.CLAIM,
+    co_occurrence.CLAIM,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -248,6 +253,14 @@ TABLES = [
         budget.edge_table,
         budget.has_edge,
         "Learning rate x onset step of SGD: median over learning rates, least and most",
+    ),
+    Entry(
+        "pairs",
+        co_occurrence.pair_table,
+        co_occurrence.is_paired,
+        "Words in pairs: the pair's and the topic's part of what was learned, the pair's share in the model "
+        "and in the documents (covariance and log PMI of two words, best W^V of squared loss), and the "
+        "first steps at which topics and pairs are half learned; medians over seeds",
     ),
     Entry(
         "table3",

@@ -27,6 +27,7 @@ from topicjax.theory.progress import CUTS, Cuts, progress, units
 from ..frames import Array, column
 from ..scores import join_flags
 from ..topic_model import STAGE_LINES, aligned, settings_in
+from .trained_models import has_data_model
 
 CLASSES = (  # in the order of tables; in a tie between seeds the earlier one wins
     *("diverged", "collapsed", "no-learning", "unfinished", "V-only", "compensated"),
@@ -170,10 +171,10 @@ def copies_kept_words(records: Records, frame: pd.DataFrame, trials: pd.DataFram
 
 
 def topic_bound(trials: pd.DataFrame) -> Array:
-    """Compute the least loss of a word if only its topic is known (disjoint uniform topics, else NaN)."""
+    """Compute the least loss of a word if only its topic is known (NaN: topics overlap, words differ)."""
     words = column(trials, "words_per_topic")
     least = np.where(trials["objective"] == "cross_entropy", np.log(words), 1 - 1 / words)
-    return np.where((trials["word_distribution"] == "uniform") & (trials["overlap"] == 0), least, np.nan)
+    return np.where(has_data_model(trials), least, np.nan)
 
 
 def order_progress(records: Records, frame: pd.DataFrame, trials: pd.DataFrame, cuts: Cuts) -> Curves:

@@ -74,12 +74,17 @@ def sizes_and_masking(settings: Mapping[str, Any]) -> tuple[int, int, float, flo
 
 
 def data_model(settings: Mapping[str, Any]) -> DataModel | None:
-    """Describe a trial's documents for the theory; None unless topics are disjoint and uniform."""
+    """Describe a trial's documents for the paper's theory; None unless has_data_model."""
     return DataModel.of(settings) if has_data_model(settings) else None
 
 
 def has_data_model(settings: Any) -> Any:
-    """Say whether the topics of a trial, or of each trial of a table, are disjoint and uniform."""
+    """Say whether topics are disjoint and their words alike, of a trial or of each trial of a table."""
+    return has_disjoint_topics(settings) & (settings["pair_strength"] == 0)
+
+
+def has_disjoint_topics(settings: Any) -> Any:
+    """Say the same, whether or not words are in pairs: all moments of such documents are known."""
     return (settings["word_distribution"] == "uniform") & (settings["overlap"] == 0)
 
 
@@ -157,11 +162,10 @@ def optimum(settings: Mapping[Any, Any]) -> Array | None:
 
     Return None where it is not known: cross-entropy, biases, topics that are not uniform and disjoint.
     """
-    data = data_model(settings)
     has_bias = settings["output_bias"] != "zero" or settings["attention_biases"] == "trained"
-    if settings["objective"] != "squared" or has_bias or data is None:
+    if settings["objective"] != "squared" or has_bias or not has_disjoint_topics(settings):
         return None
-    return optimum_of_documents(data, float(settings["l2"]))
+    return optimum_of_documents(DataModel.of(settings), float(settings["l2"]))
 
 
 @cache

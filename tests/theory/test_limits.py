@@ -477,3 +477,58 @@ def test_too_many_subsets_are_refused():
     data = DataModel(40, 1, "tau", topics_per_document=10, topic_word=words)
     with pytest.raises(ValueError, match="847660528 topic subsets; allowed: at most 20000"):
         topic_subsets(data)
+
+
+PAIRS = replace(LDA, words_per_topic=4, pair_strength=0.3)
+VANISHED = replace(PAIRS, alpha=0.25, pair_strength=0.8)  # 1 / (1 + alpha): every pair is a topic of its own
+SMALL_TOPICS = replace(VANISHED, topics=6, words_per_topic=2, alpha=0.125, pair_strength=0.0)
+
+
+def test_moments_of_pairs_are_those_of_sampled_documents():
+    words = sample_queries(replace(PAIRS, key_visibility="unmasked"), 20_000, 0).words
+    products = np.einsum("di,dj->dij", words, words)
+    error = products.std(axis=0) / np.sqrt(len(words))
+    assert (np.abs(products.mean(axis=0) - PAIRS.second_moment_words()) < 4.5 * error).all()
+    assert np.abs(words.mean(axis=0) - PAIRS.mean_words()).max() < 0.01
+
+
+@BOTH
+def test_the_squared_stage_1_line_of_pairs_is_the_loss_on_sampled_documents(visibility):
+    data = replace(PAIRS, key_visibility=visibility)
+    value = stage1_value(data, "squared")
+    queries = sample_queries(data, 20_000, 0)
+    losses = mean_losses(data, queries, "squared", StageModel(value))
+    exact, _ = stage1_line(data, "squared", value, queries)
+    assert abs(losses.mean() - exact) < 4 * losses.std() / np.sqrt(len(losses))
+    assert (
+        exact < uniform_attention_loss(data, stage1_value(replace(data, pair_strength=0.0), "squared")) - 1e-3
+    )
+
+
+@BOTH
+def test_where_topics_vanish_lines_are_those_of_topics_of_two_words(visibility):
+    pairs, topics = (replace(data, key_visibility=visibility) for data in (VANISHED, SMALL_TOPICS))
+    for ours, theirs in zip(*map(stage1.uniform_attention_moments, (pairs, topics)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-15)
+    found, expected = (limit_lines(data, "cross_entropy", 2000) for data in (pairs, topics))
+    known = ["stage1", "bayes"] if visibility == "unmasked" else ["stage1"]
+    for name in known:
+        error = np.hypot(found[f"{name}_se"], expected[f"{name}_se"])
+        assert found[name] == pytest.approx(expected[name], abs=4 * error)
+    unknown = {"stage2", "stage2_se"} | (set() if "bayes" in known else {"bayes", "bayes_se"})
+    assert {name for name, value in found.items() if np.isnan(value)} == unknown
+
+
+@pytest.mark.parametrize("documents", ["lda", "tau"])
+def test_the_posterior_of_pairs_weighs_documents_by_what_is_visible(documents):
+    """Draw words from the prior, weigh each draw by the likelihood of the visible words, and average."""
+    data = replace(PAIRS, key_visibility="unmasked", documents=documents)
+    draws = sample_queries(data, 100_000, 1).words
+    queries = sample_queries(data, 5, 0)
+    predicted = posterior_words(data, queries)
+    for number, document in enumerate(queries.document):
+        counts = queries.keys[document, 1:]
+        weight = np.exp(counts @ np.log(np.maximum(draws, 1e-300)).T)
+        mean = weight @ draws / weight.sum()
+        error = np.sqrt((weight**2) @ (draws - mean) ** 2) / weight.sum()
+        assert (np.abs(predicted[number] - mean) < 5 * error + 1e-6).all()

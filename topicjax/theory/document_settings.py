@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.settings import (
     MAX_INT32,
+    BelowOne,
     Choice,
     NotNegative,
     Only,
@@ -46,6 +47,9 @@ class DocumentSpec:
     ] = 0.03
     shortest: Annotated[int, Whole(1), "largest length_min among a program's trials", EXECUTION] = 100
     longest: Annotated[int, Whole(1), "largest length_max among a program's trials", EXECUTION] = 150
+    paired: Annotated[
+        bool, "whether a program draws pairs: any of its trials has pair_strength > 0", EXECUTION
+    ] = False
 
     @property
     def num_words(self) -> int:
@@ -82,6 +86,11 @@ class Stream(NamedTuple):
         TOPIC_WORDS,
         Only("word_distribution", ("dirichlet",)),
     ] = 1.0
+    pair_strength: Annotated[
+        BelowOne,
+        "chance that two words of one topic in a document are tied to one pair; 0: no pairs",
+        DOCUMENTS,
+    ] = 0.0
     p_mask: Annotated[Any, Real(above=0, high=1), "p_m: a position is masked", DOCUMENTS] = 0.15
     p_keep: Annotated[Probability, "p_c: a masked position shows its own word", DOCUMENTS] = 0.1
     p_random: Annotated[Probability, "p_r: a masked position shows a random word", DOCUMENTS] = 0.1
@@ -111,6 +120,24 @@ def check_documents(spec: Any, stream: Any) -> None:
         raise UserError(f"topics_per_document is {tau}; allowed: at most topics = {topics}")
     if topics < 2 and getattr(stream, "overlap", 0) > 0:  # a DataModel has the words themselves
         raise UserError(f"overlap is {stream.overlap}; allowed: 0 when there is one topic")
+    if stream.pair_strength > 0:
+        check_pairs(spec, stream)
+
+
+def check_pairs(spec: Any, stream: Any) -> None:
+    """Raise a UserError if the words of a topic cannot be paired: pairs are disjoint and equally likely."""
+    if spec.words_per_topic % 2:
+        raise UserError(
+            f"words_per_topic is {spec.words_per_topic}; allowed: an even number with pair_strength > 0"
+        )
+    if spec.documents == "tau" and spec.infinite_documents:
+        raise UserError("infinite_documents is True; allowed: False with pair_strength > 0 and tau documents")
+    if getattr(spec, "word_distribution", "uniform") != "uniform":  # a DataModel has the words themselves
+        raise UserError(
+            f"word_distribution is {spec.word_distribution!r}; allowed: 'uniform' with pair_strength > 0"
+        )
+    if getattr(stream, "overlap", 0) > 0:
+        raise UserError(f"overlap is {stream.overlap}; allowed: 0 with pair_strength > 0")
 
 
 SETTINGS = declared(DocumentSpec) | declared(Stream)

@@ -3,6 +3,10 @@
 Notation of the paper: T topics of v words, words 1..Tv, [MASK] = 0, V = Tv + 1 tokens.
 Arrays over tokens have [MASK] first.  p_m = p_mask, p_c = p_keep, p_r = p_random and
 a = 1 - (1 - p_c) p_m, the probability that a position still shows its own word.
+Words 2j - 1 and 2j are partners: with pair_strength rho > 0 each document also draws, for each topic, the
+shares of its v/2 pairs from a symmetric Dirichlet of total concentration 1/rho - 1, and partners are equally
+likely.  The distributions of theta and of single words do not change.  For theta ~ Dirichlet(alpha) and
+rho = 1/(1 + alpha) the documents are those of T v/2 topics of two words: topics of v words have vanished.
 Dimension letters of samples: D documents, R queries, T topics, W = Tv words, V = W + 1 tokens.
 """
 
@@ -92,14 +96,28 @@ class DataModel(DocumentSettings):
         np.fill_diagonal(moment, same / self.topics)
         return moment
 
+    @property
+    def pair_concentration(self) -> float:
+        """The Dirichlet concentration of a topic's pairs in a document, if pair_strength is above 0."""
+        return 2 * (1 / self.pair_strength - 1) / self.words_per_topic
+
     def mean_words(self) -> Array:
         """Compute E[P] for the word distribution P of a document (Tv numbers)."""
         return self.words_by_topic().mean(axis=0)
 
     def second_moment_words(self) -> Array:
-        """Compute E[P P^T], Tv x Tv."""
+        """Compute E[P P^T], Tv x Tv.
+
+        Shares w of M pairs of strength rho have E[w_j w_k] = (1 - rho) / M^2 + rho / M if j = k; those of
+        different topics are independent.
+        """
         words_TxW = self.words_by_topic()
-        return words_TxW.T @ self.topic_second_moment() @ words_TxW
+        moment_WxW = words_TxW.T @ self.topic_second_moment() @ words_TxW
+        if self.pair_strength > 0:
+            sizes = self.topics, self.words_per_topic
+            excess_WxW = self.words_per_topic / 2 * same_pair(*sizes) - same_topic(*sizes)
+            moment_WxW *= 1 + self.pair_strength * excess_WxW
+        return moment_WxW
 
     def shown_distribution(self, words: Array) -> Array:
         """Compute the distribution of the token that a position shows, (..., V), given P, (..., Tv)."""
@@ -112,6 +130,11 @@ class DataModel(DocumentSettings):
 def same_topic(topics: int, words_per_topic: int) -> Array:
     """Make the Tv x Tv matrix that is 1 where two words share a topic, else 0."""
     return np.kron(np.eye(topics), np.ones((words_per_topic, words_per_topic)))
+
+
+def same_pair(topics: int, words_per_topic: int) -> Array:
+    """Make the Tv x Tv matrix that is 1 where two words are partners or the same word, else 0."""
+    return same_topic(topics * words_per_topic // 2, 2)
 
 
 class Queries(NamedTuple):
@@ -153,6 +176,16 @@ def _sample_topics(data: DataModel, num_documents: int, rng: np.random.Generator
     return np.where(order < tau, 1 / tau, 0.0)
 
 
+def _words_of(data: DataModel, topic_DxT: Array, rng: np.random.Generator) -> Array:
+    """Compute the word distribution of each document, D x W, from its topics; draw its pairs, if any."""
+    word_DxW = topic_DxT @ data.words_by_topic()
+    if data.pair_strength > 0:
+        pairs = data.words_per_topic // 2
+        share = rng.dirichlet(np.full(pairs, data.pair_concentration), topic_DxT.shape)
+        word_DxW *= pairs * share.reshape(len(topic_DxT), -1).repeat(2, axis=1)
+    return word_DxW
+
+
 def _draw(table: Array, row: Array, rng: np.random.Generator) -> Array:
     """Draw, for each entry of `row`, an index from that row of a probability table."""
     cumulative = np.cumsum(table, axis=1)
@@ -179,11 +212,16 @@ def sample_queries(data: DataModel, num_documents: int, seed: int) -> Queries:
     """Draw documents with at least one masked position; the [MASK]s of a document form one query."""
     rng = np.random.default_rng(seed)
     if data.infinite_documents:
-        return _infinite_queries(data, _sample_topics(data, num_documents // 20, rng))
+        topic_DxT = _sample_topics(data, num_documents // 20, rng)
+        return _infinite_queries(data, topic_DxT, _words_of(data, topic_DxT, rng))
     topic_DxT = _sample_topics(data, num_documents, rng)
     present, masked = _draw_masks(data, num_documents, rng)
     document = np.broadcast_to(np.arange(num_documents)[:, None], masked.shape)
-    word = 1 + _draw(data.words_by_topic(), _draw(topic_DxT, document, rng), rng)
+    word_DxW = _words_of(data, topic_DxT, rng)
+    if data.pair_strength > 0:
+        word = 1 + _draw(word_DxW, document, rng)
+    else:
+        word = 1 + _draw(data.words_by_topic(), _draw(topic_DxT, document, rng), rng)
     kind = rng.random(masked.shape)
     random_word = rng.integers(1, data.num_words + 1, masked.shape)
     replaced = np.where(kind < data.p_keep + data.p_random, random_word, 0)
@@ -198,7 +236,7 @@ def sample_queries(data: DataModel, num_documents: int, seed: int) -> Queries:
     is_word = masked & (shown > 0)
     return Queries(
         topic_DxT,
-        topic_DxT @ data.words_by_topic(),
+        word_DxW,
         keys.reshape(num_documents, size).astype(float),
         np.concatenate([mask_document, document[is_word]]),
         np.concatenate([np.zeros_like(mask_document), shown[is_word]]),
@@ -206,9 +244,8 @@ def sample_queries(data: DataModel, num_documents: int, seed: int) -> Queries:
     )
 
 
-def _infinite_queries(data: DataModel, topic_DxT: Array) -> Queries:
+def _infinite_queries(data: DataModel, topic_DxT: Array, word_DxW: Array) -> Queries:
     """List all V kinds of queries of infinite documents with their shares, and the expected keys."""
-    word_DxW = topic_DxT @ data.words_by_topic()
     size = data.num_words + 1
     keys = data.shown_distribution(word_DxW)
     if data.key_visibility == "unmasked":

@@ -5,6 +5,8 @@ Every line is the mean over documents of the mean over masked positions, eq. (1)
 shrink the standard error without changing the mean.  The expected loss over the hidden words, given a
 document's words P and what its masked positions show, replaces the loss of drawn words; and the known means
 of |P|^2 and of the entropy of P serve as control variates.
+A line that theory does not know is NaN.  For words in pairs these are stage 2, since the best attention would
+weigh partners apart from their topic, and Bayes where visible words may be random ones.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from topicjax.theory.documents import (
     kept_chances,
     sample_queries,
 )
-from topicjax.theory.posterior import GIBBS_DOCUMENTS, bayes_prediction
+from topicjax.theory.posterior import GIBBS_DOCUMENTS, bayes_prediction, knows_pairs
 from topicjax.theory.stage1 import has_diagonal, stage1_value, uniform_attention_loss
 from topicjax.theory.stage2 import stage2_model
 from topicjax.theory.stage_models import StageModel, examples_of, model_losses
 
 Line = tuple[float, float]  # (value, standard error)
+UNKNOWN: Line = (np.nan, np.nan)
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
@@ -65,7 +68,7 @@ def _controlled_mean(data: DataModel, queries: Queries, values_D: Array, *known:
         (np.bincount(queries.document, kept_share, size), data.p_keep),
         *known,
     ]
-    if data.documents == "lda" and data.topic_word is None:
+    if data.documents == "lda" and data.topic_word is None and data.pair_strength == 0:
         total = data.alpha * data.topics
         mean = np.log(data.words_per_topic) + digamma(total + 1) - digamma(data.alpha + 1)
         controls.append((entr(word_DxW).sum(axis=1), mean))
@@ -109,6 +112,8 @@ def stage2_line(
 
 def bayes_lines(data: DataModel, queries: Queries, seed: int = 0) -> dict[Objective, Line]:
     """Compute the losses of the posterior predictive (see bayes_prediction for when it is exact)."""
+    if not knows_pairs(data):
+        return dict.fromkeys(OBJECTIVES, UNKNOWN)
     if data.documents == "lda" and data.topic_word is not None and not data.infinite_documents:
         queries = first_documents(queries, GIBBS_DOCUMENTS)
     chance_RxW = bayes_prediction(data, queries, seed)
@@ -123,21 +128,22 @@ class Limits:
     def __init__(self, data: DataModel, num_documents: int = 6000, seed: int = 0) -> None:
         """Store what to draw; nothing is drawn yet."""
         self.data, self._num_documents, self._seed = data, num_documents, seed
-        self._models: dict[Objective, tuple[StageModel, StageModel]] = {}
+        self._models: dict[Objective, tuple[StageModel, StageModel | None]] = {}
 
-    def models(self, objective: Objective) -> tuple[StageModel, StageModel]:
-        """Find the optimal models of stages 1 and 2."""
+    def models(self, objective: Objective) -> tuple[StageModel, StageModel | None]:
+        """Find the optimal models of stages 1 and 2; None if theory does not know that of stage 2."""
         if objective not in OBJECTIVES:
             raise UserError(
                 f"theory has no limit lines for objective {objective}; it has for {', '.join(OBJECTIVES)}"
             )
         if objective not in self._models:
+            has_pairs = self.data.pair_strength > 0
             fitted_to = self._fit_queries if objective == "cross_entropy" else None
             values = [
                 stage1_value(self.data, objective, fitted_to, by_topic)
-                for by_topic in ((False, True) if has_diagonal(self.data) else (False,))
+                for by_topic in ((False, True) if has_diagonal(self.data) and not has_pairs else (False,))
             ]
-            stage2 = stage2_model(self.data, objective, values, self._queries)
+            stage2 = None if has_pairs else stage2_model(self.data, objective, values, self._queries)
             self._models[objective] = StageModel(values[0]), stage2
         return self._models[objective]
 
@@ -147,7 +153,7 @@ class Limits:
         given = self.data, objective
         return numbers(
             stage1=stage1_line(*given, stage1.value, self._queries),
-            stage2=stage2_line(*given, stage2, stage1.value, self._queries),
+            stage2=UNKNOWN if stage2 is None else stage2_line(*given, stage2, stage1.value, self._queries),
         )
 
     def others(self, objective: Objective) -> dict[str, float]:

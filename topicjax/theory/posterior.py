@@ -91,7 +91,11 @@ def _noise(data: DataModel) -> tuple[float, float]:
 
 
 def _posterior_disjoint(data: DataModel, evidence_NxW: Array) -> Array:
-    """Compute E[P | visible words], N x W, for disjoint uniform topics: topic counts are sufficient."""
+    """Compute E[P | visible words], N x W, for disjoint uniform topics: topic counts are sufficient.
+
+    If words are in pairs, so are counts of pairs, as long as no visible word is a random one (knows_pairs):
+    given the counts, shares of topics and of pairs are independent Dirichlets.
+    """
     count_NxT = evidence_NxW.reshape(-1, data.topics, data.words_per_topic).sum(axis=2)
     signal, noise = _noise(data)
     noise *= data.words_per_topic
@@ -100,7 +104,18 @@ def _posterior_disjoint(data: DataModel, evidence_NxW: Array) -> Array:
     else:
         tau = data.topics_per_document
         topic = subset_topic_mean(count_NxT, tau, signal / tau + noise, noise)
-    return topic @ data.words_by_topic()
+    word_NxW = topic @ data.words_by_topic()
+    if data.pair_strength > 0:
+        pairs = data.words_per_topic // 2
+        count_NxTxM = evidence_NxW.reshape(-1, data.topics, pairs, 2).sum(axis=3) + data.pair_concentration
+        share_NxTxM = count_NxTxM / count_NxTxM.sum(axis=2, keepdims=True)
+        word_NxW *= pairs * share_NxTxM.reshape(len(topic), -1).repeat(2, axis=1)
+    return word_NxW
+
+
+def knows_pairs(data: DataModel) -> bool:
+    """Check whether the posterior is known: for words in pairs, only if no visible word is a random one."""
+    return data.pair_strength == 0 or data.infinite_documents or _noise(data)[1] == 0
 
 
 def _posterior_subsets(data: DataModel, evidence_NxW: Array) -> Array:
@@ -148,7 +163,9 @@ def posterior_words(data: DataModel, queries: Queries, seed: int = 0) -> Array:
     if data.documents == "lda" and data.topic_word is not None:
         return _posterior_gibbs(data, queries, seed)
     own_R = queries.token if data.key_visibility == "all" else np.zeros_like(queries.token)
-    if data.topic_word is None:  # removing any word of one topic gives the same posterior
+    if (
+        data.topic_word is None and data.pair_strength == 0
+    ):  # removing any word of one topic gives the same posterior
         own_R = -(-own_R // data.words_per_topic) * data.words_per_topic
     code, inverse = np.unique(queries.document * (data.num_words + 1) + own_R, return_inverse=True)
     document, own = np.divmod(code, data.num_words + 1)

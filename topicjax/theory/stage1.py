@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from topicjax.theory.document_settings import Objective
-from topicjax.theory.documents import Array, DataModel, Queries, same_topic
+from topicjax.theory.documents import Array, DataModel, Queries, same_pair, same_topic
 from topicjax.theory.stage_models import examples_of, merged
 
 # Multiplications per product.  OpenBLAS spreads larger products over several threads, which wait for each
@@ -106,9 +106,10 @@ def stage1_value(
     """Find the optimal W^V, V x V, under uniform attention; by_topic: without a diagonal.
 
     Row 0 is 0.  The squared loss has an exact optimum; cross-entropy is convex and fitted to the documents of
-    these queries.  For disjoint uniform topics the fit has the same-topic entry, and the diagonal where it
-    helps (has_diagonal).  Different-topic entries, the [MASK] column and output biases shift all words alike
-    and have no effect, as keys sum to 1, and the [MASK] logit is taken as -infinity.  For any other
+    these queries.  For disjoint uniform topics the fit has the same-topic entry, the diagonal where it helps
+    (has_diagonal), and the entry of partners if words are in pairs.  Different-topic entries, the [MASK]
+    column and output biases shift all words alike and have no effect, as keys sum to 1, and the [MASK] logit
+    is taken as -infinity.  For any other
     topic_word all entries are fitted: T = v = 10 has 10,100 of them, and with 6,000 documents the loss is
     0.01 above the minimum, or 0.002 where topics are alike (over_shifts).
     """
@@ -124,6 +125,12 @@ def stage1_value(
         value[1:] = _fit_every_entry(documents.words, key_DxV)
         return over_shifts(data, value)
     same_WxW = same_topic(data.topics, data.words_per_topic)
+    if data.pair_strength > 0:
+        own_WxW = [np.eye(data.num_words)] if has_diagonal(data) else []
+        parts = [same_WxW, same_pair(data.topics, data.words_per_topic), *own_WxW]
+        entries = _fit_coefficients(documents.words, [key_DxV[:, 1:] @ part for part in parts])
+        value[1:, 1:] = sum(entry * part for entry, part in zip(entries, parts, strict=True))
+        return value
     if by_topic or not has_diagonal(data):
         key_DxT, target_DxT = (
             array.reshape(len(array), data.topics, -1).sum(axis=2)

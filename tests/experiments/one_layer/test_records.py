@@ -16,6 +16,7 @@ from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
 from topicjax.experiments.shared import bags, lda, threefry
+from topicjax.experiments.shared.model import pair_difference
 from topicjax.theory.document_settings import Stream as AnyStream
 from topicjax.theory.theorems import theorem2_matrix
 
@@ -214,9 +215,43 @@ def test_columns_without_meaning_are_nan(record):
     start = jax.jit(experiment.init, static_argnums=0)(spec, stream, hypers)
     uniform = record_of(spec, stream, hypers, start)
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
-    frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block"}
-    one_word_topics = {"v_block", "v_diag", "attn_same_topic"}
+    frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block", "e_pair"}
+    one_word_topics = {"v_block", "v_diag", "v_pair", "attn_same_topic", "attn_partner"}
     by_kind = {"eval_loss_mask", "eval_loss_kept", "eval_loss_random"}  # uniform attention: no word queries
     assert empty - {"rotation_v"} == frozen | one_hot | one_word_topics | by_kind
     assert uniform.eval_loss == uniform.eval_loss_uniform
     assert uniform.a_topic == uniform.a_key == 0
+
+
+def test_partners_are_told_from_other_words_of_their_topic(record):
+    """Topics of two words have no others, those of an odd number no partners."""
+    spec = Spec(topics=2, words_per_topic=4)
+    matrix = np.random.default_rng(0).normal(size=(16, 16))
+    words = range(1, 9)
+    same = [(i, j) for i in words for j in words if i != j and (i - 1) // 4 == (j - 1) // 4]
+    partners = [(i, j) for i, j in same if (i - 1) // 2 == (j - 1) // 2]
+    others = [pair for pair in same if pair not in partners]
+    expected = np.mean([matrix[pair] for pair in partners]) - np.mean([matrix[pair] for pair in others])
+    assert pair_difference(spec, matrix) == pytest.approx(expected, rel=1e-5)
+    assert np.isnan(pair_difference(replace(spec, words_per_topic=3), matrix))
+    assert np.isnan([record.v_pair, record.a_pair, record.e_pair]).all()
+    assert record.attn_partner == record.attn_same_topic
+
+
+def test_attention_to_partners_is_averaged_over_pairs_of_positions():
+    """Topics of four words, position by position."""
+    spec, rng = Spec(topics=2, words_per_topic=4), np.random.default_rng(1)
+    score_VxV = np.zeros((16, 16))
+    score_VxV[:9, :9] = rng.normal(size=(9, 9))
+    documents = [rng.integers(0, 9, size) for size in (7, 12, 20)]
+    count_BxV = np.stack([np.bincount(document, minlength=16) for document in documents]).astype(float)
+    paid = []
+    for document in documents:
+        for query in document:
+            weight = np.exp(score_VxV[query, document])
+            partners = (document != query) & ((document - 1) // 2 == (query - 1) // 2)
+            paid += list((weight / weight.sum())[partners & (query > 0) & (document > 0)])
+    bag = bags.Bag(jnp.array(count_BxV), None, None, None)
+    model_ = kernel.Effective(jnp.array(score_VxV), jnp.zeros((16, 16)), jnp.zeros(16))
+    *_, partner = records.attention_pairs(spec, model_, records.HeldOut(bag, bag))
+    assert partner == pytest.approx(np.mean(paid), rel=1e-5)

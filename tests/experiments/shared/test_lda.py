@@ -11,6 +11,7 @@ import pytest
 from topicjax.experiments.one_layer.settings import Spec, traced
 from topicjax.experiments.shared import lda, threefry
 from topicjax.theory.document_settings import Stream as AnyStream
+from topicjax.theory.documents import DataModel
 
 SPEC = Spec(topics=4, words_per_topic=3, shortest=20, longest=30)
 Stream = functools.partial(AnyStream, length_min=20, length_max=30)
@@ -130,3 +131,40 @@ def test_numbers_of_positions_are_those_of_jax():
     found = lda.position_uniforms(threefry.raw(key), 4, 5, 40, jnp.int32(30))
     expected = jax.random.uniform(key, (4 * 5 * 30,)).reshape(4, 5, 30)
     np.testing.assert_array_equal(found[:, :, :30], expected)
+
+
+PAIRED = replace(SPEC, topics=3, words_per_topic=6, paired=True)
+
+
+@pytest.mark.parametrize("strength", [0.2, 0.9])
+def test_partners_co_occur_by_their_closed_form_and_single_words_as_without_pairs(strength):
+    """Of two positions of a document: the chance of one word and of another, by kind of pair."""
+    given = dict(alpha=0.4, pair_strength=strength)
+    documents = sample(PAIRED, 6000, **given)
+    word_BxN = np.where(documents.present_BxN, documents.word_BxN, 0)
+    count_BxW = (word_BxN[:, :, None] == np.arange(1, 19)).sum(axis=1)
+    length_B = documents.present_BxN.sum(axis=1)
+    share_BxW = count_BxW / length_B[:, None]
+    error_W = share_BxW.std(axis=0) / np.sqrt(6000)
+    assert (np.abs(share_BxW.mean(axis=0) - 1 / 18) < 4 * error_W).all()
+
+    data = DataModel(topics=3, words_per_topic=6, length_min=20, length_max=30, **given)
+    expected_WxW, index = data.second_moment_words(), np.arange(18)
+    topic, pair = index[:, None] // 6 == index // 6, index[:, None] // 2 == index // 2
+    for kind in (pair & (index[:, None] != index), topic & ~pair, ~topic):
+        pairs_B = np.einsum("bi,ij,bj->b", count_BxW, kind, count_BxW) / (length_B * (length_B - 1))
+        wanted = (expected_WxW * kind).sum()
+        assert abs(pairs_B.mean() - wanted) < 4 * pairs_B.std() / np.sqrt(6000)
+
+
+def test_tau_documents_have_pairs_too():
+    spec = replace(PAIRED, documents="tau", shortest=200, longest=200)
+    documents = sample(spec, 300, topics_per_document=1, pair_strength=0.999, length_min=200, length_max=200)
+    used_BxM = np.stack([((documents.word_BxN - 1) // 2 == pair).any(axis=1) for pair in range(9)], axis=1)
+    assert np.mean(used_BxM.sum(axis=1) == 1) > 0.9  # nearly every document uses one pair of its topic
+    assert_share((documents.word_BxN % 2).sum(), documents.word_BxN.size, 0.5)
+
+
+def test_a_trial_without_pairs_has_the_same_documents_in_a_program_that_draws_pairs():
+    for first, second in zip(sample(PAIRED), sample(replace(PAIRED, paired=False)), strict=True):
+        np.testing.assert_array_equal(first, second)

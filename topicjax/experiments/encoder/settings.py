@@ -43,7 +43,9 @@ def check(trial: Trial) -> None:
     check_documents(spec, stream)
 
 
-TRIALS = TrialSettings("encoder", Spec, Stream, LayerHypers, check, id_unless_default=("rare_every",))
+TRIALS = TrialSettings(
+    "encoder", Spec, Stream, LayerHypers, check, id_unless_default=("rare_every", "pair_strength")
+)
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 make_trial, settings_of = TRIALS.make_trial, TRIALS.settings_of
 traced, code = TRIALS.traced, TRIALS.code

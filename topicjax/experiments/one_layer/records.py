@@ -2,7 +2,9 @@
 
 The order parameters are exact functions of the weights, because everything depends only on token types.
 Word i belongs to topic (i - 1) // v; overlapping topics also use words of others.
-A column that does not apply is NaN: `norm_e` and `e_block` with one-hot embeddings, gradient norms of frozen
+Words 2j - 1 and 2j of a topic are partners, whether documents tie them (pair_strength) or not: without a tie
+the columns of partners are a control.
+A column that does not apply is NaN: `norm_e` and `e_*` with one-hot embeddings, gradient norms of frozen
 parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs, losses by kind of
 query under uniform attention (they hardly differ) or without such queries.
 Dimension letters: B documents, V vocabulary (padded).
@@ -24,7 +26,9 @@ from topicjax.experiments.shared.model import (
     Params,
     block_differences,
     norm,
+    pair_difference,
     pair_masks,
+    partner_masks,
     rotation,
     topic_block,
 )
@@ -53,13 +57,17 @@ class Record(NamedTuple):
     rotation_v: jax.Array  # (1 - cos) / 2 between W_V now and ten steps earlier
     v_block: jax.Array  # value: same topic, other word - other topic
     v_diag: jax.Array  # value: own word - same topic, other word
+    v_pair: jax.Array  # value: partner - other word of the topic
     e_block: jax.Array  # W_E^T W_E: same topic, other word - other topic
+    e_pair: jax.Array  # W_E^T W_E: partner - other word of the topic
     a_topic: jax.Array  # score of word queries: same topic, other word - other topic
     a_self: jax.Array  # score of word queries: own word - same topic, other word
+    a_pair: jax.Array  # score of word queries: partner - other word of the topic
     a_mask: jax.Array  # score of [MASK] queries: mean word key - [MASK] key
     a_key: jax.Array  # standard deviation over keys of the score averaged over queries
     attn_same_word: jax.Array  # mean attention between two positions: the same word
     attn_same_topic: jax.Array  # other words of one topic
+    attn_partner: jax.Array  # partners; they are among the other words of one topic
     attn_diff_topic: jax.Array  # words of different topics
     theorem2_distance: jax.Array  # |U - W*| / |W*|, U the effective value, W* Theorem 2's
 
@@ -91,7 +99,7 @@ def measure_model(
     embedding = params.get("W_E")
     value_VxV = model.value_VxV.T  # output, key: the paper's W_ij predicts i from j
     nan = jnp.full((), jnp.nan, value_VxV.dtype)
-    same_word, same_topic, other_topic = attention_pairs(spec, model, held_out)
+    same_word, same_topic, other_topic, partner = attention_pairs(spec, model, held_out)
     return Record(
         loss=loss,
         eval_loss=split.total,
@@ -108,10 +116,13 @@ def measure_model(
         grad_norm_v=norm(gradients["W_V"]) if "W_V" in gradients else nan,
         rotation_v=jnp.where(has_past, rotation(params["W_V"], earlier_value), nan),
         **block_differences(spec, value_VxV, "v_block", "v_diag"),
+        v_pair=pair_difference(spec, value_VxV),
         e_block=nan if embedding is None else topic_block(spec, embedding.T @ embedding),
+        e_pair=nan if embedding is None else pair_difference(spec, embedding.T @ embedding),
         **score_differences(spec, model),
         attn_same_word=same_word,
         attn_same_topic=same_topic,
+        attn_partner=partner,
         attn_diff_topic=other_topic,
         theorem2_distance=theorem2_distance(spec, stream, value_VxV),
     )
@@ -139,18 +150,19 @@ def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
     """Compute the order parameters of attention; all zero under uniform attention."""
     if model.score_VxV is None:
         zero = jnp.zeros((), model.value_VxV.dtype)
-        return dict(a_topic=zero, a_self=zero, a_mask=zero, a_key=zero)
+        return dict(a_topic=zero, a_self=zero, a_pair=zero, a_mask=zero, a_key=zero)
     V = spec.vocabulary
     score_VxV = model.score_VxV[:V, :V]  # query, key
     differences = block_differences(spec, model.score_VxV, "a_topic", "a_self")
+    a_pair = pair_difference(spec, model.score_VxV)
     a_mask = score_VxV[0, 1:].mean() - score_VxV[0, 0]
-    return dict(**differences, a_mask=a_mask, a_key=score_VxV.mean(axis=0).std())
+    return dict(**differences, a_pair=a_pair, a_mask=a_mask, a_key=score_VxV.mean(axis=0).std())
 
 
-def attention_pairs(
-    spec: Spec, model: Effective, held_out: HeldOut
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def attention_pairs(spec: Spec, model: Effective, held_out: HeldOut) -> tuple[jax.Array, ...]:
     """Compute the mean attention from one position to another, by kind of word pair (the paper's Table 3).
+
+    The kinds are the same word, the same topic, different topics, and partners.
 
     The mean is over all pairs of different positions in the held-out documents that both show words and are
     keys.  Infinite documents have no positions: there it is relative to uniform attention.
@@ -173,8 +185,10 @@ def attention_pairs(
     def mean_of(mask: np.ndarray) -> jax.Array:
         return jnp.where(mask, attention_VxV, 0).sum() / jnp.where(mask, pairs_VxV, 0).sum()
 
-    own, same, other = (mean_of(mask) for mask in pair_masks(spec))
-    return own, same, other
+    partner, _ = partner_masks(spec)
+    nan = jnp.full((), jnp.nan, attention_VxV.dtype)
+    of_partners = mean_of(partner) if partner.any() else nan
+    return *(mean_of(mask) for mask in pair_masks(spec)), of_partners
 
 
 def theorem2_distance(spec: Spec, stream: Stream, value_VxV: jax.Array) -> jax.Array:

@@ -128,7 +128,7 @@ TRIALS = TrialSettings(
     check,
     id_prefix="",  # keeps the ids of topicjax 0.1, which had one experiment ...
     id_in_spec=("length_min", "length_max"),  # ... and compiled a program for each length
-    id_unless_default=("until", *MEMBER_SETTINGS, "training", *SCHEDULE_SETTINGS),
+    id_unless_default=("until", *MEMBER_SETTINGS, "training", *SCHEDULE_SETTINGS, "pair_strength"),
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 convert, make_trial, settings_of = TRIALS.convert, TRIALS.make_trial, TRIALS.settings_of

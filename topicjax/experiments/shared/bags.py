@@ -54,12 +54,13 @@ def padded(size: int) -> int:
 
 
 def fit_queries(spec: AnySpec, streams: Collection[Stream]) -> AnySpec:
-    """Size the Spec for the longest documents and the most queries of these streams."""
+    """Size the Spec for the longest documents and the most queries of these streams, and for their pairs."""
     return replace(
         spec,
         word_query_probability=max(each.p_mask * (each.p_keep + each.p_random) for each in streams),
         shortest=max(each.length_min for each in streams),
         longest=max(each.length_max for each in streams),
+        paired=any(each.pair_strength > 0 for each in streams),
     )
 
 

@@ -1,7 +1,8 @@
 """Draw documents of a topic model on the device: topic proportions, words, masking (the paper's section 3).
 
-Dimension letters: B documents, N positions, T topics, J words of one topic, W = T J words.
-Token 0 is [MASK]; the words are 1..W and word i belongs to topic (i - 1) // J.
+Dimension letters: B documents, N positions, T topics, J words of one topic, W = T J words, M = J / 2 pairs.
+Token 0 is [MASK]; the words are 1..W; word i belongs to topic (i - 1) // J and, if words are paired, to pair
+(i - 1) // 2.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from topicjax.theory.document_settings import DocumentSpec, KeyVisibility, Strea
 PROPOSALS = 8  # per draw from a Gamma distribution
 TINY = float(jnp.finfo(jnp.float32).tiny)
 UNMASKED_KEYS = get_args(KeyVisibility).index("unmasked")
+PAIRS = 2**31 - 1  # folded into the key of a document's words: no number is drawn at so large a place
 EVAL_SEED = 20230723  # trials of one data setting share their held-out documents, whatever their seed
 
 
@@ -131,9 +133,25 @@ def dirichlet(key: threefry.Key, concentration: jax.Array, shape: tuple[int, int
 def word_distributions(
     spec: DocumentSpec, stream: Stream, phi_TxW: jax.Array, key: threefry.Key, num_documents: int
 ) -> jax.Array:
-    """Draw P_BxW = theta phi, the word distribution of each document."""
+    """Draw P_BxW, the word distribution of each document: theta phi, its words in pairs or not."""
     theta_BxT = topic_proportions(spec, stream, key, num_documents)
-    return jnp.matmul(theta_BxT, phi_TxW, precision="highest")
+    P_BxW = jnp.matmul(theta_BxT, phi_TxW, precision="highest")
+    if not spec.paired:
+        return P_BxW
+    factor_BxW = pair_factors(spec, stream, threefry.fold_in(key, PAIRS), num_documents)
+    return jnp.where(stream.pair_strength > 0, P_BxW * factor_BxW, P_BxW)
+
+
+def pair_factors(spec: DocumentSpec, stream: Stream, key: threefry.Key, num_documents: int) -> jax.Array:
+    """Draw how much more likely each word is than in its topic: M times the share of its pair, mean 1.
+
+    Shares of the M pairs of a topic are Dirichlet(c), M c + 1 = 1 / pair_strength: the chance that two words
+    of a topic are of one pair is then pair_strength + (1 - pair_strength) / M.
+    """
+    B, T, M = num_documents, spec.topics, spec.words_per_topic // 2
+    strength = jnp.where(stream.pair_strength > 0, stream.pair_strength, 0.5)  # of 0 nothing is used
+    share_BTxM = dirichlet(key, (1 / strength - 1) / M, (B * T, M))
+    return M * jnp.repeat(share_BTxM.reshape(B, T * M), 2, axis=1)
 
 
 def draw_words(P_BxW: jax.Array, uniform_BxN: jax.Array) -> jax.Array:

@@ -65,6 +65,9 @@ def stage_lines(data: Data, objective: Objective) -> dict[str, float]:
     lines = limits_of(data).stages(objective)
     models = zip(("stage1", "stage2"), limits_of(data).models(objective), strict=True)
     for name, model in models:
+        if model is None:  # theory has no optimum of this stage for these documents
+            lines |= {f"held_out_{name}": np.nan, f"held_out_{name}_se": np.nan}
+            continue
         losses_D = held_out_losses(data, model, objective)
         count = len(losses_D)
         error = losses_D.std(ddof=1) / count**0.5 if count > 1 else np.nan
@@ -107,7 +110,8 @@ def held_out_examples(data: Data) -> Examples:
     similar length, so many data settings share it.
     """
     longest = ROOM * -(-data.stream.length_max // ROOM)
-    spec = replace(data.spec, word_query_probability=1.0, shortest=1, longest=longest)
+    paired = data.stream.pair_strength > 0
+    spec = replace(data.spec, word_query_probability=1.0, shortest=1, longest=longest, paired=paired)
     bag = held_out_bag(spec, traced(data.stream))
     document_R, token_R, share_R, word_R, weight_R = map(np.asarray, bag.queries)
     keys_DxV, words_DxV = (

@@ -65,6 +65,14 @@ def pair_masks(spec: DocumentSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return same_word, same_topic & ~same_word, word_pair & ~same_topic
 
 
+def partner_masks(spec: DocumentSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Mark the pairs of partners and of other words of one topic, V x V; none if a topic's words are odd."""
+    pair_V = (np.arange(bags.padded(spec.vocabulary)) - 1) // 2
+    _, same_topic, _ = pair_masks(spec)
+    partner = same_topic & (pair_V[:, None] == pair_V[None, :]) & (spec.words_per_topic % 2 == 0)
+    return partner, same_topic & ~partner
+
+
 def masked_mean(matrix: jax.Array, mask: np.ndarray) -> jax.Array:
     """Average the entries in the mask; NaN for an empty mask."""
     if not mask.any():
@@ -78,6 +86,12 @@ def block_differences(
     """Compute same topic - other topic and own word - same topic, under the two given names."""
     own, same, other = (masked_mean(matrix, mask) for mask in pair_masks(spec))
     return {block: same - other, diagonal: own - same}
+
+
+def pair_difference(spec: DocumentSpec, matrix: jax.Array) -> jax.Array:
+    """Compute the mean over partners minus the mean over other words of one topic; NaN without either."""
+    partner, other = (masked_mean(matrix, mask) for mask in partner_masks(spec))
+    return partner - other
 
 
 def topic_block(spec: DocumentSpec, matrix: jax.Array) -> jax.Array:
