@@ -48,7 +48,7 @@ SCALES: dict[str, dict[str, Any]] = {
 SCALE_WORDS = {
     "covariance": "covariance of words",
     "log_pmi": "log PMI",
-    "best_value": "best $W^V$, squared loss",
+    "best_value": "best W^V of squared loss",
 }
 MEASURED = ("pair_part", "topic_part", "pair_share", "topic_kept", "step_topic", "step_pair")
 LOST = 0.5  # of the topic's part at its maximum: a model that keeps less has given the topic up
@@ -99,8 +99,8 @@ def pair_rows(run: Run) -> Frame:
 
     `pair_part`, `topic_part` and `pair_share` are final values (means over the last tenth of the steps) minus
     those of step 0; the share is NaN where next to nothing was learned.  `topic_kept` is the final part of
-    the topic as a share of its maximum.  `step_topic` and `step_pair` are the first steps at which same topic
-    - other topic, and partner - other word, reach half of their maximum.
+    the topic as a share of its maximum, NaN if that is next to nothing.  `step_topic` and `step_pair` are the
+    first steps at which same topic - other topic, and partner - other word, reach half of their maximum.
     """
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
@@ -126,7 +126,8 @@ def pair_rows(run: Run) -> Frame:
         is_learned = np.abs(end_pair) + np.abs(end_topic) > least[part]
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(is_learned, end_pair / (end_pair + end_topic), np.nan)
-            kept = end_topic / np.maximum.reduceat(topic, records.start)
+            top = np.maximum.reduceat(topic, records.start)
+            kept = np.where(top > least[part], end_topic / top, np.nan)
         found = dict(pair_part=end_pair, topic_part=end_topic, pair_share=share, topic_kept=kept)
         found |= dict(step_topic=half_way(records, block), step_pair=half_way(records, pair))
         names = ["trial_id", *settings_in(trials)]
@@ -193,7 +194,7 @@ def pair_figure(run: Run, scores: pd.DataFrame) -> Picture:
             for kind, colour in colours.items()
         ]
         handles += [
-            Line2D([], [], color="black", lw=1.0, label=SCALE_WORDS[name], **line)
+            Line2D([], [], color="black", lw=1.0, label=SCALE_WORDS[name].replace("W^V", "$W^V$"), **line)
             for name, line in SCALES.items()
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2)
