@@ -22,7 +22,7 @@ BASE = dict(
 )
 VANISHED = 10 / 11  # 1 / (1 + alpha): other words of a topic co-occur like words of different topics
 ONE_HOT = chain(
-    product(optimizer="sgd", objective="cross_entropy", learning_rate=100.0),
+    product(optimizer="sgd", objective="cross_entropy", learning_rate=30.0),  # 100 does not settle
     product(optimizer="sgd", objective="squared", learning_rate=20.0),
     product(optimizer="adam", objective=("cross_entropy", "squared"), learning_rate=3e-3),
 )
