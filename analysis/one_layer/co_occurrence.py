@@ -2,9 +2,10 @@
 
 The topic's part of a matrix (value, attention scores, W_E^T W_E) is the mean over words of one topic that
 are not partners minus that over words of different topics; the pair's part is the mean over partners minus
-that over other words of their topic.  The pair's share is its part of the sum: 0 if a partner is like any
-other word of the topic, 1 if the other words of the topic are like words of different topics.  It is compared
-with the same share of what can be counted in the documents.
+that over other words of their topic.  The pair's share is its part of the sum, where parts below 0 count as
+0: it is 0 if a partner is like any other word of the topic, and 1 if the other words of the topic are no
+closer than words of different topics.  It is compared with the same share of what can be counted in the
+documents.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ SCALES: dict[str, dict[str, Any]] = {
 SCALE_WORDS = {
     "covariance": "covariance of words",
     "log_pmi": "log PMI",
-    "best_value": "best $W^V$, squared loss",
+    "best_value": "best W^V of squared loss",
 }
 MEASURED = ("pair_part", "topic_part", "pair_share", "topic_kept", "step_topic", "step_pair")
 LOST = 0.5  # of the topic's part at its maximum: a model that keeps less has given the topic up
@@ -90,7 +91,14 @@ def document_shares(data: DataModel) -> dict[str, float]:
         "best_value": optimum_of_documents(data, 0.0)[1:, 1:],
     }
     parts = {name: split(matrix, data.words_per_topic) for name, matrix in matrices.items()}
-    return {name: pair / (pair + topic) for name, (pair, topic) in parts.items()}
+    return {name: float(share_of(*own)) for name, own in parts.items()}
+
+
+def share_of(pair: Any, topic: Any, least: Any = 0.0) -> Array:
+    """Compute the pair's share; NaN where both parts together are not above `least`."""
+    pair, topic = np.maximum(pair, 0.0), np.maximum(topic, 0.0)
+    total = pair + topic
+    return np.divide(pair, total, out=np.full(np.shape(total), np.nan), where=total > least)
 
 
 @once_per_run
@@ -99,8 +107,8 @@ def pair_rows(run: Run) -> Frame:
 
     `pair_part`, `topic_part` and `pair_share` are final values (means over the last tenth of the steps) minus
     those of step 0; the share is NaN where next to nothing was learned.  `topic_kept` is the final part of
-    the topic as a share of its maximum.  `step_topic` and `step_pair` are the first steps at which same topic
-    - other topic, and partner - other word, reach half of their maximum.
+    the topic as a share of its maximum, NaN if that is next to nothing.  `step_topic` and `step_pair` are the
+    first steps at which same topic - other topic, and partner - other word, reach half of their maximum.
     """
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
@@ -123,10 +131,10 @@ def pair_rows(run: Run) -> Frame:
         block, pair = (values - records.spread(values[records.start]) for values in (block, pair))
         topic = without_partner(block, pair, records.spread(words))
         end_pair, end_topic = records.mean(pair, last), records.mean(topic, last)
-        is_learned = np.abs(end_pair) + np.abs(end_topic) > least[part]
+        share = share_of(end_pair, end_topic, least[part])
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(is_learned, end_pair / (end_pair + end_topic), np.nan)
-            kept = end_topic / np.maximum.reduceat(topic, records.start)
+            top = np.maximum.reduceat(topic, records.start)
+            kept = np.where(top > least[part], end_topic / top, np.nan)
         found = dict(pair_part=end_pair, topic_part=end_topic, pair_share=share, topic_kept=kept)
         found |= dict(step_topic=half_way(records, block), step_pair=half_way(records, pair))
         names = ["trial_id", *settings_in(trials)]
@@ -180,6 +188,7 @@ def pair_figure(run: Run, scores: pd.DataFrame) -> Picture:
             draw_shares(ax, own, colours)
             ax.set_title(part if part == "embeddings" else f"{part}, {TITLES[embedding]}")
             ax.tick_params(labelbottom=True)
+            ax.set_ylim(-0.05, 1.08)
         for ax in axes.flat[len(panels) :]:
             ax.set_axis_off()
         for ax in axes[:, 0]:
@@ -193,15 +202,15 @@ def pair_figure(run: Run, scores: pd.DataFrame) -> Picture:
             for kind, colour in colours.items()
         ]
         handles += [
-            Line2D([], [], color="black", lw=1.0, label=SCALE_WORDS[name], **line)
+            Line2D([], [], color="black", lw=1.0, label=SCALE_WORDS[name].replace("W^V", "$W^V$"), **line)
             for name, line in SCALES.items()
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2)
     control = untied(pair_rows(run))
     parts = {
         "Of the structure that a model learned, the share that sets partners apart from the other words of "
-        "their topic: 0 if only topics count, 1 if only pairs do. A ring per seed, lines join medians; "
-        "models that learned next to nothing are left out.": True,
+        "their topic: 0 if only topics count, 1 if only pairs do (parts below 0 count as 0). A ring per "
+        "seed, lines join medians; models that learned next to nothing are left out.": True,
         "Black: the same share in the documents (covariance and log PMI of two words) and in the best value "
         "matrix under uniform attention.": True,
         f"Without ties partners stand apart by at most {control:.0%} of that at the weakest strength "

@@ -20,7 +20,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "joint_loss": (150, 8, "f311d941da3a", "92bb1e78c2be", "0ec63e2b1e26"),
     "key_visibility": (80, 2, "8938cb8cf612", "5df7de382991", "db049367bf5e"),
     "onset": (250, 4, "0950140337c3", "6bc0a2773be2", "e43223061437"),
-    "pairs": (120, 4, "5c7839ac76c6", "467634d2671e", "9b1a6b285a03"),
+    "pairs": (120, 4, "5198e0ea0d60", "467634d2671e", "9b1a6b285a03"),
     "paper_rates": (100, 6, "0030b1d98859", "0885539b78b5", "f4e2e80ef52e"),
     "robustness": (130, 5, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
     "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "635fcfd9f7f6"),

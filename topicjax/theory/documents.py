@@ -48,6 +48,8 @@ class DataModel(DocumentSettings):
         shape = (self.topics, self.num_words)
         if self.topic_word is not None and self.topic_word.shape != shape:
             raise ValueError(f"topic_word has shape {self.topic_word.shape}; allowed: {shape}")
+        if self.topic_word is not None and self.pair_strength > 0:
+            raise ValueError("topic_word is given; allowed: None with pair_strength > 0")
 
     @classmethod
     def of(cls, settings: Mapping[Any, Any], topic_word: Array | None = None) -> DataModel:

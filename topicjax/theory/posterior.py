@@ -163,9 +163,8 @@ def posterior_words(data: DataModel, queries: Queries, seed: int = 0) -> Array:
     if data.documents == "lda" and data.topic_word is not None:
         return _posterior_gibbs(data, queries, seed)
     own_R = queries.token if data.key_visibility == "all" else np.zeros_like(queries.token)
-    if (
-        data.topic_word is None and data.pair_strength == 0
-    ):  # removing any word of one topic gives the same posterior
+    has_like_words = data.topic_word is None and data.pair_strength == 0
+    if has_like_words:  # removing any word of one topic gives the same posterior
         own_R = -(-own_R // data.words_per_topic) * data.words_per_topic
     code, inverse = np.unique(queries.document * (data.num_words + 1) + own_R, return_inverse=True)
     document, own = np.divmod(code, data.num_words + 1)

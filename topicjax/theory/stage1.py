@@ -109,9 +109,9 @@ def stage1_value(
     these queries.  For disjoint uniform topics the fit has the same-topic entry, the diagonal where it helps
     (has_diagonal), and the entry of partners if words are in pairs.  Different-topic entries, the [MASK]
     column and output biases shift all words alike and have no effect, as keys sum to 1, and the [MASK] logit
-    is taken as -infinity.  For any other
-    topic_word all entries are fitted: T = v = 10 has 10,100 of them, and with 6,000 documents the loss is
-    0.01 above the minimum, or 0.002 where topics are alike (over_shifts).
+    is taken as -infinity.  For any other topic_word all entries are fitted: T = v = 10 has 10,100 of them,
+    and with 6,000 documents the loss is 0.01 above the minimum, or 0.002 where topics are alike
+    (over_shifts).
     """
     if objective == "squared":
         return uniform_attention_optimum(data, by_topic and has_diagonal(data))

@@ -232,8 +232,8 @@ def test_partners_are_told_from_other_words_of_their_topic(record):
     partners = [(i, j) for i, j in same if (i - 1) // 2 == (j - 1) // 2]
     others = [pair for pair in same if pair not in partners]
     expected = np.mean([matrix[pair] for pair in partners]) - np.mean([matrix[pair] for pair in others])
-    assert pair_difference(spec, matrix) == pytest.approx(expected, rel=1e-5)
-    assert np.isnan(pair_difference(replace(spec, words_per_topic=3), matrix))
+    assert pair_difference(spec, jnp.array(matrix)) == pytest.approx(expected, rel=1e-5)
+    assert np.isnan(pair_difference(replace(spec, topics=5, words_per_topic=3), jnp.array(matrix)))
     assert np.isnan([record.v_pair, record.a_pair, record.e_pair]).all()
     assert record.attn_partner == record.attn_same_topic
 
