@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from topicjax.errors import counted
 
 from ..frames import Frame
+from .tables import entry
 
 ONE, SEVERAL = "one", "several"  # topics per word
 PAIRINGS = {ONE: "One topic per word", SEVERAL: "One or several topics per word"}
@@ -83,7 +84,7 @@ def control_answer(embeddings: Frame, attention: Frame) -> str:
 
 def largest(rows: Frame, name: str) -> str:
     """Write the value that is farthest from zero, with its error."""
-    return measured(rows.loc[rows[name].abs().idxmax()], name) if rows[name].notna().any() else "unknown"
+    return entry(rows.loc[rows[name].abs().idxmax()], name) if rows[name].notna().any() else "unknown"
 
 
 def model_answer(
@@ -98,20 +99,15 @@ def model_answer(
     above = int(is_above(layers, "matched_difference").sum())
     return (
         f"{name} (threshold {threshold:g}), same topic minus different topics, one topic per word: cosine "
-        f"{measured(cosine, 'cosine_difference')} ({cosine['cosine_same']:.3f} within topics, "
+        f"{entry(cosine, 'cosine_difference')} ({cosine['cosine_same']:.3f} within topics, "
         f"{cosine['cosine_different']:.3f} between{times(cosine, 'cosine_ratio')}); attention "
-        f"{measured(weight, 'difference')} ({weight['same']:.3f} within, {weight['different']:.3f} between, "
-        f"uniform: 1{times(weight, 'ratio')}), at equal distance {measured(weight, 'matched_difference')}"
+        f"{entry(weight, 'difference')} ({weight['same']:.3f} within, {weight['different']:.3f} between, "
+        f"uniform: 1{times(weight, 'ratio')}), at equal distance {entry(weight, 'matched_difference')}"
         f"{explained}. At equal distance same-topic words get more in {above} of {len(layers)} layers. With "
-        f"one or several topics per word: cosine {measured(similar[SEVERAL], 'cosine_difference')}, "
-        f"attention {measured(other, 'difference')}, at equal distance "
-        f"{measured(other, 'matched_difference')}."
+        f"one or several topics per word: cosine {entry(similar[SEVERAL], 'cosine_difference')}, "
+        f"attention {entry(other, 'difference')}, at equal distance "
+        f"{entry(other, 'matched_difference')}."
     )
-
-
-def measured(row: Frame, name: str) -> str:
-    """Write a value with its error."""
-    return f"{row[name]:.3f} ± {row[f'{name}_se']:.3f}"
 
 
 def times(row: Frame, name: str) -> str:
