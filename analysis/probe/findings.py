@@ -1,11 +1,12 @@
 """Findings of the tables of probed models, in sentences."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from topicjax.errors import counted
 
 from ..frames import Frame
+from .tables import entry
 
 ONE, SEVERAL = "one", "several"  # topics per word
 PAIRINGS = {ONE: "One topic per word", SEVERAL: "One or several topics per word"}
@@ -23,9 +24,9 @@ def findings(embeddings: Frame, attention: Frame, threshold: float) -> list[str]
         control_answer(of(embeddings, ONE), of(over_layers, ONE)),
     ]
     for name in dict.fromkeys(embeddings["model"]):
-        similar = at(of(embeddings, ONE), name, threshold)
-        attending = at(of(over_layers, ONE), name, threshold)
-        if similar["is_trained"]:
+        similar = {each: at(of(embeddings, each), name, threshold) for each in PAIRINGS}
+        attending = {each: at(of(over_layers, each), name, threshold) for each in PAIRINGS}
+        if similar[ONE]["is_trained"]:
             layers = of(attention[attention["layer"] > 0], ONE)
             layers = layers[(layers["model"] == name) & (layers["threshold"] == threshold)]
             sentences.append(model_answer(name, similar, attending, layers, threshold))
@@ -74,34 +75,39 @@ def control_answer(embeddings: Frame, attention: Frame) -> str:
     if controls.empty:
         return ""
     attending = attention[~attention["is_trained"]]
-    cosine, weight = controls["cosine_difference"].abs().max(), attending["matched_difference"].abs().max()
     return (
-        "Without training the differences are small: cosines of same-topic and different-topic words differ "
-        f"by at most {cosine:.4f}, attention at equal distance by at most {weight:.4f} of uniform attention."
+        "Without training, the largest difference between cosines of same-topic and different-topic words is "
+        f"{largest(controls, 'cosine_difference')}, between attention at equal distance "
+        f"{largest(attending, 'matched_difference')} (uniform attention: 1)."
     )
 
 
-def model_answer(name: str, similar: Frame, attending: Frame, layers: Frame, threshold: float) -> str:
-    """Write the numbers of one model."""
-    share, error = attending["distance_share"], attending["distance_share_se"]
+def largest(rows: Frame, name: str) -> str:
+    """Write the value that is farthest from zero, with its error."""
+    return entry(rows.loc[rows[name].abs().idxmax()], name) if rows[name].notna().any() else "unknown"
+
+
+def model_answer(
+    name: str, similar: Mapping[str, Frame], attending: Mapping[str, Frame], layers: Frame, threshold: float
+) -> str:
+    """Write the numbers of one model, by pairing."""
+    cosine, weight, other = similar[ONE], attending[ONE], attending[SEVERAL]
+    share, error = weight["distance_share"], weight["distance_share_se"]
     explained = (
         f"; distance explains {100 * share:.0f} ± {100 * error:.0f} % of it" if math.isfinite(share) else ""
     )
     above = int(is_above(layers, "matched_difference").sum())
     return (
-        f"{name} (threshold {threshold:g}, one topic per word): the cosine of same-topic words is higher by "
-        f"{measured(similar, 'cosine_difference')} ({similar['cosine_same']:.3f} within topics, "
-        f"{similar['cosine_different']:.3f} between{times(similar, 'cosine_ratio')}); their attention by "
-        f"{measured(attending, 'difference')} ({attending['same']:.3f} within, {attending['different']:.3f} "
-        f"between, uniform: 1{times(attending, 'ratio')}), at equal distance by "
-        f"{measured(attending, 'matched_difference')}{explained}. At equal distance same-topic words get "
-        f"more in {above} of {len(layers)} layers."
+        f"{name} (threshold {threshold:g}), same topic minus different topics, one topic per word: cosine "
+        f"{entry(cosine, 'cosine_difference')} ({cosine['cosine_same']:.3f} within topics, "
+        f"{cosine['cosine_different']:.3f} between{times(cosine, 'cosine_ratio')}); attention "
+        f"{entry(weight, 'difference')} ({weight['same']:.3f} within, {weight['different']:.3f} between, "
+        f"uniform: 1{times(weight, 'ratio')}), at equal distance {entry(weight, 'matched_difference')}"
+        f"{explained}. At equal distance same-topic words get more in {above} of {len(layers)} layers. With "
+        f"one or several topics per word: cosine {entry(similar[SEVERAL], 'cosine_difference')}, "
+        f"attention {entry(other, 'difference')}, at equal distance "
+        f"{entry(other, 'matched_difference')}."
     )
-
-
-def measured(row: Frame, name: str) -> str:
-    """Write a value with its error."""
-    return f"{row[name]:.3f} ± {row[f'{name}_se']:.3f}"
 
 
 def times(row: Frame, name: str) -> str:

@@ -101,7 +101,7 @@ def embedding_differences(embeddings: Frame) -> Picture:
             ax.set_title(name)
             ax.set_xlabel("ambiguity threshold")
             if place % COLUMNS == 0:
-                ax.set_ylabel("cosine, same - different")
+                ax.set_ylabel("difference in cosine")
         legend_below(figure, axes[0])
     caption = (
         "Average cosine of the embeddings of two different words of the same topic, minus that of words of "
@@ -135,7 +135,7 @@ def attention_layers(attention: Frame, threshold: float) -> Picture:
             ax.set_xlabel("layer")
             ax.set_title(name)
             if place % COLUMNS == 0:
-                ax.set_ylabel("attention, same - different")
+                ax.set_ylabel("difference in attention")
         legend_below(figure, axes[0])
     caption = (
         "Average attention between two different words of a window, over heads, times the number of keys (1 "

@@ -14,6 +14,7 @@ import tokenizers
 from scipy.special import erf
 from support import checkpoints
 from support.checkpoints import CONFIG, CONFIGS, PIECES, random_weights
+from support.small_corpus import small_corpus
 
 from topicjax.errors import UserError
 from topicjax.probe import pieces, pretrained
@@ -134,6 +135,25 @@ def test_attention_between_words_is_the_mean_over_pieces_and_heads_in_units_of_u
             for k in range(4):
                 mean = np.mean([A[layer, h, i, j] for h in range(3) for i in own[q] for j in own[k]])
                 assert found[0, layer, q, k] == pytest.approx(9 * mean, abs=1e-4)
+
+
+def test_a_model_of_another_layout_reads_the_words_of_a_corpus_in_its_pieces():
+    config = CONFIGS["roberta"]
+    weights, checkpoint = random_weights(config), checkpoints.read(config)
+    corpus = small_corpus([["frog", "al", "fog", "frog"], ["é"]], ["frog", "al", "fog", "é"])
+    trained, control = pretrained.with_control("tiny", "random", checkpoint, corpus, 0)
+    spelt = pieces.spell(corpus.vocabulary, checkpoint.tokenizer)
+    assert [len(own) for own in spelt[2:5]] == [1, 2, 3]
+    assert trained.is_known_V.tolist() == [False, False, True, True, True, False]
+    assert trained.is_split_V.tolist()[2:5] == [False, True, True]
+    table = weights["embeddings.word_embeddings.weight"]
+    np.testing.assert_allclose(trained.embedding_VxD[4], table[spelt[4]].mean(axis=0), rtol=1e-6)
+    _, A = reference(config, weights, [0, *spelt[2], *spelt[3], *spelt[4], 2])  # <s> words </s>
+    found = trained.attend(np.array([[2, 3, 4]]))
+    expected = A.mean(axis=1)[:, 1, 4:7].mean(axis=1) * 8  # from frog to the three pieces of fog
+    np.testing.assert_allclose(found[0, :, 0, 2], expected, atol=1e-4)
+    assert control.embedding_VxD.shape == trained.embedding_VxD.shape and not control.is_trained
+    assert np.abs(control.attend(np.array([[2, 3, 4]])) - 1).max() < 0.1  # nearly uniform
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzß日本語かδлк'-!。٣"
