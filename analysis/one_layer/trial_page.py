@@ -53,8 +53,8 @@ def topic_words(run: Run, trial_id: str) -> Array | None:
     row = run.trials.set_index("trial_id").loc[trial_id, list(DEFAULTS)]
     if row["word_distribution"] == "uniform" and row["overlap"] == 0:
         return None
-    lines = import_module("topicjax.experiments.one_layer.lines")  # drawn with jax, as in training
-    return lines.data_model(make_trial(row.to_dict())).topic_word
+    lines = import_module("topicjax.experiments.shared.lines")  # drawn with jax, as in training
+    return lines.limits_of(lines.data_of(make_trial(row.to_dict()))).data.topic_word
 
 
 def trial_page(

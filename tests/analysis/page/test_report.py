@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from support.browsers import start_browser, wait_for_pictures
 from support.calls import count_calls
-from support.synthetic_runs import TWO_STAGE, case, make_run, random_search, scored
+from support.synthetic_runs import TWO_STAGE, case, make_run, random_search, run_of, scored
 
 import topicjax
 from topicjax import cli
@@ -136,6 +136,18 @@ def test_the_numbers_of_a_page_are_those_of_the_weights(smoke):
     assert float(shown["distance to Theorem 2"]) == pytest.approx(trial["final_theorem2_distance"], rel=1e-3)
     assert float(shown["a_topic"]) == pytest.approx(trial["final_a_topic"], rel=1e-3, abs=1e-6)
     assert float(shown["held-out loss"]) == pytest.approx(trial["final_eval_loss"], rel=1e-3)
+
+
+def test_documents_of_a_trial_with_uneven_words_are_drawn_with_their_words():
+    uneven = dict(word_distribution="zipf", topics=2, words_per_topic=3)
+    run = run_of(case(1.0, 1.0, **uneven), case(1.0, 1.0))
+    words = trial_page.topic_words(run, "000")
+    assert words is not None and words.shape == (2, 6)
+    assert words[0] == pytest.approx(np.array([6, 3, 2, 0, 0, 0]) / 11)
+    assert trial_page.topic_words(run, "001") is None
+    documents = trial_page.sample_documents(run.trials.iloc[0].to_dict(), words)
+    counts = np.bincount(np.concatenate(documents), minlength=7)
+    assert counts[1] + counts[4] > counts[3] + counts[6]
 
 
 def test_attention_on_documents_is_drawn_relative_to_uniform():
