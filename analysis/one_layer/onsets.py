@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 
 from topicjax.errors import UserError, counted
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
@@ -48,6 +49,7 @@ POOLED = (  # may differ within one fit
 MEANS = ("onset_time", "log_scale", "predicted", "predicted_steps")
 FLAT = ("adam", "adamw")  # their onset should not depend on the init scale
 PER_DECADE = 0.05  # relative change of an onset per tenfold init scale that counts as none
+BELOW_AXIS = 24.0  # points from an axis to its legend: room for ticks and label, whatever the panel's height
 LABEL_WIDTH = 38  # characters per line of a legend: longer lines would be cut off at the edge of the figure
 COLOURS, MARKERS = tuple(CLASS_COLOURS.values())[:6], "os^Dv<"
 MOST_SERIES = len(COLOURS)  # per panel; more could not be distinguished
@@ -208,7 +210,9 @@ def onset_panel(times: pd.DataFrame, ax: Axes) -> Axes:
     ax.set(xlim=x, ylim=(0, 1.08 * shown["onset_time"].max()), title=label(shown["optimizer"].iloc[0]))
     ax.set(xlabel="ln(1 / init scale)", ylabel=r"$\eta\,T_{\mathrm{on}}$ (learning rate $\times$ steps)")
     if names:
-        ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.18), handletextpad=0.2, labelspacing=0.3)
+        below = ax.transAxes + ScaledTranslation(0, -BELOW_AXIS / 72, ax.figure.dpi_scale_trans)
+        place: dict[str, Any] = dict(loc="upper center", bbox_to_anchor=(0.45, 0), bbox_transform=below)
+        ax.legend(**place, handletextpad=0.2, labelspacing=0.3)
     return ax
 
 
