@@ -33,7 +33,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "two_stage_map": (800, 2, "4bc78c5908ce", "937629af0d06", "f5f376b16e60"),
     "wikipedia": (24, 2, "81c824946a3b", "9785ebd557c0", "8cc6d508ce98"),
     "wikipedia_content": (18, 1, "c55dd012f934", "d378a269162a", "17405865970d"),
-    "value_matrix": (40, 2, "bf2c40be7d27", "362c7812aae7", "3b3e9de99b40"),
+    "value_matrix": (64, 4, "bf2c40be7d27", "b0defa8ea1b5", "cebc1aa164a4"),
 }
 
 

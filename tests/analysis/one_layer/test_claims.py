@@ -15,6 +15,7 @@ from topicjax.analysis.page.claims import evidence
 from topicjax.analysis.page.contract import Verdict
 from topicjax.analysis.topic_model import LINE_COLUMNS
 from topicjax.theory.documents import DataModel
+from topicjax.theory.stage1 import uniform_attention_optimum
 from topicjax.theory.theorems import onset_rate, theorem2_matrix
 
 BY_NAME = {claim.name: claim.check for claim in CLAIMS}
@@ -286,6 +287,16 @@ def value_run(*values: np.ndarray, **settings: Any):
     return make_run(trials, restore=weights.__getitem__)
 
 
+def test_finite_documents_alone_decide_about_theorem_2_only_at_their_optimum():
+    """Their optimum differs from Theorem 2's matrix, so it is not that."""
+    data = DataModel(**SMALL, documents="tau", topics_per_document=2)
+    own, lda = uniform_attention_optimum(data), dict(documents="tau", infinite_documents=False)
+    found = claims.theorem2(value_run(own, 1.01 * own, **lda), pd.DataFrame())
+    assert found.verdict == "fails" and "On finite documents" in found.sentence
+    far = value_run(3 * own, -own, **lda)
+    assert claims.theorem2(far, pd.DataFrame()).verdict == "undecided", "it has not reached its optimum"
+
+
 def test_theorem_2_and_figure_2_are_judged_by_the_trained_matrix():
     best = theorem2_matrix(*DataModel(**SMALL, documents="tau", infinite_documents=True).sizes_and_masking)
     noise = np.random.default_rng(0).normal(size=(TOKENS, TOKENS))
@@ -294,7 +305,9 @@ def test_theorem_2_and_figure_2_are_judged_by_the_trained_matrix():
     assert claims.figure2(run, pd.DataFrame()).verdict == "holds"
     assert claims.figure10(run, pd.DataFrame()).verdict == "undecided"
     far = value_run(noise, -noise)
-    assert claims.theorem2(far, pd.DataFrame()).verdict == "undecided", "it has not reached its optimum"
+    assert claims.theorem2(far, pd.DataFrame()).verdict == "fails"
+    one_of_two = claims.theorem2(value_run(best, noise), pd.DataFrame())
+    assert one_of_two.verdict == "partly" and "matrix in 1 of 2 models" in one_of_two.sentence
     assert claims.figure2(far, pd.DataFrame()).verdict == "fails"
     joint = value_run(best, best, attention="trained")
     assert claims.figure10(joint, pd.DataFrame()).verdict == "holds"
