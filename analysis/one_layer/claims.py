@@ -270,10 +270,10 @@ def theorem2(run: Run, scores: pd.DataFrame) -> Verdict:
         )
     if len(finite):
         texts.append(
-            f"On finite documents, which the theorem does not cover, its distance to the optimum of these is "
-            f"{span(finite['from_optimum'])} and to Theorem 2 {span(finite['from_theorem2'])}, without the "
-            f"diagonal {span(finite['off_diagonal'])}: there a word that is kept predicts itself, which only "
-            "the diagonal shows."
+            "On finite documents, which the theorem does not cover, a word that is kept predicts itself: W^V "
+            f"is at a distance of {span(finite['from_optimum'])} from the optimum of these documents, of "
+            f"{span(finite['from_theorem2'])} from Theorem 2 and of {span(finite['off_diagonal'])} from it "
+            "without the diagonal."
         )
     change = (
         f"a distance above {AGREES:g} on infinite documents, where the optimum is exactly Theorem 2's matrix."

@@ -21,9 +21,10 @@ from topicjax.theory.theorems import theorem2_matrix
 
 from ..frames import Array, Frame
 from ..maps.layouts import having
-from ..pictures import SMALL, WIDTH, Picture, described, label, setting_text, style
+from ..pictures import SMALL, WIDTH, Picture, label, setting_text, style
 from ..topic_model import OPTIMIZERS
 from .cells import MOST_SEEDS, cell_numbers
+from .seed_rows import acting, short_text
 from .trained_models import (
     EffectiveModel,
     Measured,
@@ -342,7 +343,7 @@ def label_edges(
     for line, column in np.ndindex(axes.shape):
         ax = axes[line, column]
         ax.set_visible((line, column) in placed)
-        texts = described(rows[line], rows[line])
+        texts = [short_text(name, rows[line][name]) for name in acting(rows[line])]
         names = (", " if len(", ".join(texts)) <= LONGEST else "\n").join(texts)
         if column == 0:
             ax.set_ylabel(f"{names}\n{ylabel}" if names else ylabel)

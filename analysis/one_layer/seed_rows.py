@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from topicjax.errors import counted
+from topicjax.theory import document_settings
 from topicjax.theory.document_settings import DATA_SETTINGS
 
 from ..frames import Array, Frame, distinct, varying
@@ -45,10 +46,22 @@ def telling_apart(frame: Frame, without: Iterable[str] = ()) -> list[str]:
 
 def row_text(row: Mapping[str, Any], first: Sequence[str] = ()) -> str:
     """Label a row by its settings, in several short lines; keys `all` are left out."""
-    names = [name for name in row if (name, row[name]) != ("key_visibility", "all")]
+    names = [name for name in acting(row) if (name, row[name]) != ("key_visibility", "all")]
     parts = [*first, *(short_text(name, row[name]) for name in names)]
     unbroken = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
     return textwrap.fill(unbroken, LABEL_WIDTH, break_long_words=False)
+
+
+def acting(row: Mapping[str, Any]) -> list[str]:
+    """List the settings of a row, without those that have no effect beside its others."""
+    known = {
+        name: document_settings.SETTINGS[name].only for name in row if name in document_settings.SETTINGS
+    }
+    return [
+        name
+        for name in row
+        if (only := known.get(name)) is None or only.name not in row or row[only.name] in only.values
+    ]
 
 
 def short_text(name: str, value: Any) -> str:
