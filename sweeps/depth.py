@@ -10,7 +10,8 @@ Expect:   (written before the run, from an independent program on other seeds) a
 Seen:     as a whole two-stage in 26 of 39 cells of several layers.  Where the model without layer norms is
           (median Θ 0.99), so are 7 of 8 with them before each part (0.95) and 4 of 8 with them after (0.91):
           norms blur the stages, they do not remove them.  Every layer is two-stage in 3 cells only.
-          Attention turns against the own topic, also that of [MASK]: it rises in 0 of 132 layers, falls in 70.
+          Attention turns against the own topic, also that of [MASK]: it rises in 0 of 132 layers and falls in
+          70.
 """
 
 from topicjax.sweep import chain, product
