@@ -28,7 +28,9 @@ SCHEDULES = chain(
     product(value_until=0),  # jointly to the end
 )
 KINDS = chain(
-    product(optimizer="sgd", objective="cross_entropy", learning_rate=100.0),
+    product(
+        optimizer="sgd", objective="cross_entropy", learning_rate=30.0
+    ),  # at 100 joint training is unstable
     product(optimizer="sgd", objective="squared", learning_rate=20.0),
     product(optimizer="adam", objective=("cross_entropy", "squared"), learning_rate=3e-3),
 )

@@ -245,9 +245,11 @@ def compared(run: Run, name: str, words: str) -> Verdict:
         reason = f"; no gain by attention yet: {'; '.join(open_)}" if open_ else ""
         return Verdict("undecided", f"No kind of trial shows stage 2 within its steps{reason}.", "more steps")
     verdict = "holds" if not other else "fails" if not same else "partly"
+    end, others_end = ("ends" if len(texts) == 1 else "end" for texts in (same, other))
+    elsewhere = f"{counted(len(other), 'kind')} of trial {others_end} elsewhere"
     parts = {
-        f"With {words}, {counted(len(other), 'kind')} of trial ends elsewhere: {'. '.join(other)}.": other,
-        f"{counted(len(same), 'kind')} ends alike: {'. '.join(same)}.": same,
+        f"With {words}, {elsewhere}: {'. '.join(other)}.": other,
+        f"{counted(len(same), 'kind')} {end} alike: {'. '.join(same)}.": same,
         f"Without stage 2 in these steps: {'; '.join(open_)}.": open_,
     }
     change = (

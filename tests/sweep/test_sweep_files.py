@@ -13,7 +13,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "budget": (60, 1, "cd0f95e118e4", "18113f7a34d9", "53452c5dbb74"),
     "depth": (270, 9, "1474fd67a417", "b60da744ae74", "55178d66c9a6"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
-    "forced_stages": (240, 2, "f1d6295b998c", "a838cae5b3c8", "dc6275977b16"),
+    "forced_stages": (240, 2, "fec64aa777c2", "ec355b53c367", "dc6275977b16"),
     "gradients": (280, 1, "1067f6f9cb74", "3d67fd38cc3c", "d222fffffff5"),
     "init_law": (100, 2, "85e82674b440", "52b04b771bbe", "cb1e8a86412f"),
     "joint": (40, 2, "ab322afdff91", "25ae585a93b1", "9d30e04770dd"),
