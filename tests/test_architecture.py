@@ -17,8 +17,8 @@ ROOMS = (  # from the ground up; a room may import from its own floor only itsel
     ("experiments", "shared_settings"),
     ("shared", "sweep", "store"),
     ("corpora",),
-    ("one_layer_settings", "encoder_settings", "text_settings"),
-    ("one_layer", "encoder", "text"),
+    ("one_layer_settings", "encoder_settings", "syntax_settings", "text_settings"),
+    ("one_layer", "encoder", "syntax", "text"),
     ("engine", "analysis", "export", "probe"),
     ("api", "bench"),
     ("cli",),
@@ -66,7 +66,7 @@ FLOORS_OF_ANALYSIS = (  # rooms of a floor may import each other where the floor
     ("maps", "figures"),
     ("page",),
     ("one_layer",),
-    ("encoder", "probe"),
+    ("encoder", "probe", "syntax"),
     ("text",),
 )
 PLATFORM = (
@@ -143,7 +143,7 @@ def test_imports_go_down_only(name: str):
 
 @pytest.mark.parametrize("name", [name for name in MODULES if room(name) in OF_ANY_EXPERIMENT])
 def test_the_engine_and_the_store_know_no_experiment(name: str):
-    slices = {"one_layer", "encoder", "text", "shared"}
+    slices = {"one_layer", "encoder", "syntax", "text", "shared"}
     assert not {room(other).removesuffix("_settings") for other in imports(name)} & {*slices, "theory"}
 
 
@@ -193,7 +193,7 @@ def test_no_platform_module_names_an_experiment(name: str):
             for node in ast.walk(ast.parse(MODULES[name].read_text()))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
-        assert not {"one_layer", "encoder", "text"} & {*texts}
+        assert not {"one_layer", "encoder", "syntax", "text"} & {*texts}
         assert not re.search(r"\bone_layer\b|FIRST_EXPERIMENT", MODULES[name].read_text())
 
 

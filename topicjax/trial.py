@@ -44,6 +44,7 @@ class TrialSettings:
         id_prefix: str | None = None,
         id_in_spec: tuple[str, ...] = (),
         id_unless_default: tuple[str, ...] = (),
+        refused: Mapping[str, str] | None = None,
     ) -> None:
         """Store an experiment's name and its three classes.
 
@@ -51,10 +52,12 @@ class TrialSettings:
         The other arguments shape the text that is hashed into the id.  `id_prefix` starts it (default: the
         name).  `id_in_spec` lists Stream settings that are hashed with the Spec.  `id_unless_default` lists
         settings that are hashed only if they differ from their defaults, so that settings added later leave
-        older ids unchanged.
+        older ids unchanged.  `refused` names settings that a user may expect here, with the reason why there
+        are none.
         """
         check_classes(experiment, Spec, Stream, Hypers)
         self._given = (experiment, Spec, Stream, Hypers, check, id_prefix, id_in_spec, id_unless_default)
+        self._refused = dict(refused or {})
         self.experiment, self.classes, self._check = experiment, (Spec, Stream, Hypers), check
         self._prefix = f"{experiment}\n" if id_prefix is None else id_prefix
         id_unless_default = (*id_unless_default, PER_DECADE)  # a setting that any experiment may add later
@@ -79,19 +82,26 @@ class TrialSettings:
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrialSettings, self._given  # caches are not pickled
+        return TrialSettings, (*self._given, self._refused)  # caches are not pickled
 
     def convert(self, name: Any, value: Any) -> Any:
         """Convert a value to the type of the setting, or raise a UserError that says what is allowed."""
-        if name not in self.settings:
-            raise UserError(unknown_name("setting", name, self.settings))
-        return self.settings[name].convert(value)
+        return self.setting(name).convert(value)
+
+    def setting(self, name: Any) -> Setting:
+        """Look up a setting, or raise a UserError that says what there is."""
+        if name in self.settings:
+            return self.settings[name]
+        why = self._refused.get(name) if isinstance(name, str) else None
+        if why is not None:
+            raise UserError(f"{self.experiment} has no setting {name}: {why}")
+        raise UserError(unknown_name("setting", name, self.settings))
 
     def extended_by(self, later: Collection[str]) -> "TrialSettings":
         """Return the same settings, some of which came later: at their defaults they leave ids unchanged."""
         unless = self._given[-1]
         names = (*unless, *(name for name in later if name not in unless))
-        return TrialSettings(*self._given[:-1], id_unless_default=names)
+        return TrialSettings(*self._given[:-1], id_unless_default=names, refused=self._refused)
 
     def converted(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Convert every value to the type of its setting."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topicjax.errors import UserError, shown, unknown_name
+from topicjax.errors import UserError, shown
 from topicjax.sweep import (
     MAX_VALUES,
     Settings,
@@ -108,9 +108,7 @@ def parse_axis(known: TrialSettings, text: str) -> tuple[str, tuple[Any, ...]]:
 def split_name(known: TrialSettings, text: str) -> tuple[str, str]:
     """Split at the first = into the name of a setting and the text after it."""
     name, _, value = (part.strip() for part in text.partition("="))
-    if name not in known.settings:
-        raise UserError(unknown_name("setting", name, known.settings))
-    return name, value
+    return known.setting(name).name, value
 
 
 def parse_value(known: TrialSettings, name: str, text: str) -> Any:

@@ -84,6 +84,16 @@ def query_capacity(spec: DocumentSpec, num_documents: int, overflow: float = OVE
     return min(padded(enough), positions)
 
 
+@functools.lru_cache(maxsize=1024)
+def binomial_capacity(trials: int, probability: float, tail: float) -> int:
+    """Compute a number that a binomial exceeds with a probability below `tail`."""
+    if probability <= 0 or probability >= 1:
+        return trials if probability > 0 else 0
+    beyond = scipy.special.bdtrc(np.arange(trials), trials, probability)
+    enough = np.flatnonzero(beyond < tail)
+    return int(enough[0]) if len(enough) else trials
+
+
 def from_documents(spec: DocumentSpec, stream: Stream, documents: Documents, uniform: bool = False) -> Bag:
     """Make the bag of finite documents, with a fixed number of queries for kept and random words.
 

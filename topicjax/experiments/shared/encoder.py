@@ -2,7 +2,8 @@
 
 It is slow and serves as the reference in tests; training uses the equivalent `layers`.  With one layer, one
 head and everything else off it is the one-layer transformer of eq. (5)-(7).
-Dimension letters: N positions, V vocabulary, D width, L layers, H heads, A size of a head, M hidden units.
+Dimension letters: N positions, V vocabulary, D width, L layers, H heads, A size of a head, M hidden units,
+O offsets from -r to r without 0, of a key from its query.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from topicjax.experiments.shared.model import Initializer, Params, initializer, masked_softmax
 from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHypers, LayerSpec
@@ -22,7 +24,7 @@ class Encoder(nn.Module):
     """States X = W_E tokens; in each layer attention, then the MLP; outputs by W_E^T or by W_head."""
 
     spec: LayerSpec
-    hypers: LayerHypers
+    hypers: Any  # LayerHypers, or others with these fields
 
     @nn.compact
     def __call__(self, shown_N: jax.Array, is_key_N: jax.Array) -> jax.Array:
@@ -49,6 +51,9 @@ class Encoder(nn.Module):
                 own = slice(head * spec.head_size, (head + 1) * spec.head_size)
                 K_NxA, Q_NxA, V_NxA = (X_NxD @ weights[name][layer, own].T for name in BY_LAYER)
                 score_NxN = K_NxA @ Q_NxA.T / spec.head_size**0.5  # key, query
+                if spec.reach:
+                    bias_O = hypers.bias_gain * weights["R"][layer, head]
+                    score_NxN += jnp.tensordot(bias_O, offsets(spec.reach, len(shown_N)), 1).T
                 heads.append(masked_softmax(score_NxN, is_key_N[:, None]).T @ V_NxA)
             joined_NxD = jnp.concatenate(heads, axis=1)
             return joined_NxD @ weights["W_O"][layer].T if spec.output_projection else joined_NxD
@@ -63,6 +68,13 @@ class Encoder(nn.Module):
         X_NxD = jnp.where(is_pre, last_NxD, X_NxD)
         head_DxV = W_E if spec.head == "tied" else weights["W_head"].T
         return X_NxD @ head_DxV + weights["b_pred"][None, :]
+
+
+def offsets(reach: int, positions: int) -> np.ndarray:
+    """Mark for each offset the pairs of positions (query, key) that it separates: O x N x N."""
+    place = np.arange(positions)
+    offset_O = [offset for offset in range(-reach, reach + 1) if offset]
+    return np.array([place[None, :] - place[:, None] == offset for offset in offset_O], np.float32)
 
 
 def layer_norm(X_NxD: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
@@ -97,6 +109,8 @@ def parameters(spec: LayerSpec, hypers: LayerHypers) -> dict[str, tuple[Initiali
         found |= {"W_E": (embedding, (D, V))}
     if spec.places:
         found |= {"W_P": (embedding, (D, spec.places))}
+    if spec.reach:
+        found |= {"R": (zeros, (L, spec.heads, 2 * spec.reach))}
     if spec.output_projection:
         found |= {"W_O": (usual, (L, D, D))}
     if M:

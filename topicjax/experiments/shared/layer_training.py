@@ -8,11 +8,11 @@ import jax
 from topicjax.experiments.shared import encoder, lda
 from topicjax.experiments.shared.layer_records import Made
 from topicjax.experiments.shared.model import Params
-from topicjax.experiments.shared.settings import LayerHypers, LayerSpec
+from topicjax.experiments.shared.settings import LayerSpec
 from topicjax.experiments.shared.state import State, add_l2, first_state, next_state, split
 
 
-def init(spec: LayerSpec, stream: Any, hypers: LayerHypers) -> State:
+def init(spec: LayerSpec, stream: Any, hypers: Any) -> State:
     """Make the initial state of a trial."""
     params = encoder.init(spec, hypers, lda.stream_keys(stream.seed).weights)
     return first_state(spec, hypers, params, encoder.trained_names(spec))
@@ -20,7 +20,7 @@ def init(spec: LayerSpec, stream: Any, hypers: LayerHypers) -> State:
 
 def stepped(
     spec: LayerSpec,
-    hypers: LayerHypers,
+    hypers: Any,
     state: State,
     step: jax.Array,
     loss_and_gradients: Callable[[Params, Params], tuple[jax.Array, Params]],

@@ -4,7 +4,7 @@ For measurements the scores of each document and layer can be multiplied by a ga
 attention has its own function, in which outputs of attention can be gated and layer norms can keep given
 scales.  The last layer computes only rows that predict.
 Dimension letters: B documents, U rows (keys), R rows (queries), Q rows with words to predict, D width,
-H heads, A size of a head, V vocabulary, L layers.
+H heads, A size of a head, V vocabulary, L layers, O offsets with a relative bias.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.shared.encoder import EPSILON, along, feed_forward, layer_norm
+from topicjax.experiments.shared.encoder import EPSILON, along, feed_forward, layer_norm, offsets
 from topicjax.experiments.shared.model import Params
 from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHypers, LayerSpec
 
@@ -57,7 +57,7 @@ def states(
 
     `gate_BxL` multiplies the scores of each document and layer (0: uniform attention).  `watch` is called
     with the attention of each layer; the last layer then computes all rows too.  Only token_BxU, place_BxU
-    and keys_BxU of the rows are used.
+    and keys_BxU of the rows are used.  With a relative bias the rows are the positions, in their order.
     """
     X_BxUxD = first_states(spec, params, rows)
     for layer in range(spec.layers):
@@ -76,7 +76,7 @@ def choose(chosen: int | Predicting, X_BxRxD: jax.Array) -> jax.Array:
     return X_BxRxD[:, : chosen.Q].reshape(-1, X_BxRxD.shape[2])[chosen.index_F]
 
 
-STACKED = ("W_K", "W_Q", "W_V", "W_O", "W_1", "b_1", "W_2", "b_2")
+STACKED = ("W_K", "W_Q", "W_V", "R", "W_O", "W_1", "b_1", "W_2", "b_2")
 STACKED += ("gain_attention", "bias_attention", "gain_mlp", "bias_mlp")
 
 
@@ -102,6 +102,8 @@ def attend(
     inside_BxUxD = normed(hypers, PRE_NORM, X_BxUxD, gain, bias)
     K_BxUxHxA, V_BxUxHxA, Q_BxRxHxA = (in_heads(spec, each) for each in projected(own, inside_BxUxD, needed))
     score_BxHxRxU = jnp.einsum("brha,buha->bhru", Q_BxRxHxA, K_BxUxHxA) / spec.head_size**0.5
+    if spec.reach:
+        score_BxHxRxU += relative_bias(spec, hypers, own, *score_BxHxRxU.shape[2:])[None]
     if gate_B is not None:
         score_BxHxRxU = score_BxHxRxU * gate_B[:, None, None, None]
     attention_BxHxRxU = counted_softmax(score_BxHxRxU, keys_BxU[:, None, None, :])
@@ -114,6 +116,12 @@ def attend(
     if spec.output_projection:
         joined_BxRxD = joined_BxRxD @ own["W_O"].T
     return normed(hypers, POST_NORM, passed_on(hypers, X_BxRxD) + joined_BxRxD, gain, bias)
+
+
+def relative_bias(spec: LayerSpec, hypers: Any, own: Params, R: int, U: int) -> jax.Array:
+    """Compute what a layer's heads add to the scores of positions at most `reach` apart: H x R x U."""
+    bias_HxO = hypers.bias_gain * own["R"]
+    return jnp.tensordot(bias_HxO, offsets(spec.reach, U)[:, :R], 1)
 
 
 def projected(own: Params, inside_BxUxD: jax.Array, needed: int) -> tuple[jax.Array, jax.Array, jax.Array]:

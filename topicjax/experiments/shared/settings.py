@@ -49,6 +49,11 @@ class LayerSpec:
         raise NotImplementedError
 
     @property
+    def reach(self) -> int:
+        """r, the largest distance with a learned relative bias of its own; 0: scores ignore distances."""
+        return 0
+
+    @property
     def size(self) -> int:
         """d, the size of a state."""
         return self.width or self.vocabulary

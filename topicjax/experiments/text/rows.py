@@ -7,15 +7,12 @@ Dimension letters: B windows, N positions, U rows (as many), Q rows of a window 
 windows that predict.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.special
 
-from topicjax.experiments.shared.bags import padded
+from topicjax.experiments.shared.bags import binomial_capacity, padded
 from topicjax.experiments.shared.lda import Documents, key_positions
 from topicjax.experiments.text.settings import Spec, Stream
 
@@ -69,16 +66,6 @@ def room_for(windows: int, context: int, probability: float, surely: int) -> Roo
     )
     F = padded(max(1, min(F, windows * Q)))
     return Room(max(1, Q), F, min(F, padded(max(1, usual))))
-
-
-@functools.lru_cache(maxsize=1024)
-def binomial_capacity(trials: int, probability: float, tail: float) -> int:
-    """Compute a number that a binomial exceeds with a probability below `tail`."""
-    if probability <= 0 or probability >= 1:
-        return trials if probability > 0 else 0
-    beyond = scipy.special.bdtrc(np.arange(trials), trials, probability)
-    enough = np.flatnonzero(beyond < tail)
-    return int(enough[0]) if len(enough) else trials
 
 
 def from_documents(
