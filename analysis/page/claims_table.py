@@ -5,6 +5,7 @@ Everything is judged again from the run folders; the table links to the page and
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -150,12 +151,14 @@ def explain(name: str, error: BaseException) -> str:
 
 
 def claims_known() -> dict[str, Any]:
-    """Return the claims of all shipped experiments by name."""
-    return {claim.name: claim for name in SHIPPED for claim in page_of(name).claims}
+    """Return the claims of all shipped experiments by name; the experiment with most sweeps comes first."""
+    sweeps = Counter(load_sweep(name).settings.experiment for name in sweep_names())
+    experiments = sorted(SHIPPED, key=lambda name: -sweeps[name])
+    return {claim.name: claim for name in experiments for claim in page_of(name).claims}
 
 
 def sweeps_by_claim() -> dict[str, list[str]]:
-    """List the shipped sweeps that are about each claim, in the order of the claims of the pages."""
+    """List the shipped sweeps that are about each claim, in the order of the table."""
     sweeps = [load_sweep(name) for name in sweep_names()]
     return {name: [sweep.name for sweep in sweeps if name in sweep.claims] for name in claims_known()}
 
