@@ -22,6 +22,7 @@ from topicjax.sweep.files import load_sweep, sweep_names
 
 MARK = re.compile(r"^<!-- made: (\w+)(?: (\w+))? -->$", re.MULTILINE)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ENCODERS = "topicjax.experiments.shared.layer_records"
 HEIGHT, WIDTH = 0.62, 11.0  # inches: a floor of the import graph, and all of it
 
 
@@ -52,9 +53,9 @@ def settings(name: str) -> str:
 
 
 def record_modules(name: str) -> list[Any]:
-    """Import the modules that declare the columns of an experiment."""
-    own = importlib.import_module(f"{SHIPPED[name]}.records")
-    return [own, importlib.import_module("topicjax.experiments.shared.layer_records")]
+    """Import the modules that may declare columns of an experiment: its own first, then others."""
+    paths = [f"{SHIPPED[each]}.records" for each in sorted(SHIPPED, key=lambda other: other != name)]
+    return [importlib.import_module(path) for path in (paths[0], ENCODERS, *paths[1:])]
 
 
 def column_names(name: str) -> list[str]:
@@ -73,37 +74,56 @@ def commented_columns(module: Any) -> dict[tuple[str, ...], str]:
     source = inspect.getsource(module)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    found: list[tuple[list[str], str]] = []
+    found: dict[tuple[str, ...], str] = {}
 
-    def add(node: ast.expr | ast.stmt, names: list[str]) -> None:
-        comment = comments.get(node.end_lineno or 0, "")
-        if comment.startswith("...") or (not comment and found):
-            found[-1][0].extend(names)
-            if comment:
-                found[-1] = (found[-1][0], f"{found[-1][1].removesuffix('...')} {comment.lstrip('. ')}")
-        elif comment:
-            found.append((names, comment))
+    def add(entries: list[tuple[Any, list[str]]]) -> None:
+        """Add the entries of one declaration; a comment that begins with dots continues the one before."""
+        rows: list[tuple[list[str], str]] = []
+        for node, names in entries:
+            comment = comments.get(node.end_lineno, "") or comments.get(node.lineno, "")
+            if rows and (not comment or comment.startswith("...")):
+                before = rows[-1][1].removesuffix("...").rstrip(" ,")
+                more = f", {comment.lstrip('. ')}" if comment else ""
+                rows[-1] = (rows[-1][0] + names, before + more)
+            elif comment:
+                rows.append((names, comment))
+        found.update({tuple(names): comment for names, comment in rows})
 
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases):
-            for field in node.body:
-                if isinstance(field, ast.AnnAssign):
-                    add(field, [ast.unparse(field.target)])
+        if isinstance(node, ast.ClassDef):
+            fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+            add([(field, [ast.unparse(field.target)]) for field in fields])
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
-            for entry in node.value.elts:
-                if isinstance(entry, ast.Starred) and isinstance(entry.value, ast.Name):
-                    continue  # declared where that tuple is
-                names = eval(ast.unparse(ast.Tuple([entry], ast.Load())), vars(module))
-                add(entry, [each for each in names if isinstance(each, str)])
-        elif isinstance(node, ast.Assign) and node.end_lineno in comments:
-            value = getattr(module, ast.unparse(node.targets[0]), None)
-            if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
-                add(node, [*value])
-    return {tuple(names): comment for names, comment in found}
+            entries = [entry for entry in node.value.elts if node.lineno != node.end_lineno]
+            add(
+                [
+                    (entry, names_in(entry, module))
+                    for entry in entries
+                    if not is_declared_elsewhere(entry, comments)
+                ]
+            )
+        elif isinstance(node, ast.Assign) and node.lineno in comments:
+            add([(node, names_in(ast.Starred(node.value, ast.Load()), module))])
+    return found
+
+
+def is_declared_elsewhere(entry: ast.expr, comments: Mapping[int, str]) -> bool:
+    """Whether an entry of a tuple takes over another tuple that has its own comments."""
+    is_other = isinstance(entry, ast.Starred) and isinstance(entry.value, ast.Name)
+    return is_other and entry.end_lineno not in comments
+
+
+def names_in(entry: ast.expr, module: Any) -> list[str]:
+    """Evaluate an entry of a tuple; keep the names it stands for."""
+    try:
+        values = eval(ast.unparse(ast.Tuple([entry], ast.Load())), dict(vars(module)))
+    except TypeError:  # not a sequence, so not names
+        return []
+    return [each for each in values if isinstance(each, str)]
 
 
 def columns(name: str) -> str:
-    """List the record columns of an experiment with their meaning, from the comments of their declarations."""
+    """List the record columns of an experiment; their meaning is the comment of their declaration."""
     wanted, rows = column_names(name), []
     for module in record_modules(name):
         for names, meaning in commented_columns(module).items():
@@ -133,8 +153,8 @@ def sweeps() -> str:
         question, *rest = inspect.cleandoc(named.description).split("\n\n", 1)
         facts = re.sub(r"^Command:.*\n", "", rest[0], flags=re.MULTILINE) if rest else ""
         texts.append(
-            f"## {name}\n\n{cell(question)}\n\n{count:,} trials of the experiment `{named.settings.experiment}`."
-            f"\n\n```text\n{facts.strip()}\n```"
+            f"## {name}\n\n{cell(question)}\n\n{count:,} trials of the experiment "
+            f"`{named.settings.experiment}`.\n\n```text\n{facts.strip()}\n```"
         )
     return "\n\n".join(texts)
 
@@ -150,7 +170,8 @@ def commands() -> str:
 
 def help_of(parser: argparse.ArgumentParser) -> str:
     """Format the help of a command at a fixed width, whatever the terminal."""
-    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=96, max_help_position=32)
+    formatter: Any = parser.formatter_class
+    parser.formatter_class = lambda prog: formatter(prog, width=96, max_help_position=32)
     return parser.format_help().strip()
 
 
@@ -195,7 +216,9 @@ def import_graph(mermaid: str) -> str:
         ax.axis("off")
         for here, there in kept:
             ends = dict(xy=(x[there], floor(there) + 0.16), xytext=(x[here], floor(here) - 0.16))
-            ax.annotate("", **ends, arrowprops=dict(arrowstyle="->", color="0.55", lw=0.8, shrinkA=0, shrinkB=0))
+            ax.annotate(
+                "", **ends, arrowprops=dict(arrowstyle="->", color="0.55", lw=0.8, shrinkA=0, shrinkB=0)
+            )
         for name in below:
             box = dict(boxstyle="round,pad=0.3", fc="#eef3fa", ec="#7a8aa0", lw=0.8)
             ax.text(x[name], floor(name), name, ha="center", va="center", bbox=box, color="#1b2430")
@@ -210,14 +233,16 @@ def as_restructured(lines: list[str]) -> None:
     """Turn a docstring of plain text into reStructuredText, in place."""
     made, was_literal = [], False
     for line in lines:
-        is_literal = line.startswith("    ") or line.startswith("  ") and was_literal
+        is_literal = line.startswith("    ") or (line.startswith("  ") and was_literal)
         if is_literal and not was_literal:
             made += ["", "::", ""]
         if is_literal:
             made.append(f"    {line}")
         else:
             pieces = re.split(r"(`[^`]+`)", line)
-            made.append("".join(f"`{p}`" if p.startswith("`") else re.sub(r"([*|_\\])", r"\\\1", p) for p in pieces))
+            made.append(
+                "".join(f"`{p}`" if p.startswith("`") else re.sub(r"([*|_\\])", r"\\\1", p) for p in pieces)
+            )
         was_literal = is_literal or (was_literal and not line.strip())
     lines[:] = made
 
@@ -233,5 +258,7 @@ def setup(app: Any) -> dict[str, bool]:
 
     app.connect("source-read", read)
     app.connect("env-get-outdated", lambda app, env, added, changed, removed: [*marked & env.found_docs])
-    app.connect("autodoc-process-docstring", lambda app, what, name, obj, options, lines: as_restructured(lines))
+    app.connect(
+        "autodoc-process-docstring", lambda app, what, name, obj, options, lines: as_restructured(lines)
+    )
     return {"parallel_read_safe": False}
