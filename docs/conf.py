@@ -27,7 +27,7 @@ myst_heading_anchors = 3
 
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(BUILD / "cache")
-nb_execution_timeout = 300
+nb_execution_timeout = 1800  # seconds for a cell, on a busy machine
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 
@@ -44,12 +44,13 @@ html_copy_source = False
 
 
 def prepare_notebooks() -> None:
-    """Start every notebook in one folder outside the sources: they share its runs."""
+    """Start every notebook in one folder outside the sources, with this environment's topicjax."""
     work, startup = BUILD / "work", BUILD / "ipython" / "profile_default" / "startup"
     work.mkdir(parents=True, exist_ok=True)
     startup.mkdir(parents=True, exist_ok=True)
     (startup / "work.py").write_text(f"import os\n\nos.chdir({str(work)!r})\n")
     os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
 
 
 prepare_notebooks()
