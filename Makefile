@@ -4,11 +4,12 @@ BIN := .venv/bin
 RUN_READY := .venv/.ready
 DEV_READY := .venv/.ready-dev
 TEXT_READY := .venv/.ready-text
+DOCS_READY := .venv/.ready-docs
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu test test-all lint clean
+.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu docs test test-all lint clean
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 # The sweeps of the paper that need no text: each names the claims it is about (CLAIMS in its file).
@@ -36,6 +37,11 @@ $(DEV_READY): $(RUN_READY)
 $(TEXT_READY): $(RUN_READY)
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[text]'
+	@touch $@
+
+$(DOCS_READY): $(RUN_READY)
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 corpus: $(RUN_READY)  ## the words of Wikipedia for the sweeps on text, or of your own: make corpus [TEXT=my.txt]
@@ -83,6 +89,10 @@ ray: $(RUN_READY)  ## install Ray too, for sweeps on a cluster (--cluster)
 tpu: $(RUN_READY)  ## install JAX for TPUs too
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[tpu]'
+
+docs: $(DOCS_READY)  ## the documentation site, in build/docs/html; works offline, warnings are errors
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html: open it in a browser"
 
 lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -231,19 +231,16 @@ def import_graph(mermaid: str) -> str:
 
 def as_restructured(lines: list[str]) -> None:
     """Turn a docstring of plain text into reStructuredText, in place."""
-    made, was_literal = [], False
+    made: list[str] = []
+    is_literal = False
     for line in lines:
-        is_literal = line.startswith("    ") or (line.startswith("  ") and was_literal)
-        if is_literal and not was_literal:
-            made += ["", "::", ""]
-        if is_literal:
-            made.append(f"    {line}")
-        else:
-            pieces = re.split(r"(`[^`]+`)", line)
-            made.append(
-                "".join(f"`{p}`" if p.startswith("`") else re.sub(r"([*|_\\])", r"\\\1", p) for p in pieces)
-            )
-        was_literal = is_literal or (was_literal and not line.strip())
+        begins = line.startswith("    ") and not is_literal
+        ends = is_literal and bool(line) and not line.startswith("  ")
+        made += ["", "::", ""] if begins else [""] if ends else []
+        is_literal = begins or (is_literal and not ends)
+        pieces = re.split(r"(`[^`]+`)", line)
+        plain = [f"`{p}`" if p.startswith("`") else re.sub(r"([*|_\\])", r"\\\1", p) for p in pieces]
+        made.append(f"    {line}" if is_literal and line else "".join(plain))
     lines[:] = made
 
 
