@@ -21,6 +21,7 @@ from topicjax.sweep import expand
 from topicjax.sweep.files import load_sweep, sweep_names
 
 MARK = re.compile(r"^<!-- made: (\w+)(?: (\w+))? -->$", re.MULTILINE)
+OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./(\w+\.md)\)")  # a link to a page beside the README, not on the site
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENCODERS = "topicjax.experiments.shared.layer_records"
 HEIGHT, WIDTH = 0.62, 11.0  # inches: a floor of the import graph, and all of it
@@ -183,6 +184,7 @@ MAKERS: Mapping[str, Callable[..., str]] = {
 def filled(text: str) -> str:
     """Fill in the marked parts of a page."""
     text = MARK.sub(lambda mark: MAKERS[mark[1]](*filter(None, [mark[2]])), text)
+    text = OUTSIDE.sub(r"\1 (`\2`)", text)
     return MERMAID.sub(lambda block: import_graph(block[1]), text)
 
 
@@ -251,7 +253,7 @@ def setup(app: Any) -> dict[str, bool]:
     def read(app: Any, name: str, source: list[str]) -> None:
         if MARK.search(source[0]) or MERMAID.search(source[0]):
             marked.add(name)
-            source[0] = filled(source[0])
+        source[0] = filled(source[0])
 
     app.connect("source-read", read)
     app.connect("env-get-outdated", lambda app, env, added, changed, removed: [*marked & env.found_docs])
