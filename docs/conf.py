@@ -1,7 +1,7 @@
 """Configuration of the documentation site: `make docs` builds it offline into build/docs/html.
 
-Notebooks are executed in one folder of build/docs, whose runs they share; their outputs are kept beside it, and
-other code has another folder.  Tables of the reference are made from the code as pages are read (generated.py).
+Notebooks are executed in one folder of build/docs, whose runs they share; their outputs are kept beside it,
+and other code has another folder.  The reference is made from the code as pages are read (generated.py).
 """
 
 import hashlib
