@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu docs test test-all lint clean
+.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu test test-all lint clean
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 # The sweeps of the paper that need no text: each names the claims it is about (CLAIMS in its file).
@@ -75,6 +75,11 @@ plan: $(RUN_READY)  ## what a sweep would do and cost: make plan SWEEP=two_stage
 list: $(RUN_READY)  ## the sweeps there are
 	@$(BIN)/topicjax list
 
+.PHONY: docs
+docs: $(DOCS_READY)  ## the documentation site, in build/docs/html; works offline, warnings are errors
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html: open it in a browser"
+
 bench: $(RUN_READY)  ## how fast this machine is, as ratios
 	@$(BIN)/topicjax bench $(ARGS)
 
@@ -89,10 +94,6 @@ ray: $(RUN_READY)  ## install Ray too, for sweeps on a cluster (--cluster)
 tpu: $(RUN_READY)  ## install JAX for TPUs too
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[tpu]'
-
-docs: $(DOCS_READY)  ## the documentation site, in build/docs/html; works offline, warnings are errors
-	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs/doctrees docs build/docs/html
-	@echo "build/docs/html/index.html: open it in a browser"
 
 lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .
