@@ -80,11 +80,11 @@ def draw_classes(spec: Spec, stream: Stream, uniform_BxN: jax.Array) -> jax.Arra
     A_CxC, pi_C = transitions(spec, stream)
 
     def follow(class_B: jax.Array, uniform_B: jax.Array) -> tuple[jax.Array, jax.Array]:
-        is_own_BxC = class_B[:, None] == jnp.arange(spec.classes)
-        next_B = jnp.where(is_own_BxC, inverted(A_CxC, uniform_B[:, None]), 0).sum(axis=1)
+        is_own_BxC = class_B[:, None] == jnp.arange(spec.classes)[None, :]
+        next_B = jnp.where(is_own_BxC, inverted(A_CxC[None], uniform_B[:, None]), 0).sum(axis=1)
         return next_B, next_B
 
-    first_B = inverted(pi_C, uniform_BxN[:, 0])
+    first_B = inverted(pi_C[None], uniform_BxN[:, 0])
     _, later_NxB = jax.lax.scan(follow, first_B, uniform_BxN[:, 1:].T, unroll=4)
     return jnp.concatenate([first_B[:, None], later_NxB.T], axis=1)
 
