@@ -97,7 +97,7 @@ def draw_topics(theta_BxT: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
 def inverted(p_K: jax.Array, uniform: jax.Array) -> jax.Array:
     """Draw from the distributions along the last axis: the first whose cumulative probability exceeds u.
 
-    What has probability zero is never drawn: sums are compared with u times the last one.
+    Sums are compared with u times the last one, so the last place is not drawn more often by rounding.
     """
     cdf_K = jnp.cumsum(p_K, axis=-1)
     return (cdf_K[..., :-1] <= uniform[..., None] * cdf_K[..., -1:]).sum(axis=-1)

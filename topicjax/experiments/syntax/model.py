@@ -3,7 +3,9 @@
 One layer is computed between types.  With c_x the number of keys of type x, s_x their score with [MASK] and
 R_d what a head adds at offset d, a masked position i attends to type x with weight
     e^{s_x} (c_x - number within reach) + sum over offsets d with type x of e^{s_x + R_d},
-all of whose terms are positive: nothing cancels, however small or large R_d is.
+all of whose terms are positive, so nothing cancels.  Scores are shifted by the largest of all types, not by
+that of a position's own keys: where these all score 87 less, float32 leaves 0 / 0, and the trial counts as
+diverged.  That was seen only right after the loss had jumped by an order of magnitude.
 Dimension letters: P masked positions, V vocabulary, D width, H heads, A size of a head, O offsets within
 reach, C classes, T topics.
 """
