@@ -116,7 +116,7 @@ def answer(cells: Frame) -> Iterator[str]:
     """Count the cells by class, and with the other ratios."""
     judged = cells.loc[cells["side"] != ""]
     if judged.empty:
-        yield f"In none of {counted(len(cells), 'cell')} are syntax or topics half way."
+        yield f"In none of {counted(len(cells), 'cell')} is syntax or are topics half way."
         return
     counts = judged["class"].value_counts()
     named = [f"{counts[kind]} {kind}" for kind in CLASSES if kind in counts]

@@ -391,6 +391,37 @@ def test_torch_on_text_has_the_loss_and_gradients_of_the_encoder():
         np.testing.assert_allclose(module.weights[name].grad, gradient, rtol=1e-3, atol=2e-6, err_msg=name)
 
 
+def test_torch_on_syntax_has_the_loss_and_gradients_of_the_encoder():
+    torch = pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
+    from topicjax.bench import torch_eager
+    from topicjax.experiments.shared import encoder as encoder_model
+    from topicjax.experiments.syntax import masked, model, settings
+
+    spec = settings.Spec(topics=3, words_per_topic=4, classes=2, heads=2, width=8, longest=12)
+    spec = dataclasses.replace(spec, mask_probability=1.0, relative_reach=2)
+    hypers, documents = settings.traced(settings.Hypers(bias_gain=2.0)), small_documents()
+    documents = documents._replace(shown_BxN=np.where(documents.masked_BxN, 0, documents.word_BxN))
+
+    @jax.jit
+    def both(key):
+        params = encoder_model.init(spec, hypers, key)
+        params["R"] = jax.random.normal(key, params["R"].shape)
+        own = masked.from_documents(spec, jax.tree.map(jnp.asarray, documents))
+        return params, *model.loss_and_gradients(spec, hypers, params, {}, own)
+
+    params, expected, gradients = both(jax.random.key(0))
+    given = dict(model="encoder", weights=params, heads=2, layer_norm="none", bias_gain=2.0)
+    given |= dict(only_masked=False, documents=[tuple(documents)], learning_rate=0.1)
+    trial = torch_eager.given_trial(given)
+    assert trial.batches[0].target_BxM.shape[1] == documents.masked_BxN.sum(axis=1).max()
+    found = trial.loss(trial.model, trial.batches[0])
+    found.backward()
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+    assert torch.abs(trial.model.weights["R"].grad).max() > 1e-4
+    for name, weight in trial.model.weights.items():
+        np.testing.assert_allclose(weight.grad, gradients[name], rtol=1e-3, atol=2e-6, err_msg=name)
+
+
 def test_deep_rows_against_hand_values():
     row = dict(model="text", trial_steps_per_second=50.0, without_records=60.0, torch=40.0, ratio=1.25)
     row |= dict(lowest_ratio=1.2, highest_ratio=1.3, ratio_without_records=1.5, gemm_share=0.5)

@@ -294,10 +294,11 @@ def run_bench(typed: argparse.Namespace) -> int:
 
         driver_load.main(typed.repeats or 5, typed.json, say)
         return 0
-    if typed.layers or typed.text:
+    deep = next((what for what in ("layers", "text", "syntax") if getattr(typed, what)), "")
+    if deep:
         from topicjax.bench.deep import compare_deep
 
-        compare_deep(typed.text, typed.repeats or 5, typed.json)
+        compare_deep(deep, typed.repeats or 5, typed.json)
         return 0
     if typed.tiny:
         from topicjax.bench.tiny import compare_tiny

@@ -235,6 +235,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="encoders of 1, 2 and 4 layers, as in the sweep depth and by default, against eager PyTorch",
     )
     what("--text", action="store_true", help="the encoder of the sweep wikipedia against eager PyTorch")
+    what("--syntax", action="store_true", help="the encoder of the sweep syntax against eager PyTorch")
     what("--tiny", action="store_true", help="linear attention against jit(vmap(scan)) and eager PyTorch")
     what("--cluster", action="store_true", help="how many workers of a cluster one driver can feed")
     add(

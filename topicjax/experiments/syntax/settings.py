@@ -49,7 +49,7 @@ class LanguageSpec:
     batch_size: Annotated[int, Whole(1), "documents per step"] = 16
     eval_documents: Annotated[int, Whole(2), "held-out documents per record"] = 64
     positions: Annotated[
-        AutomaticSize, "learned position embeddings, for documents of up to so many words; 0: none"
+        AutomaticSize, "learned position embeddings, for documents of up to this many words; 0: none"
     ] = 0
     longest: Annotated[int, Whole(1), "largest length_max among a program's trials", Role.EXECUTION] = 64
     mask_probability: Annotated[
