@@ -28,11 +28,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from topicjax import Experiment, Real, TrialSettings, Whole
+from topicjax import Experiment, Real, TrialSettings, Whole, analysis
 from topicjax.sweep import product
 
 LAYERS = 2
 HELD_OUT = 128  # sequences that a trial is measured on
+ENOUGH, FIRST = 5, 1.25  # of claims: trials to judge by; ratio of steps that counts as earlier
 NEAR = 0.2  # share of the way from unigrams to bigrams that may be left when a trial is decided
 
 # Letters of shapes: B sequences, L positions, K states, D width.
@@ -264,105 +265,101 @@ def decided(trial: Any, records: Any, references: Any) -> str:
     return "bigrams learned" if is_near else ""
 
 
+def score_trials(run: Any) -> Any:
+    """Score each trial: are unigrams learned before bigrams, which head forms first, and the loss between."""
+    scores = analysis.stages(run, first="uses_context", second="uses_pairs")
+    for name, level in (("begun", 0.1), ("half", 0.5)):
+        own = analysis.stages(run, "previous_1", "induction_2", unit="own maximum", level=level)
+        scores[f"previous_{name}"], scores[f"induction_{name}"] = own["onset_first"], own["onset_second"]
+    records = run.trajectories.dropna()
+    most = (records["uses_context"] - records["uses_pairs"]).groupby(records["trial_id"]).idxmax()
+    between = scores["trial_id"].map(records.loc[most].set_index("trial_id")["eval_loss"]).to_numpy()
+    lines = run.references.reset_index(drop=True)
+    scores["above_unigram"] = (between - lines["unigram"]) / (lines["uniform"] - lines["unigram"])
+    kinds = {
+        "diverged": scores["theta"].isna(),
+        "no learning": scores["max_first"] < 0.5,
+        "unigrams only": scores["max_second"] < 0.5,
+        "two stages": scores["theta"] >= 0.9,
+        "straight to bigrams": scores["theta"] < 0.7,
+    }
+    return scores.assign(**{"class": np.select(list(kinds.values()), list(kinds), "overlapping")})
+
+
+def verdict_of(share: float) -> str:
+    """Turn the share of trials that bear a claim out into a verdict."""
+    return "holds" if share >= 0.8 else "fails" if share <= 0.2 else "partly"
+
+
+def plateau(run: Any, scores: Any) -> Any:
+    """Count the trials with two stages; look at the loss when they are most like the unigram rule."""
+    learned = scores[scores["max_second"] >= 0.5]
+    if len(learned) < ENOUGH:
+        return analysis.Verdict("undecided", f"{len(learned)} trials learn bigrams", "more steps")
+    staged = learned[learned["class"] == "two stages"]
+    share, above = len(staged) / len(learned), float(staged["above_unigram"].median())
+    by_rate = learned.groupby("learning_rate")["theta"].median()
+    thetas = ", ".join(f"{theta:.2f} at rate {rate:g}" for rate, theta in by_rate.items())
+    sentence = (
+        f"{len(staged)} of {len(learned)} trials that learn bigrams have two stages (median Theta {thetas}); "
+        f"between them the loss is above the unigram line by {above:.2f} of its fall from the uniform one"
+    )
+    return analysis.Verdict(verdict_of(share), sentence, "a smaller rate", share=share, above=above)
+
+
+def order(run: Any, scores: Any) -> Any:
+    """Compare the steps at which the two heads have made a tenth, and half, of their rise."""
+    learned = scores[scores["max_second"] >= 0.5]
+    if len(learned) < ENOUGH:
+        return analysis.Verdict("undecided", f"{len(learned)} trials learn bigrams", "more steps")
+    begun = float((learned["induction_begun"] / learned["previous_begun"]).median())
+    half = float((learned["induction_half"] / learned["previous_half"]).median())
+    is_first = [ratio > FIRST for ratio in (begun, half)]
+    sentence = (
+        f"the induction head takes {begun:.2f} times as many steps as the previous-token head to the first "
+        f"tenth of its rise, and {half:.2f} times as many to half of it"
+    )
+    verdict = "holds" if all(is_first) else "partly" if any(is_first) else "fails"
+    return analysis.Verdict(verdict, sentence, begun=begun, half=half)
+
+
+def longer(run: Any, scores: Any) -> Any:
+    """Compare the steps to half of stage 2 between numbers of states, all else equal."""
+    steps = scores.pivot_table("onset_second", ["learning_rate", "init_scale", "seed"], "states").dropna()
+    if len(steps) < ENOUGH or len(steps.columns) < 2:
+        return analysis.Verdict("undecided", "too few cases where all learn bigrams", "more steps")
+    share = float((steps.diff(axis=1).iloc[:, 1:] > 0).all(axis=1).mean())
+    waits = ", ".join(f"{wait:.0f} with {states}" for states, wait in steps.median().items())
+    sentence = f"in {share:.0%} of {len(steps)} cases; median steps {waits} states"
+    return analysis.Verdict(verdict_of(share), sentence, share=share)
+
+
+def draw(run: Any, columns: list[str], title: str) -> Any:
+    """Draw columns over the steps of the slowest training from the smallest start, a panel per k."""
+    slowest = {name: run.trials[name].min() for name in ("learning_rate", "init_scale")}
+    drawn = analysis.curves_by(run, columns, panel="states", where=slowest)
+    return analysis.Figure(drawn, title, "Smallest rate and init scale; medians and quartiles over seeds.")
+
+
+def both_stages(run: Any, scores: Any) -> Any:
+    """Draw both stages."""
+    return draw(run, ["uses_context", "uses_pairs"], "How far predictions use the context, and pairs in it")
+
+
+def heads(run: Any, scores: Any) -> Any:
+    """Draw attention to the previous state, and to states after the same state, in both layers."""
+    columns = ["previous_1", "induction_2", "previous_2", "induction_1"]
+    return draw(run, columns, "Attention to the previous state, and to what followed the same state")
+
+
 def report() -> Any:
-    """Describe the page.  Only `topicjax report` calls this: training never imports matplotlib."""
-    from topicjax.analysis import Claim, Figure, Page, Verdict, curves_by, stages
-
-    def score(run: Any) -> Any:
-        """Score each trial: are unigrams learned before bigrams, which head forms first, at what loss?"""
-        scores = stages(run, first="uses_context", second="uses_pairs")
-        for name, level in (("begun", 0.1), ("half", 0.5)):
-            heads = stages(run, "previous_1", "induction_2", unit="own maximum", level=level)
-            scores[f"previous_{name}"], scores[f"induction_{name}"] = (
-                heads["onset_first"],
-                heads["onset_second"],
-            )
-        records = run.trajectories.dropna().assign(only=lambda own: own["uses_context"] - own["uses_pairs"])
-        records = records.loc[records.groupby("trial_id")["only"].idxmax()].set_index("trial_id")
-        lines, between = run.references, scores["trial_id"].map(records["eval_loss"])
-        fall = lines["uniform"] - lines["unigram"]
-        scores["above_unigram"] = (between - lines["unigram"].to_numpy()) / fall.to_numpy()
-        kinds = {
-            "diverged": scores["theta"].isna(),
-            "no learning": scores["max_first"] < 0.5,
-            "unigrams only": scores["max_second"] < 0.5,
-            "two stages": scores["theta"] >= 0.9,
-            "straight to bigrams": scores["theta"] < 0.7,
-        }
-        return scores.assign(**{"class": np.select(list(kinds.values()), list(kinds), "overlapping")})
-
-    def learned(scores: Any) -> Any:
-        return scores[scores["max_second"] >= 0.5]
-
-    def plateau(run: Any, scores: Any) -> Any:
-        """Count the trials with two stages, and look at the loss when they are most like unigrams."""
-        own = learned(scores)
-        if len(own) < 5:
-            return Verdict("undecided", f"{len(own)} trials learn bigrams", "more steps")
-        staged = own[own["class"] == "two stages"]
-        share, above = len(staged) / len(own), float(staged["above_unigram"].median())
-        slow, fast = (
-            own.loc[own["learning_rate"] == rate, "theta"].median()
-            for rate in (own["learning_rate"].min(), own["learning_rate"].max())
-        )
-        verdict = "holds" if share >= 0.8 else "fails" if share <= 0.2 else "partly"
-        sentence = (
-            f"{len(staged)} of {len(own)} trials that learn bigrams have two stages (median Theta {slow:.2f} at the "
-            f"smallest rate, {fast:.2f} at the largest); between them the loss is {above:.2f} of its fall from the "
-            "uniform line above the unigram line"
-        )
-        return Verdict(
-            verdict, sentence, "a smaller learning rate", share=share, above=above, slow=slow, fast=fast
-        )
-
-    def order(run: Any, scores: Any) -> Any:
-        """Compare the steps at which both heads have made a tenth, and half, of their rise."""
-        own = learned(scores)
-        if len(own) < 5:
-            return Verdict("undecided", f"{len(own)} trials learn bigrams", "more steps")
-        begun = float((own["induction_begun"] / own["previous_begun"]).median())
-        half = float((own["induction_half"] / own["previous_half"]).median())
-        is_first = [ratio > 1.25 for ratio in (begun, half)]
-        verdict = "holds" if all(is_first) else "partly" if any(is_first) else "fails"
-        sentence = (
-            f"the induction head makes the first tenth of its rise after {begun:.2f} times as many steps as the "
-            f"previous-token head, and half of it after {half:.2f} times as many"
-        )
-        return Verdict(verdict, sentence, begun=begun, half=half)
-
-    def longer(run: Any, scores: Any) -> Any:
-        """Compare the steps to half of stage 2 between numbers of states, all else equal."""
-        table = scores.pivot_table("onset_second", ["learning_rate", "init_scale", "seed"], "states").dropna()
-        if len(table) < 5 or len(table.columns) < 2:
-            return Verdict(
-                "undecided", "too few trials learn bigrams at every number of states", "more steps"
-            )
-        share = float((table.diff(axis=1).iloc[:, 1:] > 0).all(axis=1).mean())
-        waits = ", ".join(f"{wait:.0f} with {states}" for states, wait in table.median().items())
-        verdict = "holds" if share >= 0.8 else "fails" if share <= 0.2 else "partly"
-        return Verdict(verdict, f"in {share:.0%} of the cases; median steps {waits} states", share=share)
-
-    def slow(run: Any) -> dict[str, float]:
-        trials = run.trials
-        return dict(learning_rate=trials["learning_rate"].min(), init_scale=trials["init_scale"].min())
-
-    caption = "Smallest learning rate and init scale; medians and quartiles over seeds."
-
-    def both_stages(run: Any, scores: Any) -> Any:
-        """Draw both stages over the steps, one panel per number of states."""
-        drawn = curves_by(run, ["uses_context", "uses_pairs"], panel="states", where=slow(run))
-        return Figure(drawn, "How far predictions use the context, and pairs of states in it", caption)
-
-    def heads(run: Any, scores: Any) -> Any:
-        """Draw the attention of both layers over the steps, one panel per number of states."""
-        names = ["previous_1", "induction_2", "previous_2", "induction_1"]
-        drawn = curves_by(run, names, panel="states", where=slow(run))
-        return Figure(drawn, "Attention to the previous state, and to states after the same state", caption)
-
+    """Describe the page.  Only `topicjax report` calls this, so training never imports matplotlib."""
     paper = "Edelman et al. 2024"
-    return Page(
+    waits = "The loss waits at in-context unigrams, then drops to bigrams."
+    first = "The previous-token head of layer 1 forms before the induction head of layer 2."
+    return analysis.Page(
         prepare=lambda run: run.with_details("previous", "induction"),
-        score=score,
+        score=score_trials,
         classes={
             "two stages": "#0072B2",
             "overlapping": "#56B4E9",
@@ -372,21 +369,9 @@ def report() -> Any:
             "diverged": "#000000",
         },
         claims=[
-            Claim(
-                "Plateau",
-                "The loss waits at in-context unigrams, then drops to bigrams.",
-                plateau,
-                paper,
-                "both_stages",
-            ),
-            Claim(
-                "Layer 1 first",
-                "The previous-token head forms before the induction head.",
-                order,
-                "",
-                "heads",
-            ),
-            Claim("Longer with more states", "More states take more steps to learn bigrams.", longer),
+            analysis.Claim("Plateau", waits, plateau, paper, "both_stages"),
+            analysis.Claim("Layer 1 first", first, order, shown_by="heads"),
+            analysis.Claim("Longer", "With more states bigrams are learned later.", longer),
         ],
         figures=[both_stages, heads],
     )
