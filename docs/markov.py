@@ -286,11 +286,6 @@ def score_trials(run: Any) -> Any:
     return scores.assign(**{"class": np.select(list(kinds.values()), list(kinds), "overlapping")})
 
 
-def verdict_of(share: float) -> str:
-    """Turn the share of trials that bear a claim out into a verdict."""
-    return "holds" if share >= 0.8 else "fails" if share <= 0.2 else "partly"
-
-
 def plateau(run: Any, scores: Any) -> Any:
     """Count the trials with two stages; look at the loss when they are most like the unigram rule."""
     learned = scores[scores["max_second"] >= 0.5]
@@ -298,13 +293,15 @@ def plateau(run: Any, scores: Any) -> Any:
         return analysis.Verdict("undecided", f"{len(learned)} trials learn bigrams", "more steps")
     staged = learned[learned["class"] == "two stages"]
     share, above = len(staged) / len(learned), float(staged["above_unigram"].median())
+    is_straight = (learned["class"] == "straight to bigrams").mean() >= 0.5
+    verdict = "holds" if share >= 0.8 else "fails" if is_straight else "partly"
     by_rate = learned.groupby("learning_rate")["theta"].median()
     thetas = ", ".join(f"{theta:.2f} at rate {rate:g}" for rate, theta in by_rate.items())
     sentence = (
         f"{len(staged)} of {len(learned)} trials that learn bigrams have two stages (median Theta {thetas}); "
         f"between them the loss is above the unigram line by {above:.2f} of its fall from the uniform one"
     )
-    return analysis.Verdict(verdict_of(share), sentence, "a smaller rate", share=share, above=above)
+    return analysis.Verdict(verdict, sentence, "a smaller rate", share=share, above=above)
 
 
 def order(run: Any, scores: Any) -> Any:
@@ -331,7 +328,8 @@ def longer(run: Any, scores: Any) -> Any:
     share = float((steps.diff(axis=1).iloc[:, 1:] > 0).all(axis=1).mean())
     waits = ", ".join(f"{wait:.0f} with {states}" for states, wait in steps.median().items())
     sentence = f"in {share:.0%} of {len(steps)} cases; median steps {waits} states"
-    return analysis.Verdict(verdict_of(share), sentence, share=share)
+    verdict = "holds" if share >= 0.8 else "fails" if share <= 0.2 else "partly"
+    return analysis.Verdict(verdict, sentence, share=share)
 
 
 def draw(run: Any, columns: list[str], title: str) -> Any:
