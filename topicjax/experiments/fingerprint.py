@@ -2,7 +2,8 @@
 
 A folder never mixes results of different code silently: each run records the fingerprint of its experiment,
 and a later run compares.  An experiment may declare a `version` instead; it then says itself when its results
-change.  Docstrings, comments, formatting and what describes a sweep or a page do not count.
+change.  Docstrings, comments, formatting and what describes a sweep or a page do not count: in a user's file
+SWEEP, `report`, and what only `report` uses.
 """
 
 import ast
@@ -73,16 +74,38 @@ def functions_of(experiment: Experiment) -> Iterator[Any]:
 def parts_of(path: Path, seen: frozenset[Path] = frozenset()) -> Fingerprint:
     """Hash each definition of a user's file, and of the user's own modules that it imports."""
     parts: Fingerprint = {}
-    for node in ast.parse(path.read_text()).body:
+    body = ast.parse(path.read_text()).body
+    left_out = NOT_RESULTS if seen else NOT_RESULTS | only_for_report(body)
+    for node in body:
         names = defined_names(node)
         if isinstance(node, ast.Import | ast.ImportFrom):
             for other in imported_files(node, path):
                 if other not in seen | {path}:
                     own = parts_of(other, seen | {path})
                     parts |= {f"{other.stem}.{name}": value for name, value in own.items()}
-        elif names and not NOT_RESULTS & {*names}:
+        elif names and not left_out & {*names}:
             parts[", ".join(names)] = digest(plain_code(ast.unparse(node)))
     return parts
+
+
+def only_for_report(body: list[ast.stmt]) -> set[str]:
+    """Find the definitions that `report` uses, itself or through others, and nothing else does."""
+    uses: dict[str, set[str]] = {}
+    for node in body:
+        used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        for name in defined_names(node):
+            uses[name] = uses.get(name, set()) | used
+
+    def reached(names: set[str]) -> set[str]:
+        found, waiting = set(names), [*names]
+        while waiting:
+            new = uses[waiting.pop()] & uses.keys() - found - NOT_RESULTS
+            found |= new
+            waiting += new
+        return found
+
+    of_report = reached({"report"} & uses.keys())
+    return of_report - reached(uses.keys() - of_report - NOT_RESULTS)
 
 
 def defined_names(node: ast.stmt) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from topicjax.errors import UserError, unknown_name
 from topicjax.store import checkpoints
 from topicjax.store.files import (
     CHECKPOINTS,
@@ -56,6 +57,7 @@ from topicjax.store.parts import (
     snapshot_places,
 )
 
+RECORD_KEYS = ["trial_id", "step"]
 LOCATION = ("trial_id", "chunk", "row", *SNAPSHOT_COLUMNS)  # locates a trial's weights
 KEPT_OF_TRIALS = {*LOCATION, "status", "diverged_step", "run", "stopped_step", "stop_reason"}
 STATUSES = ("ok", "diverged")
@@ -184,6 +186,22 @@ class Run:
         }
         return self.replace(**kept)
 
+    def with_details(self, *names: str) -> Self:
+        """Add columns of the details to the trajectories, one per place: `norm_1`, `norm_2` by layer.
+
+        So they can be scored, drawn and explored like any other column.  Places that a trial does not have
+        are NaN.
+        """
+        indices = self.detail_names
+        known = [name for name in self.details if name not in (*RECORD_KEYS, *indices)]
+        for name in names:
+            if name not in known:
+                raise UserError(unknown_name("column of the details", name, known))
+        wide = self.details.pivot(index=RECORD_KEYS, columns=indices, values=list(names))
+        wide.columns = ["_".join(map(str, place)) for place in wide.columns]
+        new = wide[[name for name in wide if name not in self.trajectories]]
+        return self.replace(trajectories=self.trajectories.join(new, on=RECORD_KEYS))
+
     def columns(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Read these columns of the finished trials, one row each; empty if the folder lacks one of them."""
         parts = part_files(self.folder / TRIALS)
@@ -251,7 +269,7 @@ class Run:
             paths = [
                 path for path in paths if path in marks or (chunk_of(path) not in known and path.exists())
             ]
-        return read_columns(paths, None if paths else ("trial_id", "step"), marks).to_pandas()
+        return read_columns(paths, None if paths else RECORD_KEYS, marks).to_pandas()
 
     @functools.cached_property
     def _part_of(self) -> dict[str, Path]:

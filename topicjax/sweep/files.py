@@ -3,6 +3,7 @@
 import inspect
 import os
 import runpy
+import sys
 import traceback
 from dataclasses import dataclass
 from importlib.resources import files
@@ -57,6 +58,8 @@ def load_sweep(name: str) -> NamedSweep:
     if not os.path.isfile(path):
         unknown = unknown_name("sweep", name, sweep_names())
         raise UserError(f"{unknown}, or the path of a file that ends in .py")
+    if name.endswith(".py") and (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)  # as `python FILE` does: it can import modules beside it
     found = run_file(path)
     try:
         description, experiment = found.get("__doc__") or "", found.get("EXPERIMENT")
