@@ -12,6 +12,7 @@ import pandas as pd
 from topicjax.errors import UserError, counted
 from topicjax.stages import Array
 from topicjax.store.reader import Run
+from topicjax.trial import SEEDS
 
 from ..frames import Frame, distinct, varying
 from ..maps.cells import majority
@@ -252,7 +253,7 @@ def row_settings(trials: Frame) -> list[str]:
     """List the settings that distinguish the rows of a table: objective, optimizer and all that vary."""
     return [
         *MAIN_SETTINGS,
-        *varying(trials, (name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS))),
+        *varying(trials, (name for name in SETTINGS if name not in (*SEEDS, *MAIN_SETTINGS))),
     ]
 
 
