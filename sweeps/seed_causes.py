@@ -6,9 +6,9 @@ Expect:   (written before the first run of this sweep, from a prototype with 5 x
           seeds of the documents, each with eight seeds of the weights.  SGD: documents cause 80 to 86 % of
           the variance of the onset of stage 2 at all init scales, a standard deviation of 4.6 steps in
           onsets from 144 steps (init scale 0.1) to 577 (1e-5), and the onset comes 107 to 109 steps later
-          per decade of init scale.  An estimate from 5 x 5 seeds has a standard error of 16 points, and all init
-          scales share the seeds, so a share of 50 to 100 % would not surprise.  No prediction for Theta,
-          which is near 1 everywhere, nor for Adam.
+          per decade of init scale.  An estimate from 5 x 5 seeds has a standard error of 16 points, and
+          all init scales share the seeds, so a share of 50 to 100 % would not surprise.  No prediction for
+          Theta, which is near 1 everywhere, nor for Adam.
 """
 
 from topicjax.sweep import chain, logspace, product

@@ -317,8 +317,8 @@ TABLES = [
         "seed_causes",
         spread.spread_table,
         spread.is_crossed,
-        "Spread over seeds by its cause: mean, standard deviations and shares of the variance, with jackknife "
-        "standard errors",
+        "Spread over seeds by its cause: mean, standard deviations and shares of the variance, with "
+        "jackknife standard errors",
     ),
 ]
 WORDS = (
