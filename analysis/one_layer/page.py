@@ -15,7 +15,7 @@ from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import budget, co_occurrence, forced, gradients, many_topics, spread, tables, unbounded
+from . import budget, co_occurrence, dilution, forced, gradients, many_topics, spread, tables, unbounded
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
@@ -160,6 +160,7 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("bands", norm_bands, has_seeds),
         Entry("rotation", rotation, has_rotation),
         Entry("loss", loss_curves),
+        Entry("dilution", dilution.dilution_figure, dilution.has_frequencies),
     ],
     "Joint training": [
         Entry("joint_loss", joint_losses, has_pairs),
@@ -205,6 +206,7 @@ EVERY_CLAIM = (
     budget.CLAIM,
     co_occurrence.CLAIM,
     spread.CLAIM,
+    dilution.CLAIM,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -319,6 +321,13 @@ TABLES = [
         spread.is_crossed,
         "Spread over seeds by its cause: mean, standard deviations and shares of the variance, with "
         "jackknife standard errors",
+    ),
+    Entry(
+        "dilution",
+        dilution.dilution_table,
+        dilution.has_frequencies,
+        "Focus on frequent words and dilution: cycles of each seed, how many curves rise again at the end, "
+        "first peak and end of the score, participation ratio of W^K; medians over seeds",
     ),
 ]
 WORDS = (

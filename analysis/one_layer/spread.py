@@ -90,23 +90,23 @@ def weight_seeds(trials: Frame) -> Array:
 def seed_grids(run: Run, scores: pd.DataFrame) -> list[tuple[dict[str, Any], Frame]]:
     """Sort the trials by setting: the settings of each kind that has crossed seeds, and its trials.
 
-    Trials of a kind are those of a whole grid: `documents` and `weights` are their seeds.
+    Trials of a kind fill a grid, and have the columns document_seed and weight_seed.
     """
     if "init_seed" not in scores:
         return []
     times: Any = onset_times(run).set_index("trial_id")
     frame: Any = scores.assign(
         onset_step=times.loc[scores["trial_id"], "onset_step"].to_numpy(float),
-        documents=scores["seed"].to_numpy(),
-        weights=weight_seeds(scores),
+        document_seed=scores["seed"].to_numpy(),
+        weight_seed=weight_seeds(scores),
     )
     names = [name for name in settings_in(frame) if name not in SEEDS]
     number, _ = distinct(frame, names)
     shown = [*MAIN_SETTINGS, *varying(frame, [name for name in names if name not in MAIN_SETTINGS])]
     found = []
     for place in range(number.max(initial=-1) + 1):
-        own = frame[number == place].drop_duplicates(["documents", "weights"])
-        rows, columns = own["documents"].nunique(), own["weights"].nunique()
+        own = frame[number == place].drop_duplicates(["document_seed", "weight_seed"])
+        rows, columns = own["document_seed"].nunique(), own["weight_seed"].nunique()
         if min(rows, columns) >= LEAST_SEEDS and len(own) == rows * columns:
             found.append(({name: own[name].iloc[0] for name in shown}, own))
     return found
@@ -119,7 +119,7 @@ def is_crossed(run: Run, scores: pd.DataFrame) -> bool:
 
 def grid_of(own: Frame, name: str) -> Array:
     """Return a score as a grid, documents x weights."""
-    return own.pivot(index="documents", columns="weights", values=name).to_numpy(float)
+    return own.pivot(index="document_seed", columns="weight_seed", values=name).to_numpy(float)
 
 
 def spread_table(run: Run, scores: pd.DataFrame) -> Frame:
@@ -188,7 +188,9 @@ def spread_figure(run: Run, scores: pd.DataFrame) -> Picture:
         handles: list[Any] = [Patch(color=COLOURS[cause], label=cause) for cause in CAUSES]
         handles += [Line2D([], [], color="0.3", ls="", marker="o", ms=3, mfc="none", label="a trial")]
         lower.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-    rows, columns = (max(own[name].nunique() for _, own in kinds) for name in ("documents", "weights"))
+    rows, columns = (
+        max(own[name].nunique() for _, own in kinds) for name in ("document_seed", "weight_seed")
+    )
     parts = {
         f"Every one of {rows} seeds of the documents with every one of {columns} seeds of the initial "
         "weights.": True,

@@ -80,6 +80,18 @@ HEADERS = {  # columns in words
     "line_bayes": "Bayes",
     "held_out_stage1": "stage 1, these documents",
     "held_out_stage2": "stage 2, these documents",
+    "document_seeds": "seeds of documents",
+    "weight_seeds": "of weights",
+    "without": "trials without the score",
+    **{f"sd_{cause}": f"standard deviation: {cause}" for cause in ("documents", "weights", "remainder")},
+    **{f"share_{cause}": f"share: {cause}" for cause in ("documents", "weights", "remainder")},
+    "rising": "curves that rise at the end",
+    "peak": "first peak",
+    "peak_step": "at step",
+    "end": "at the end",
+    "rank_k_least": "participation ratio of W^K: least",
+    "rank_k_most": "most",
+    "rank_k_end": "at the end",
 }
 WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
 UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # its settings
