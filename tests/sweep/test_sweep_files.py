@@ -12,6 +12,7 @@ from topicjax.sweep.files import load_sweep, sweep_names
 SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
     "budget": (60, 1, "cd0f95e118e4", "18113f7a34d9", "53452c5dbb74"),
     "depth": (270, 9, "1474fd67a417", "b60da744ae74", "55178d66c9a6"),
+    "dilution": (36, 4, "7ef0f4d5036f", "c8d401ca5684", "5c1431619b2c"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
     "forced_stages": (240, 2, "fec64aa777c2", "ec355b53c367", "dc6275977b16"),
     "gradients": (280, 1, "1067f6f9cb74", "3d67fd38cc3c", "d222fffffff5"),
@@ -25,6 +26,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "robustness": (130, 5, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
     "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "635fcfd9f7f6"),
     "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
+    "seed_causes": (384, 2, "e3818186b390", "1c660d30e6ca", "d603987e6e7a"),
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
     "theorem1": (120, 5, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
     "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),

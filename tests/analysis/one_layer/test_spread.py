@@ -51,7 +51,7 @@ def test_errors_of_the_jackknife_are_those_of_repeated_experiments() -> None:
 
 
 def crossed(effect: Any, scale: float, seeds: int = 4, **changed: Any) -> list[Case]:
-    """Make trials of crossed seeds with an onset `effect(documents, weights)` steps after that of the scale."""
+    """Make trials of crossed seeds whose onset is `effect(documents, weights)` after that of the scale."""
     cases = []
     for documents, weights in np.ndindex(seeds, seeds):
         begin = 300 - 20 * np.log10(scale) + effect(documents, weights)
