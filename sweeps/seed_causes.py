@@ -9,6 +9,9 @@ Expect:   (written before the first run of this sweep, from a prototype with 5 x
           per decade of init scale.  An estimate from 5 x 5 seeds has a standard error of 16 points, and
           all init scales share the seeds, so a share of 50 to 100 % would not surprise.  No prediction for
           Theta, which is near 1 everywhere, nor for Adam.
+          (added after a look at 3 x 3 seeds) the prototype did not say at which level an onset is.  The
+          level matters: its onsets lie between those of a_topic = 0.1 and of half of the gain by attention,
+          so both are judged.
 """
 
 from topicjax.sweep import chain, logspace, product

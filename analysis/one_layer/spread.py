@@ -11,6 +11,7 @@ of the documents is left out in turn, then each seed of the weights, and the two
 the true share in about 9 of 10 grids (tested on simulated grids).
 """
 
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -26,21 +27,22 @@ from topicjax.trial import SEEDS
 
 from ..frames import Array, Frame, column, distinct, varying
 from ..page.contract import Claim, Verdict
-from ..pictures import PALETTE, SMALL, WIDTH, Picture, described, evenly, sentences, style
+from ..pictures import PALETTE, SMALL, WIDTH, Picture, described, evenly, label, sentences, style
 from ..topic_model import MAIN_SETTINGS, settings_in
 from .onsets import LEVEL, onset_times
 
 CAUSES = ("documents", "weights", "remainder")
 MEASURES = {  # what is split: its name for readers
-    "onset_step": f"onset of stage 2 (a_topic = {LEVEL:g})",
-    "onset_attention": "half of the gain by attention",
+    "onset_step": f"a_topic reaches {LEVEL:g}",
+    "onset_attention": "attention has half of its gain",
     "theta": "Θ",
 }
-ONSET = "onset_step"
-LEAST_SEEDS = 3  # of either kind: with fewer there is no telling a cause from chance
+ONSETS = ("onset_step", "onset_attention")  # two definitions of the onset of stage 2: both are judged
+LEAST_SEEDS = 4  # of either kind: errors from fewer mean little
 ERRORS = 2.0  # standard errors of an interval
 PREDICTED = (0.80, 0.86)  # share of the documents in the variance of onsets of SGD, by a prototype
 COLOURS = dict(zip(CAUSES, (PALETTE[0], PALETTE[1], "0.75"), strict=True))
+TITLE_WIDTH = 18  # characters per line
 MOST_PANELS = 4  # of onsets by seed; settings beyond are evenly spaced
 EXACT = 1e-9  # relative standard deviation below which values are equal: rounding
 Statistic = Callable[[Array], Array]  # grids (..., documents, weights) -> (...) or (..., causes)
@@ -145,8 +147,8 @@ def spread_table(run: Run, scores: pd.DataFrame) -> Frame:
     return pd.DataFrame(rows)
 
 
-def delay_per_decade(run: Run, scores: pd.DataFrame) -> tuple[float, float]:
-    """Fit the onset of SGD over the decades by which the init scale is smaller: slope and its error.
+def delay_per_decade(run: Run, scores: pd.DataFrame, name: str) -> tuple[float, float]:
+    """Fit an onset of SGD over the decades by which the init scale is smaller: slope and its error.
 
     A line is fitted for each pair of seeds.  NaN unless there is one such row of init scales.
     """
@@ -154,7 +156,7 @@ def delay_per_decade(run: Run, scores: pd.DataFrame) -> tuple[float, float]:
     scales = np.array([own["init_scale"].iloc[0] for _, own in kinds], float)
     if len(set(scales)) < 2 or len(set(scales)) < len(scales) or (scales <= 0).any():
         return np.nan, np.nan
-    grids = [grid_of(own, ONSET) for _, own in kinds]
+    grids = [grid_of(own, name) for _, own in kinds]
     if len({grid.shape for grid in grids}) > 1:
         return np.nan, np.nan
     decades = -np.log10(scales) + np.log10(scales).mean()
@@ -183,7 +185,7 @@ def spread_figure(run: Run, scores: pd.DataFrame) -> Picture:
         for ax, name in zip(panels, drawn, strict=False):
             share_panel(table[table["measure"] == name], ax)
             ax.set_xlabel("share of the variance", fontsize=SMALL)
-            ax.set_title(MEASURES[name], fontsize=SMALL)
+            ax.set_title(textwrap.fill(MEASURES[name], TITLE_WIDTH), fontsize=SMALL)
         panels[0].set_yticks(-np.arange(len(kinds)), texts, fontsize=SMALL)
         handles: list[Any] = [Patch(color=COLOURS[cause], label=cause) for cause in CAUSES]
         handles += [Line2D([], [], color="0.3", ls="", marker="o", ms=3, mfc="none", label="a trial")]
@@ -194,8 +196,8 @@ def spread_figure(run: Run, scores: pd.DataFrame) -> Picture:
     parts = {
         f"Every one of {rows} seeds of the documents with every one of {columns} seeds of the initial "
         "weights.": True,
-        "Above: onset of stage 2 less its mean, by seed of the documents (ordered by their means, bars); a "
-        "ring per seed of the weights.  Where documents decide, rings of a column lie together.": True,
+        f"Above: the step at which {MEASURES[ONSETS[0]]}, less its mean, by seed of the "
+        "documents (ordered by their means, bars); a ring per seed of the weights.  Where documents decide, rings of a column lie together.": True,
         f"Below: share of each cause in the variance, with {ERRORS:g} jackknife standard errors of the "
         "documents' share.": True,
         f"Above {len(chosen)} of {len(kinds)} settings.": len(chosen) < len(kinds),
@@ -217,7 +219,7 @@ def named(settings: dict[str, Any], kinds: list[tuple[dict[str, Any], Frame]]) -
 
 def onset_panel(own: Frame, ax: Any) -> None:
     """Draw the onsets of a kind less their mean, a column of rings per seed of the documents."""
-    grid = grid_of(own, ONSET)
+    grid = grid_of(own, ONSETS[0])
     grid = grid[np.argsort(np.nanmean(grid, axis=1))] - np.nanmean(grid) if np.isfinite(grid).any() else grid
     for place, values in enumerate(grid):
         ax.plot(np.full(len(values), place), values, "o", color="0.3", ms=2.5, mfc="none", mew=0.6)
@@ -251,7 +253,7 @@ def documents_cause_the_spread(run: Run, scores: pd.DataFrame) -> Verdict:
         why = "No setting crosses seeds of the documents with seeds of the weights."
         return Verdict("undecided", why, "a run of seed_causes")
     table = spread_table(run, scores)
-    onsets = table[(table["measure"] == ONSET) & (table["optimizer"] == "sgd")]
+    onsets = table[table["measure"].isin(ONSETS) & (table["optimizer"] == "sgd")]
     known = onsets[onsets["share_documents"].notna()]
     if known.empty:
         why = "No setting of SGD has an onset, with a spread, in every trial."
@@ -260,20 +262,15 @@ def documents_cause_the_spread(run: Run, scores: pd.DataFrame) -> Verdict:
     most, least = value - error > 0.5, value + error < 0.5
     fits = (value + error >= PREDICTED[0]) & (value - error <= PREDICTED[1])
     row: Any = known.iloc[0]
-    slope, slope_se = delay_per_decade(run, scores)
+    slopes = {name: delay_per_decade(run, scores, name) for name in ONSETS}
     parts = {
-        f"Onset of stage 2, SGD, {row['document_seeds']} x {row['weight_seeds']} seeds: documents cause "
-        f"{shares_text(known, 'documents')} of the variance, weights {shares_text(known, 'weights')}, their "
-        f"combination {shares_text(known, 'remainder')} ({counted(len(known), 'setting')}, with jackknife "
-        f"standard errors); standard deviations {steps_text(known, 'documents')} and "
-        f"{steps_text(known, 'weights')} steps, of onsets at {known['mean'].min():.0f} to "
-        f"{known['mean'].max():.0f}.": True,
-        f"The predicted {PREDICTED[0]:.0%} to {PREDICTED[1]:.0%} lies within {ERRORS:g} standard errors in "
-        f"{fits.sum()} of them.": True,
-        f"Onsets come {slope:.1f} +- {slope_se:.1f} steps later per decade of init scale (predicted 107 to "
-        f"109).": np.isfinite(slope),
+        f"SGD, {row['document_seeds']} x {row['weight_seeds']} seeds, with jackknife standard errors.": True,
+        **{onset_text(name, known[known["measure"] == name], *slopes[name]): True for name in ONSETS},
+        f"The predicted {PREDICTED[0]:.0%} to {PREDICTED[1]:.0%} lie within {ERRORS:g} standard errors in "
+        f"{fits.sum()} of {len(known)} estimates; documents cause more than half beyond the error in "
+        f"{most.sum()}, less than half in {least.sum()}.": True,
         other_text(table): True,
-        f"{counted(len(onsets) - len(known), 'setting')} of SGD without an onset in every trial.": (
+        f"{counted(len(onsets) - len(known), 'estimate')} left out: a trial without an onset.": (
             len(onsets) > len(known)
         ),
     }
@@ -282,28 +279,40 @@ def documents_cause_the_spread(run: Run, scores: pd.DataFrame) -> Verdict:
         f"a share of the documents that is not above one half by {ERRORS:g} standard errors; settings share "
         "their seeds, so they are not independent: more seeds narrow the errors, more settings do not"
     )
-    numbers = dict(share=float(np.median(value)), error=float(np.median(error)), fits=int(fits.sum()))
-    numbers |= dict(per_decade=slope) if np.isfinite(slope) else {}
-    return Verdict(verdict or "undecided", sentences(parts), change, settings=len(known), **numbers)
+    numbers = dict(share=float(np.median(value)), error=float(np.median(error)) / ERRORS)
+    numbers |= {f"per_decade_{name}": slope for name, (slope, _) in slopes.items() if np.isfinite(slope)}
+    counts = dict(estimates=len(known), most=int(most.sum()), least=int(least.sum()), fits=int(fits.sum()))
+    return Verdict(verdict or "undecided", sentences(parts), change, **counts, **numbers)
+
+
+def onset_text(name: str, known: Frame, slope: float, error: float) -> str:
+    """Describe the spread of one onset by cause, by setting, and how it depends on the init scale."""
+    if known.empty:
+        return ""
+    text = (
+        f"Step at which {MEASURES[name]} ({known['mean'].min():.0f} to {known['mean'].max():.0f}): documents "
+        f"cause {shares_text(known, 'documents')} of the variance, weights {shares_text(known, 'weights')}, "
+        f"the combination {shares_text(known, 'remainder')}; standard deviations "
+        f"{steps_text(known, 'documents')}, {steps_text(known, 'weights')} and "
+        f"{steps_text(known, 'remainder')} steps"
+    )
+    if np.isfinite(slope):
+        text += f"; it comes {slope:.1f} +- {error:.1f} steps later per decade of init scale"
+    return f"{text}."
 
 
 def other_text(table: Frame) -> str:
     """Say which share documents have in Theta, and in onsets of other optimizers."""
     texts = []
-    for name, text in MEASURES.items():
-        own = table[(table["measure"] == name) & table["share_documents"].notna()]
-        own = own[(own["optimizer"] != "sgd") | (name != ONSET)]
-        for optimizer, rows in own.groupby("optimizer", sort=False):
-            digits = ".0f" if name != "theta" else ".4f"
-            texts.append(
-                f"{text} ({optimizer}, mean {rows['mean'].min():{digits}} to {rows['mean'].max():{digits}}): "
-                f"{shares_text(rows, 'documents')}"
-            )
+    for (name, optimizer), own in table.groupby(["measure", "optimizer"], sort=False):
+        own = own[own["share_documents"].notna()]
+        if len(own) and (optimizer != "sgd" or name not in ONSETS):
+            texts.append(f"{label(optimizer)}, {MEASURES[name]}: {shares_text(own, 'documents')}")
     return f"Share of the documents elsewhere: {'; '.join(texts)}." if texts else ""
 
 
 def shares_text(table: Frame, cause: str) -> str:
-    """Write the shares of a cause, with their errors if there are few."""
+    """Write the shares of a cause, with their errors."""
     value, error = column(table, f"share_{cause}"), column(table, f"share_{cause}_se")
     return ", ".join(f"{100 * own:.0f} +- {100 * se:.0f} %" for own, se in zip(value, error, strict=True))
 
