@@ -13,7 +13,7 @@ matrices, frequent minus rare words if all are equally likely (word_distribution
 Dimension letters: B documents, V vocabulary (padded), T topics, J words of one topic, W = T J words.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -185,8 +185,8 @@ def frequency_differences(spec: Spec, phi_TxW: jax.Array, model: Effective) -> d
     T, J, W = spec.topics, spec.words_per_topic, spec.num_words
     score_WxW = jnp.zeros((W, W)) if model.score_VxV is None else model.score_VxV[1 : W + 1, 1 : W + 1]
     topic_W = np.arange(W) // J
-    same_WxW = (topic_W[:, None] == topic_W[None, :]) & ~np.eye(W, dtype=bool)
-    other_WxW = topic_W[:, None] != topic_W[None, :]
+    same_WxW: Any = (topic_W[:, None] == topic_W[None, :]) & ~np.eye(W, dtype=bool)
+    other_WxW: Any = topic_W[:, None] != topic_W[None, :]
     own_TxJ = phi_TxW.reshape(T, T, J)[np.arange(T), np.arange(T)]
     rank_W = jnp.argsort(jnp.argsort(-own_TxJ, axis=1), axis=1).reshape(W)  # within its topic
     frequent_W, rare_W = rank_W < J // 2, rank_W >= J - J // 2
@@ -201,7 +201,7 @@ def frequency_differences(spec: Spec, phi_TxW: jax.Array, model: Effective) -> d
         query_W = jnp.where(has_both_W, query_W, 0.0)
         return (query_W * (weight_WxW * score_WxW).sum(axis=1)).sum() / query_W.sum()
 
-    def frequent_keys(pairs_WxW: np.ndarray) -> jax.Array:
+    def frequent_keys(pairs_WxW: Any) -> jax.Array:
         if spec.word_distribution == "uniform":
             return jnp.full((), jnp.nan, score_WxW.dtype)
         return apart(pairs_WxW * frequent_W[None, :], pairs_WxW * rare_W[None, :], jnp.ones(W))
