@@ -10,6 +10,10 @@ Expect:   (written before the first run of this sweep, from one seed of a protot
           so the claim that the cycle repeats fails.  With exponent 0.5 the same, smaller and later; with
           exponent 0, where all words are equally likely and their ranks mean nothing, no cycle.  Adam: no
           prediction.
+          (added after a look at 4,000 steps of SGD, six topics, seeds 0 and 1, which are not in this sweep)
+          the score for keys of other topics has a hump of 0.2 at step 300, before attention is topical; with
+          exponent 0, scores of words that are equally likely drift apart by 0.3 to 0.6 after step 3,000, so a
+          swing counts only beyond that of this control.
 """
 
 from topicjax.sweep import chain, product
@@ -29,4 +33,4 @@ SIZES = chain(product(topics=6, words_per_topic=6), product(topics=10, words_per
 OPTIMIZERS = chain(
     product(optimizer="sgd", learning_rate=30.0), product(optimizer="adam", learning_rate=3e-3)
 )
-SWEEP = product(zipf_exponent=(1.0, 0.5, 0.0), seed=range(3)) * SIZES * OPTIMIZERS
+SWEEP = product(zipf_exponent=(1.0, 0.5, 0.0), seed=range(2, 5)) * SIZES * OPTIMIZERS

@@ -2,10 +2,12 @@
 
 The curve is the attention score of frequent minus rare words (columns a_frequent for keys of the query's
 topic, a_frequent_other for keys of other topics).  It has a turning point where it goes back by more than a
-least swing: the largest of a score that changes attention noticeably, a share of the curve's range, and
-several times the noise between neighbouring records.  A rise that is followed by a fall is a cycle.  Noise
-that is slower than the records passes this test, so words of Zipf's law with exponent 0, which are ranked
-but equally likely, are trained beside the others: they must show no cycles.
+least swing: the largest of a score that changes attention noticeably, several times the noise of the records,
+and what a control has swung until then.  A rise that is followed by a fall is a cycle.
+
+Noise that is slower than the records looks like cycles: late in training, words that are equally likely are
+no longer treated alike.  The control shows how far this goes: trials with the same settings but exponent 0 of
+Zipf's law, whose words are ranked and equally likely.
 """
 
 from typing import Any, NamedTuple
@@ -35,8 +37,7 @@ CURVES = {  # columns of scores: name and colour
 }
 RANKS = {"rank_k": ("$W^K$", PALETTE[3]), "rank_q": ("$W^Q$", PALETTE[5]), "rank_v": ("$W^V$", PALETTE[2])}
 LEAST_SWING = CUTS.attention  # in units of scores: attention to a word changes by a tenth
-SWING_SHARE = 0.2  # of the range of a curve
-NOISES = 6.0  # standard deviations of a record about its neighbours
+NOISES = 7.0  # standard deviations of a record about its neighbours
 QUARTERS = 4  # parts of a training whose noise is estimated apart
 LEAST_RECORDS = 20
 SECOND = 2  # cycles that make a repetition
@@ -49,7 +50,6 @@ class Course(NamedTuple):
 
     places: tuple[int, ...]
     sizes: tuple[float, ...]  # of the swings between them: rises above 0, falls below
-    least: float  # every swing is larger than this
 
     @property
     def cycles(self) -> int:
@@ -62,40 +62,47 @@ class Course(NamedTuple):
         return sum(size > 0 for size in self.sizes)
 
 
-def turning_points(values: Array, least: float) -> tuple[int, ...]:
+def turning_points(values: Array, least: Array | float) -> tuple[int, ...]:
     """Find the extremes between which a curve swings by more than `least`, the last one included.
 
-    A curve that never moves by more than that has its first record only.
+    `least` may be given for each record.  A curve that never moves by more has its first record only.
     """
     turns, direction, low, high = [], 0, 0, 0
-    for place, value in enumerate(values):
+    for place, (value, bound) in enumerate(zip(values, np.broadcast_to(least, len(values)), strict=True)):
         low, high = (place if value < values[low] else low), (place if value > values[high] else high)
-        if direction <= 0 and value - values[low] > least:
+        if direction <= 0 and value - values[low] > bound:
             turns.append(low)
             direction, high = 1, place
-        elif direction >= 0 and values[high] - value > least:
+        elif direction >= 0 and values[high] - value > bound:
             turns.append(high)
             direction, low = -1, place
     return (*turns, high if direction > 0 else low) if direction else (0,)
 
 
-def noise_of(values: Array) -> float:
-    """Estimate the noise of a record from its distance to the mean of its neighbours.
+def noise_of(values: Array) -> Array:
+    """Estimate the noise of each record from distances of records to the mean of their neighbours.
 
-    It is the largest of the robust standard deviations of the quarters of the records: noise grows with the
-    scores.
+    It is a robust standard deviation of a quarter of the records, the largest one so far: noise grows with
+    the scores.
     """
+    if len(values) < 3:
+        return np.zeros(len(values))
     apart = np.abs(values[1:-1] - (values[:-2] + values[2:]) / 2)
-    parts = np.array_split(apart, QUARTERS)
-    return float(max((1.4826 * np.median(part) / 1.5**0.5 for part in parts if len(part)), default=0.0))
+    quarters = np.array_split(np.r_[apart[:1], apart, apart[-1:]], QUARTERS)
+    deviation = [1.4826 * np.median(own) / 1.5**0.5 if len(own) else 0.0 for own in quarters]
+    return np.repeat(np.maximum.accumulate(deviation), [len(own) for own in quarters])
 
 
-def course_of(values: Array) -> Course:
-    """Find the swings of a curve beyond its noise."""
-    span = float(np.ptp(values)) if len(values) else 0.0
-    least = max(LEAST_SWING, SWING_SHARE * span, NOISES * noise_of(values))
+def course_of(values: Array, control: Array | float = 0.0) -> Course:
+    """Find the swings of a curve beyond its noise, and beyond those of a control until each record."""
+    least = np.maximum(np.maximum(LEAST_SWING, NOISES * noise_of(values)), control)
     places = turning_points(values, least)
-    return Course(places, tuple(np.diff(values[list(places)]).tolist()), least)
+    return Course(places, tuple(np.diff(values[list(places)]).tolist()))
+
+
+def swung(values: Array) -> Array:
+    """Compute how far a curve has swung until each record: its highest value so far minus its lowest."""
+    return np.maximum.accumulate(values) - np.minimum.accumulate(values)
 
 
 def has_frequencies(run: Run, scores: pd.DataFrame) -> bool:
@@ -112,31 +119,45 @@ def ranked(trials: Frame) -> Array:
     return np.asarray(is_ranked & trains_attention(trials) & (trials["status"] == "ok").to_numpy(), bool)
 
 
+def is_control(trials: Frame) -> Array:
+    """Mask the trials whose words are ranked by Zipf's law but equally likely."""
+    is_equal = (trials["word_distribution"] == "zipf") & (trials["zipf_exponent"] == 0)
+    return is_equal.to_numpy()
+
+
 def courses(run: Run) -> Frame:
-    """Tabulate the swings of each curve: a row per trial and column, with the trial's settings."""
+    """Tabulate the swings of each curve: a row per trial and column, with the trial's settings.
+
+    `control` is how far the trials of the control have swung by the end; NaN without any.
+    """
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
-    names = [name for name in CURVES if name in frame]
-    smooth = {name: steady(records, column(frame, name)) for name in names}
+    smooth = {name: steady(records, column(frame, name)) for name in CURVES if name in frame}
     settings = settings_in(run.trials)
+    kind = distinct(run.trials, [name for name in settings if name not in (*SEEDS, "zipf_exponent")])[0]
+    used, equal = ranked(run.trials), is_control(run.trials)
     rows = []
-    for place in np.flatnonzero(ranked(run.trials)):
+    for place in np.flatnonzero(used):
         own = slice(records.start[place], records.end[place] + 1)
         step = records.step[own]
-        for name in names:
-            values = smooth[name][own]
-            if not np.isfinite(values).all():
+        others = np.flatnonzero(used & equal & (kind == kind[place])) if not equal[place] else []
+        for name, values in smooth.items():
+            if not np.isfinite(values[own]).all():
                 continue
-            course = course_of(values)
-            peak = next(
-                (at for at, size in zip(course.places[1:], course.sizes, strict=True) if size > 0), None
-            )
+            control = [
+                np.interp(step, records.step[at], swung(values[at]))
+                for at in (slice(records.start[each], records.end[each] + 1) for each in others)
+                if name in FREQUENT  # topics are real in the control too
+            ]
+            bound = np.max(control, axis=0) if control else np.zeros(len(step))
+            course = course_of(values[own], bound)
+            rises = [at for at, size in zip(course.places[1:], course.sizes, strict=True) if size > 0]
             rows.append(
                 run.trials[["trial_id", *settings]].iloc[place].to_dict()
                 | dict(column=name, records=len(step), cycles=course.cycles, rises=course.rises)
-                | dict(swings=len(course.sizes), least=course.least, places=course.places)
-                | dict(peak_step=np.nan if peak is None else step[peak])
-                | dict(peak=np.nan if peak is None else values[peak], end=values[-1])
+                | dict(places=course.places, control=bound[-1] if control else np.nan)
+                | dict(peak_step=step[rises[0]] if rises else np.nan)
+                | dict(peak=values[own][rises[0]] if rises else np.nan, end=values[own][-1])
             )
     return pd.DataFrame(rows, columns=None if rows else ["records", "column"])
 
@@ -196,11 +217,12 @@ def dilution_figure(run: Run, scores: pd.DataFrame) -> list[Picture]:
         most = max(own["trial_id"].nunique() for _, own in chosen)
         parts = {
             f"Above: attention scores of word queries; a line per seed ({min(most, MOST_LINES)}), dots where "
-            "the curves of frequent words turn beyond their noise.": True,
+            "those of frequent words turn beyond their noise and the control.": True,
             "Below: participation ratios (tr G)^2 / tr G^2, G = W W^T, the number of directions a matrix "
             "uses.": True,
-            "With exponent 0 all words are equally likely: their ranks mean nothing, and curves must stay "
-            "near 0.": "zipf_exponent" in names,
+            "With exponent 0, the control, all words are equally likely: their ranks mean nothing.": (
+                "zipf_exponent" in names
+            ),
             f"Shown: {len(chosen)} of {len(of_kind)} settings.": len(chosen) < len(of_kind),
         }
         title = f"Focus on frequent words, and dilution: {label(optimizer)}"
@@ -234,62 +256,50 @@ def cycles_repeat(run: Run, scores: pd.DataFrame) -> Verdict:
         why = "No trial has words that are ranked by frequency, and enough records."
         return Verdict("undecided", why, "a run of dilution")
     found = courses(run)
-    found = found[found["column"].isin(FREQUENT)]
+    found = found[found["column"].isin(FREQUENT) & ~is_control(found)]
+    if found.empty:
+        return Verdict("undecided", "All words are equally likely.", "words of Zipf's law")
     several, kinds = kinds_of(found)
-    judged, controls = [], {}
+    names = varying(pd.DataFrame([settings for settings, _ in kinds]), several) or ["optimizer"]
+    texts, repeats, once = [], [], []
     for settings, own in kinds:
         cycles = own.groupby("trial_id", sort=False)["cycles"].max().to_numpy()
-        if settings_value(own, "word_distribution") == "zipf" and settings_value(own, "zipf_exponent") == 0:
-            controls[without_exponent(settings)] = cycles
-        else:
-            judged.append((settings, own, cycles))
-    if not judged:
-        return Verdict("undecided", "All words are equally likely.", "words of Zipf's law")
-    names = [name for name in varying(pd.DataFrame([each for each, *_ in judged]), several)]
-    texts, repeats, once = [], [], []
-    for settings, own, cycles in judged:
-        control = controls.get(without_exponent(settings))
-        quiet = control is None or not most_of(control >= SECOND)
-        repeats.append(most_of(cycles >= SECOND) and quiet)
+        repeats.append(most_of(cycles >= SECOND))
         once.append(most_of(cycles >= 1))
-        same = own[own["column"] == FREQUENT[0]]
-        text = (
-            f"{', '.join(described(settings, names or ['optimizer']))}: {', '.join(map(str, cycles))} "
-            f"cycles, first peak {same['peak'].median():.2f} at step {same['peak_step'].median():,.0f}, "
-            f"{same['end'].median():.2f} at the end"
+        said = [first_peak(own[own["column"] == name]) for name in FREQUENT]
+        swing = own["control"].max()
+        told = f"control swings by {swing:.2f}" if np.isfinite(swing) else "no control"
+        texts.append(
+            f"{', '.join(described(settings, names))}: {', '.join(map(str, cycles))} cycles, same topic "
+            f"{said[0]}, other topics {said[1]}, {told}"
         )
-        text += "" if control is None else f" (control: {', '.join(map(str, control))} cycles)"
-        texts.append(text)
-    rising: Any = found[found["rises"] > found["cycles"]]
-    rising = rising[rising["cycles"] > 0]
+    rising = found[(found["rises"] > found["cycles"]) & (found["cycles"] > 0)]
     parts = {
-        f"Attention to frequent words repeats its cycle in most seeds in {sum(repeats)} of "
-        f"{counted(len(judged), 'setting')}, and has at least one in {sum(once)}: {'; '.join(texts)}.": True,
+        f"Attention to frequent words repeats its cycle in most seeds of {sum(repeats)} of "
+        f"{counted(len(kinds), 'setting')}, and has a cycle in those of {sum(once)}: "
+        f"{'; '.join(texts)}.": True,
         f"Another rise has begun after a cycle in {counted(len(rising), 'curve')}.": len(rising),
-        f"A cycle is a rise and a fall by more than {LEAST_SWING:g}, {SWING_SHARE:.0%} of the curve's range "
-        f"and {NOISES:g} times its noise; scores of frequent minus rare words of the same topic or of "
-        "others.": True,
+        f"A cycle is a rise and a fall by more than {LEAST_SWING:g}, {NOISES:g} times the noise of the "
+        "curve, and the swings of the control until then, of the score of frequent minus rare words of the "
+        "same topic or of others.": True,
     }
     verdict = "holds" if all(repeats) else "partly" if any(repeats) else "fails"
-    change = "two cycles in most seeds of each setting, and none in the control with equally likely words"
-    return Verdict(
-        verdict, sentences(parts), change, settings=len(judged), repeat=sum(repeats), once=sum(once)
-    )
+    change = "two cycles in most seeds of each setting, beyond the swings of a control"
+    counts = dict(settings=len(kinds), repeat=sum(repeats), once=sum(once))
+    return Verdict(verdict, sentences(parts), change, **counts)
 
 
-def settings_value(own: Frame, name: str) -> Any:
-    """Return a setting that all rows share."""
-    return own[name].iloc[0]
-
-
-def without_exponent(settings: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the settings that a control shares with its kind."""
-    return tuple(value for name, value in settings.items() if name != "zipf_exponent")
+def first_peak(curves: Frame) -> str:
+    """Say how high a curve rises first, when, and where it ends: medians over seeds."""
+    end, rising = f"{curves['end'].median():.2f} at the end", curves[curves["peak"].notna()]
+    if 2 * len(rising) <= len(curves):
+        return f"without a rise, {end}"
+    return f"up to {rising['peak'].median():.2f} at step {rising['peak_step'].median():,.0f}, {end}"
 
 
 def most_of(mask: Array) -> bool:
     """Check whether more than half are in the mask."""
-    return 2 * mask.sum() > len(mask)
+    return bool(2 * mask.sum() > len(mask))
 
 
 CLAIM = Claim(

@@ -196,9 +196,9 @@ def spread_figure(run: Run, scores: pd.DataFrame) -> Picture:
     parts = {
         f"Every one of {rows} seeds of the documents with every one of {columns} seeds of the initial "
         "weights.": True,
-        f"Above: the step at which {MEASURES[ONSETS[0]]}, less its mean, by seed of the documents (ordered by "
-        "their means, bars); a ring per seed of the weights.  Where documents decide, rings of a column lie "
-        "together.": True,
+        f"Above: the step at which {MEASURES[ONSETS[0]]}, less its mean, by seed of the documents (ordered "
+        "by their means, bars); a ring per seed of the weights.  Where documents decide, rings of a column "
+        "lie together.": True,
         f"Below: share of each cause in the variance, with {ERRORS:g} jackknife standard errors of the "
         "documents' share.": True,
         f"Above {len(chosen)} of {len(kinds)} settings.": len(chosen) < len(kinds),

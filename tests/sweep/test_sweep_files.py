@@ -12,7 +12,7 @@ from topicjax.sweep.files import load_sweep, sweep_names
 SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
     "budget": (60, 1, "cd0f95e118e4", "18113f7a34d9", "53452c5dbb74"),
     "depth": (270, 9, "1474fd67a417", "b60da744ae74", "55178d66c9a6"),
-    "dilution": (36, 4, "7ef0f4d5036f", "c8d401ca5684", "5c1431619b2c"),
+    "dilution": (36, 4, "76f52e8dc9de", "7bb9ceeda747", "5efcaceef660"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
     "forced_stages": (240, 2, "fec64aa777c2", "ec355b53c367", "dc6275977b16"),
     "gradients": (280, 1, "1067f6f9cb74", "3d67fd38cc3c", "d222fffffff5"),

@@ -26,7 +26,7 @@ def noisy(curve: Any, sd: float, seed: int = 0) -> np.ndarray:
         "monotone": (3 * X**2, 0, 1),
         "falling": (-3 * X, 0, 0),
         "flat": (0 * X, 0, 0),
-        "a small second hump": (1.7 * np.where(X < 0.5, TWO_HUMPS, 0.15 * TWO_HUMPS), 1, 1),
+        "a small second hump": (1.7 * np.where(X < 0.5, TWO_HUMPS, 0.05 * TWO_HUMPS), 1, 1),
         "too small to matter": (0.09 * TWO_HUMPS, 0, 0),
         "noise": (noisy(0 * X, 1.0), 0, 0),
         "monotone with noise": (noisy(3 * X, 0.1), 0, 1),
@@ -54,8 +54,8 @@ def test_turning_points_are_the_extremes_between_which_the_curve_swings() -> Non
 
 def test_noise_is_that_of_the_noisiest_quarter_and_not_the_trend() -> None:
     late = np.where(X > 0.75, noisy(0 * X, 0.2), 0)
-    assert dilution.noise_of(5 * X + late) == pytest.approx(0.2, rel=0.3)
-    assert dilution.noise_of(5 * X) == pytest.approx(0, abs=1e-9)
+    noise = dilution.noise_of(5 * X + late)
+    assert noise[[0, 149]] == pytest.approx(0, abs=1e-9) and noise[150:] == pytest.approx(0.2, rel=0.3)
     rates = [dilution.course_of(noisy(0 * X, 1.0, seed)).cycles > 0 for seed in range(300)]
     assert np.mean(rates) < 0.05  # false alarms on pure noise
 
@@ -82,7 +82,10 @@ def test_one_cycle_in_every_seed_fails_the_claim() -> None:
     assert dilution.has_frequencies(run, scores)
     verdict = dilution.cycles_repeat(run, scores)
     assert (verdict.verdict, verdict.numbers) == ("fails", dict(settings=1, repeat=0, once=1))
-    assert "1, 1, 1 cycles, first peak 1.70" in verdict.sentence and "control: 0, 0, 0" in verdict.sentence
+    assert (
+        "1, 1, 1 cycles, same topic up to 1.70 at" in verdict.sentence
+        and "control swings by 0.00" in verdict.sentence
+    )
     table = dilution.dilution_table(run, scores)
     row = table[table["cycles"] == "1 1 1"].iloc[0]
     assert row["peak"] == pytest.approx(1.7, rel=1e-3) and row["peak_step"] == pytest.approx(1000, abs=20)
@@ -103,6 +106,17 @@ def test_one_cycle_in_every_seed_fails_the_claim() -> None:
 def test_cycles_count_in_most_seeds_and_beside_a_control(groups: list, verdict: str) -> None:
     cases = [own for curve, exponent in groups for own in seeds(2 * curve, exponent)]
     assert dilution.cycles_repeat(*scored(*cases)).verdict == verdict
+
+
+def test_swings_count_beyond_what_the_control_has_swung_until_then() -> None:
+    """An early hump of 0.5 counts, although the control swings by 1 later; a late one does not."""
+    humps, control = 0.5 * TWO_HUMPS, np.where(X > 0.4, 1.0, 0.0) * (X - 0.4) / 0.6
+    assert dilution.swung(np.array([0.0, 2.0, 1.0, -1.0])).tolist() == [0, 2, 2, 3]
+    assert dilution.course_of(humps).cycles == 2
+    assert dilution.course_of(humps, dilution.swung(-control)).cycles == 1
+    found = dilution.courses(scored(*seeds(humps, 1.0), *seeds(-control, 0.0))[0])
+    own = found[(found["column"] == "a_frequent") & (found["zipf_exponent"] == 1)]
+    assert own["cycles"].tolist() == [1, 1, 1] and own["control"].to_numpy() == pytest.approx(1)
 
 
 def test_keys_of_other_topics_count_as_well_and_uniform_words_do_not() -> None:
