@@ -10,6 +10,7 @@ import pandas as pd
 
 from topicjax.stages import Records, monotone, norm_rise, onset, steady
 from topicjax.store.reader import Run
+from topicjax.trial import SEEDS
 
 from .frames import Array, Frame, check_columns, check_records, column, due_records, sort_records, varying
 
@@ -123,7 +124,7 @@ def leaves_uniform(records: Records, curves: Frame) -> Array:
 
 def telling_settings(run: Run) -> list[str]:
     """List the settings that distinguish cells: all that vary except the seed and those fixed by others."""
-    known = [name for name in run.setting_names if name != "seed"]
+    known = [name for name in run.setting_names if name not in SEEDS]
     ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     names: list[str] = []
     for name in varying(run.trials, ordered):

@@ -18,7 +18,7 @@ from .frames import check_columns, column, sort_records
 from .pictures import LABELS, PHRASES, VALUE_ORDER
 
 FIRST = (  # settings that titles and tables name first
-    *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
+    *("seed", "init_seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
     *("attention", "value", *trial.MEMBER_SETTINGS),
     *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
     *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),

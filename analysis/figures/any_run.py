@@ -20,6 +20,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, counted, unknown_name
 from topicjax.store.reader import Run, Status
+from topicjax.trial import SEEDS
 
 from ..frames import Frame, bands, cell_of_rows, reference_losses, varying
 from ..page.contract import Entry, Page
@@ -141,7 +142,7 @@ def swept(run: Run, x: str | None = None, y: str | None = None) -> tuple[list[st
     These two come first: `x` and `y`, or the settings with the most values.  Words with too many values to
     distinguish are not used.
     """
-    names = varying(run.trials, [name for name in run.setting_names if name != "seed"])
+    names = varying(run.trials, [name for name in run.setting_names if name not in SEEDS])
     sizes = {name: len(run.trials[name].unique()) for name in names}
     chosen: list[str | None] = []
     for given, most in ((x, MOST_LINES), (y, MOST_SERIES)):
@@ -443,7 +444,7 @@ def curves_by(
     """
     columns, by = [columns] if isinstance(columns, str) else list(columns), [panel] if panel else []
     kept = trials_where(run, columns, by, where or {})
-    inside = [name for name in varying(run.trials.loc[kept], run.setting_names, by) if name != "seed"]
+    inside = [name for name in varying(run.trials.loc[kept], run.setting_names, by) if name not in SEEDS]
     place, cell = cell_of_rows(run.trials, by), cell_of_rows(run.trials, [*by, *inside])
     found = np.unique(place[kept])
     panels = found[evenly(len(found), PANELS)]

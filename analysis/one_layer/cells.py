@@ -10,6 +10,7 @@ import pandas as pd
 from topicjax.errors import counted
 from topicjax.stages import Array
 from topicjax.theory.progress import CUTS, Cuts
+from topicjax.trial import SEEDS
 
 from ..frames import distinct, varying
 from ..maps.cells import majority
@@ -60,7 +61,7 @@ def lowest_seeds(trials: Any) -> Any:
 
 def cell_settings(scores: pd.DataFrame) -> list[str]:
     """List the settings that define a cell: all except the seed."""
-    return [name for name in settings_in(scores) if name != "seed"]
+    return [name for name in settings_in(scores) if name not in SEEDS]
 
 
 def cell_numbers(scores: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[list[str], Array]:

@@ -13,6 +13,7 @@ from topicjax.errors import UserError, counted
 from topicjax.stages import Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, units
+from topicjax.trial import SEEDS
 
 from ..frames import column, varying
 from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
@@ -84,7 +85,7 @@ def joint_gains(run: Run) -> pd.DataFrame:
 
 def pair_settings(pairs: pd.DataFrame) -> list[str]:
     """List the settings that distinguish pairs: objective, optimizer and all that vary except the seed."""
-    others = [name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS)]
+    others = [name for name in SETTINGS if name not in (*SEEDS, *MAIN_SETTINGS)]
     return [*MAIN_SETTINGS, *varying(pairs, others)]
 
 

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from topicjax.errors import counted
 from topicjax.stages import Records
 from topicjax.store.reader import Run
+from topicjax.trial import SEEDS
 
 from ..frames import Frame, column, distinct, varying
 from ..page.contract import Claim, Verdict
@@ -24,7 +25,7 @@ from .scores import trains_both
 RATIOS = {"ratio_k": "W^K", "ratio_q": "W^Q"}
 SMALL_START = 0.1  # scales up to here count as near zero: those of the paper's Figure 4 and of two_stage
 LEAST_SCALES = 3
-POOLED = ("seed", "init_scale", "learning_rate", "steps", "record_every", "optimizer", "until")
+POOLED = (*SEEDS, "init_scale", "learning_rate", "steps", "record_every", "optimizer", "until")
 
 
 def first_gradients(run: Run) -> Frame:
@@ -47,7 +48,9 @@ def first_gradients(run: Run) -> Frame:
         trains_both(frame) & np.isfinite(frame[list(RATIOS)]).all(axis=1) & (frame["init_scale"] > 0)
     ]
     same = [name for name in settings_in(used) if name not in POOLED]
-    return used.drop_duplicates([*same, "seed", "init_scale"]).reset_index(drop=True)
+    return used.drop_duplicates([*same, *(name for name in SEEDS if name in used), "init_scale"]).reset_index(
+        drop=True
+    )
 
 
 def has_first_gradients(run: Run, scores: pd.DataFrame) -> bool:

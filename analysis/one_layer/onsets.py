@@ -22,6 +22,7 @@ from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
 from topicjax.stages import Array, Records, onset
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import onset_rate
+from topicjax.trial import SEEDS
 
 from ..frames import column, varying
 from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
@@ -44,7 +45,7 @@ ASSUMED = dict(  # assumptions of onset_rate
 )
 SIZES = ("topics", "words_per_topic", "topics_per_document", "p_mask", "p_keep", "p_random")
 POOLED = (  # may differ within one fit
-    *("seed", "init_scale", "steps", "record_every", "records_per_decade", "eval_documents"),
+    *(*SEEDS, "init_scale", "steps", "record_every", "records_per_decade", "eval_documents"),
 )
 MEANS = ("onset_time", "log_scale", "predicted", "predicted_steps")
 FLAT = ("adam", "adamw")  # their onset should not depend on the init scale

@@ -15,7 +15,7 @@ from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import budget, co_occurrence, forced, gradients, many_topics, tables, unbounded
+from . import budget, co_occurrence, dilution, forced, gradients, many_topics, spread, tables, unbounded
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
@@ -160,6 +160,7 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("bands", norm_bands, has_seeds),
         Entry("rotation", rotation, has_rotation),
         Entry("loss", loss_curves),
+        Entry("dilution", dilution.dilution_figure, dilution.has_frequencies),
     ],
     "Joint training": [
         Entry("joint_loss", joint_losses, has_pairs),
@@ -192,6 +193,7 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("theorem3_limit", many_topics.limit_figure, many_topics.has_limit),
         Entry("remark1", unbounded.growth_figure, unbounded.has_penalties),
         Entry("gradients", gradients.gradient_ratios, gradients.has_first_gradients),
+        Entry("seed_causes", spread.spread_figure, spread.is_crossed),
     ],
 }
 EVERY_CLAIM = (
@@ -203,6 +205,8 @@ EVERY_CLAIM = (
     unbounded.CLAIM,
     budget.CLAIM,
     co_occurrence.CLAIM,
+    spread.CLAIM,
+    dilution.CLAIM,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -310,6 +314,20 @@ TABLES = [
         can_be_cut,
         "Scored after a quarter and half of the steps: how many of the trials that are two-stage then still "
         "are after twice as many; a trial that has ended keeps its class",
+    ),
+    Entry(
+        "seed_causes",
+        spread.spread_table,
+        spread.is_crossed,
+        "Spread over seeds by its cause: mean, standard deviations and shares of the variance, with "
+        "jackknife standard errors",
+    ),
+    Entry(
+        "dilution",
+        dilution.dilution_table,
+        dilution.has_frequencies,
+        "Focus on frequent words and dilution: cycles of each seed, how many curves rise again at the end, "
+        "first peak and end of the score, participation ratio of W^K; medians over seeds",
     ),
 ]
 WORDS = (

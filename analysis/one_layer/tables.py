@@ -12,6 +12,7 @@ import pandas as pd
 from topicjax.errors import UserError, counted
 from topicjax.stages import Array
 from topicjax.store.reader import Run
+from topicjax.trial import SEEDS
 
 from ..frames import Frame, distinct, varying
 from ..maps.cells import majority
@@ -79,6 +80,18 @@ HEADERS = {  # columns in words
     "line_bayes": "Bayes",
     "held_out_stage1": "stage 1, these documents",
     "held_out_stage2": "stage 2, these documents",
+    "document_seeds": "seeds of documents",
+    "weight_seeds": "of weights",
+    "without": "trials without the score",
+    **{f"sd_{cause}": f"standard deviation: {cause}" for cause in ("documents", "weights", "remainder")},
+    **{f"share_{cause}": f"share: {cause}" for cause in ("documents", "weights", "remainder")},
+    "rising": "curves that rise at the end",
+    "peak": "first peak",
+    "peak_step": "at step",
+    "end": "at the end",
+    "rank_k_least": "participation ratio of W^K: least",
+    "rank_k_most": "most",
+    "rank_k_end": "at the end",
 }
 WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
 UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # its settings
@@ -252,7 +265,7 @@ def row_settings(trials: Frame) -> list[str]:
     """List the settings that distinguish the rows of a table: objective, optimizer and all that vary."""
     return [
         *MAIN_SETTINGS,
-        *varying(trials, (name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS))),
+        *varying(trials, (name for name in SETTINGS if name not in (*SEEDS, *MAIN_SETTINGS))),
     ]
 
 

@@ -20,12 +20,12 @@ from pandas.api.types import is_numeric_dtype
 
 from topicjax.errors import counted
 from topicjax.store.reader import Run
+from topicjax.trial import SEEDS
 
 from ..frames import column, distinct, reference_losses, varying
 from ..maps.cells import (
     FINAL,
     NOTES,
-    SEED,
     STATUS,
     cell_table,
     class_column,
@@ -128,7 +128,7 @@ def map_layouts(
     If there are many pairs, those with the most values come first.  Pairs that would leave out panels are
     skipped.
     """
-    several = varying(trials, [name for name in settings if name != SEED])
+    several = varying(trials, [name for name in settings if name not in SEEDS])
     panels = [name for name in first_panels(trials, settings, page) if name not in (x, y)]
     if len(several) > 1:  # constant settings do not separate cells
         settings = [name for name in settings if name in {*several, *panels, x, y}]
@@ -392,7 +392,7 @@ def packed_records(
 ) -> tuple[dict[str, Any] | None, str]:
     """Pack the records of the trials whose trajectories fit on a page; say what was left out."""
     names = list(dict.fromkeys(curve["name"] for chart in charts for curve in chart["curves"]))
-    cell = distinct(trials, [name for name in settings if name != SEED])[0]
+    cell = distinct(trials, [name for name in settings if name not in SEEDS])[0]
     rows, most, sentence = trials_that_fit(cell, len(names))
     if not len(rows) or not names:
         return None, sentence

@@ -20,6 +20,7 @@ from topicjax.errors import UserError, counted
 from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, load, status
+from topicjax.trial import SEEDS
 
 from ..figures import any_trial
 from ..figures.any_run import any_page, cell_table
@@ -178,7 +179,7 @@ class Report:
 
     def _cells(self) -> pd.DataFrame:
         """Make the table of cells: the page's own, or the general one."""
-        names = [str(name) for name in self.scores if name in self.plain.setting_names and name != "seed"]
+        names = [str(name) for name in self.scores if name in self.plain.setting_names and name not in SEEDS]
         return self.page.cells(self.scores, names) if self.page.cells else cell_table(self.plain)
 
     @property
@@ -397,7 +398,7 @@ def checked_scores(run: Run, scores: Any, page: Page) -> Scores:
 
 def settings_to_pool(run: Run, rows: int) -> list[str]:
     """Choose the settings to pool, those with the most values first, so that at most `rows` rows remain."""
-    keys: list[str] = varying(run.trials, [name for name in run.setting_names if name != "seed"])
+    keys: list[str] = varying(run.trials, [name for name in run.setting_names if name not in SEEDS])
     pooled: list[str] = []
     for name in sorted(keys, key=lambda name: -run.trials[name].nunique()):
         if len(run.trials[keys].drop_duplicates()) <= rows:

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from topicjax.store.reader import Run
+from topicjax.trial import SEEDS
 
 from ..frames import varying
 from ..maps.cells import UNSCORED
@@ -80,7 +81,7 @@ def which_first(run: Run, scores: pd.DataFrame, **axes: Any) -> Picture:
 
 def has_several_cells(run: Run, scores: pd.DataFrame) -> bool:
     """Tell whether any setting but the seed varies."""
-    return bool(varying(run.trials, [name for name in run.setting_names if name != "seed"]))
+    return bool(varying(run.trials, [name for name in run.setting_names if name not in SEEDS]))
 
 
 PAGE = Page(

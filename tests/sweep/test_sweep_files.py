@@ -12,6 +12,7 @@ from topicjax.sweep.files import load_sweep, sweep_names
 SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
     "budget": (60, 1, "cd0f95e118e4", "18113f7a34d9", "53452c5dbb74"),
     "depth": (270, 9, "1474fd67a417", "b60da744ae74", "55178d66c9a6"),
+    "dilution": (36, 4, "76f52e8dc9de", "7bb9ceeda747", "5efcaceef660"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
     "forced_stages": (240, 2, "fec64aa777c2", "ec355b53c367", "dc6275977b16"),
     "gradients": (280, 1, "1067f6f9cb74", "3d67fd38cc3c", "d222fffffff5"),
@@ -25,6 +26,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "robustness": (130, 5, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
     "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "2be6e48b74ee"),
     "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
+    "seed_causes": (384, 2, "e3818186b390", "1c660d30e6ca", "d603987e6e7a"),
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
     "syntax": (228, 2, "33f0c994a3f3", "83e6e660a5a6", "ce5d75b59c9c"),
     "syntax_depth": (54, 9, "220615fff0b8", "b62c10ef2c93", "eb4c48c3ac35"),

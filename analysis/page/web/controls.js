@@ -5,6 +5,7 @@ import { plain, scales, settings, shown, shownColumn, shownView, state, views } 
 import { allCells, shownCells } from "./map.js";
 
 const MOST_CHIPS = 12; // settings with more values have no filter
+const SEEDS = ["seed", "init_seed"]; // a cell holds all of them
 
 export function chip(text, checked, change, ...before) {
   const box = make("input", { type: "checkbox", checked, onchange: () => change(box.checked) });
@@ -48,7 +49,7 @@ function toggle(set, member, isIn) {
 export function settingFilters(redraw) {
   const several = settings.filter(({ name, texts, cells }) => {
     const found = new Set(allCells().map((cell) => cells[cell]));
-    return name !== "seed" && texts.length <= MOST_CHIPS && found.size > 1;
+    return !SEEDS.includes(name) && texts.length <= MOST_CHIPS && found.size > 1;
   });
   const sets = several.map(({ name, label, texts }) => {
     if (!state.hidden.has(name)) state.hidden.set(name, new Set());

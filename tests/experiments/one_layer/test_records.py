@@ -3,6 +3,7 @@
 import functools
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
 from topicjax.experiments.shared import bags, lda, threefry
-from topicjax.experiments.shared.model import pair_difference
+from topicjax.experiments.shared.model import pair_difference, participation
 from topicjax.theory.document_settings import Stream as AnyStream
 from topicjax.theory.theorems import theorem2_matrix
 
@@ -170,10 +171,90 @@ def test_loss_and_gradient_norms_are_those_of_the_next_batch(record, params):
         assert getattr(record, f"grad_norm_{column}") == pytest.approx(expected, rel=1e-4)
 
 
-def test_norms(record, params):
+def test_norms_and_participation_ratios(record, params):
     for column, name in (("k", "W_K"), ("q", "W_Q"), ("v", "W_V"), ("e", "W_E")):
         expected = np.linalg.norm(params[name])
         assert getattr(record, f"norm_{column}") == pytest.approx(expected, rel=1e-5)
+        squares = np.linalg.svd(params[name].astype(float), compute_uv=False) ** 2
+        expected = squares.sum() ** 2 / (squares**2).sum()
+        assert getattr(record, f"rank_{column}") == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", (1e-12, 1.0, 1e9))
+def test_a_participation_ratio_counts_directions_whatever_the_scale(scale: float):
+    column = np.random.default_rng(0).normal(size=(5, 1))
+    ratios = {
+        1: column @ column.T,
+        3: np.eye(3, 7),
+        2.25 / 1.125: np.diag([1, 1]),
+        9 / 5: np.diag([2, 1]) ** 0.5,
+    }
+    for expected, matrix in ratios.items():
+        assert participation(jnp.float32(scale * matrix)) == pytest.approx(expected, rel=1e-5)
+    assert np.isnan(participation(jnp.zeros((2, 2))))
+
+
+def loops_over_words(phi_TxW: np.ndarray, S: np.ndarray, J: int) -> dict[str, float]:
+    """Score frequent against rare words, and topics by frequency: query by query and key by key, float64."""
+    W, half = phi_TxW.shape[1], J // 2
+    chance, topic = phi_TxW.mean(axis=0), np.arange(W) // J
+    found: dict[str, list[tuple[float, float]]] = {
+        "a_frequent": [],
+        "a_frequent_other": [],
+        "a_topic_weighted": [],
+    }
+    for query in range(W):
+        kept: dict[str, list[tuple[float, float]]] = {}
+        for key in set(range(W)) - {query}:
+            own = sorted(range(W), key=lambda word: (topic[word] != topic[key], -phi_TxW[topic[key], word]))[
+                :J
+            ]
+            where = "same" if topic[query] == topic[key] else "other"
+            kind = "frequent" if key in own[:half] else "rare" if key in own[J - half :] else "middle"
+            score = float(S[1 + query, 1 + key])
+            kept.setdefault(f"{where} {kind}", []).append((score, 1.0))
+            kept.setdefault(where, []).append((score, float(chance[key])))
+        mean = {
+            kind: np.average(*np.transpose(pairs)[:1], weights=np.transpose(pairs)[1])
+            for kind, pairs in kept.items()
+        }
+        for name, (plus, minus) in {
+            "a_frequent": ("same frequent", "same rare"),
+            "a_frequent_other": ("other frequent", "other rare"),
+            "a_topic_weighted": ("same", "other"),
+        }.items():
+            if plus in mean and minus in mean:
+                weight = chance[query] if name == "a_topic_weighted" else 1.0
+                found[name].append((mean[plus] - mean[minus], weight))
+    return {
+        name: float(np.average(*np.transpose(pairs)[:1], weights=np.transpose(pairs)[1])) if pairs else np.nan
+        for name, pairs in found.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "overlap"),
+    [(5, "dirichlet", 0.4), (2, "zipf", 0.0)],
+)
+def test_scores_by_frequency_are_means_over_pairs_of_words(words: int, kind: Any, overlap: float):
+    spec = Spec(topics=3, words_per_topic=words, word_distribution=kind)
+    phi_TxW = jax.jit(functools.partial(lda.topic_words, spec))(traced(AnyStream(seed=5, overlap=overlap)))
+    V = bags.padded(spec.vocabulary)
+    S = np.random.default_rng(words).normal(size=(V, V))
+    model_ = kernel.Effective(jnp.float32(S), jnp.zeros((V, V)), jnp.zeros(V))
+    measured = jax.jit(functools.partial(records.frequency_differences, spec))
+    found = {name: float(value) for name, value in measured(phi_TxW, model_).items()}
+    expected = loops_over_words(np.asarray(phi_TxW, float), S, words)
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
+    assert np.isnan(expected["a_frequent"]) == (words == 2)  # no two words are on one side
+    shifted = model_._replace(score_VxV=model_.score_VxV + 3 * np.arange(V)[:, None])
+    same = {name: float(value) for name, value in measured(phi_TxW, shifted).items()}
+    assert same == pytest.approx(found, abs=1e-4, nan_ok=True)
+
+
+def test_uniform_words_are_neither_frequent_nor_rare(record):
+    assert np.isnan([record.a_frequent, record.a_frequent_other]).all()
+    assert record.a_topic_weighted == pytest.approx(float(record.a_topic), rel=1e-4)
 
 
 def test_order_parameters_are_means_over_word_pairs(record, params):
@@ -215,8 +296,10 @@ def test_columns_without_meaning_are_nan(record):
     start = jax.jit(experiment.init, static_argnums=0)(spec, stream, hypers)
     uniform = record_of(spec, stream, hypers, start)
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
-    frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block", "e_pair"}
-    one_word_topics = {"v_block", "v_diag", "v_pair", "attn_same_topic", "attn_partner"}
+    frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block", "e_pair", "rank_e"}
+    frozen |= {"rank_k", "rank_q"}  # of zero matrices
+    one_word_topics = {"v_block", "v_diag", "v_pair", "attn_same_topic", "attn_partner", "a_topic_weighted"}
+    one_word_topics |= {"a_frequent", "a_frequent_other"}  # and uniform words
     by_kind = {"eval_loss_mask", "eval_loss_kept", "eval_loss_random"}  # uniform attention: no word queries
     assert empty - {"rotation_v"} == frozen | one_hot | one_word_topics | by_kind
     assert uniform.eval_loss == uniform.eval_loss_uniform

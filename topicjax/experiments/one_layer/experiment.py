@@ -66,7 +66,7 @@ def queries_missing(source: Source, batch: Bag) -> jax.Array:
 
 def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
     """Make the initial state of a trial; its parameters are padded."""
-    params = kernel.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
+    params = kernel.pad(model.init(spec, stream, hypers, lda.weights_key(stream, hypers)))
     first = schedule.first_state if spec.training == "by_part" else first_state
     return first(spec, hypers, params, model.trained_names(spec))
 
@@ -111,6 +111,7 @@ def measure(
         has_past=made.step >= ROTATION_LAG,
         loss=kernel.loss(kernel_model, batch, hypers.objective, real_V),
         gradients=made.gradients,
+        phi_TxW=source.phi_TxW,
     )
 
 

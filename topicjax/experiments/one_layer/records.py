@@ -4,13 +4,16 @@ The order parameters are exact functions of the weights, because everything depe
 Word i belongs to topic (i - 1) // v; overlapping topics also use words of others.
 Words 2j - 1 and 2j of a topic are partners, whether documents tie them (pair_strength) or not: without a tie
 the columns of partners are a control.
+The frequent words of a topic are the more likely half of its words, its rare words the other half (of an odd
+number the middle one is neither).  Words of Zipf's law are ranked even if its exponent is 0: a control.
 A column that does not apply is NaN: `norm_e` and `e_*` with one-hot embeddings, gradient norms of frozen
 parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs, losses by kind of
-query under uniform attention (they hardly differ) or without such queries.
-Dimension letters: B documents, V vocabulary (padded).
+query under uniform attention (they hardly differ) or without such queries, participation ratios of zero
+matrices, frequent minus rare words if all are equally likely (word_distribution is uniform).
+Dimension letters: B documents, V vocabulary (padded), T topics, J words of one topic, W = T J words.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +31,7 @@ from topicjax.experiments.shared.model import (
     norm,
     pair_difference,
     pair_masks,
+    participation,
     partner_masks,
     rotation,
     topic_block,
@@ -70,6 +74,13 @@ class Record(NamedTuple):
     attn_partner: jax.Array  # partners; they are among the other words of one topic
     attn_diff_topic: jax.Array  # words of different topics
     theorem2_distance: jax.Array  # |U - W*| / |W*|, U the effective value, W* Theorem 2's
+    rank_k: jax.Array  # participation ratios of W^K, W^Q, W^V, W^E: (tr G)^2 / tr G^2, G = W W^T
+    rank_q: jax.Array
+    rank_v: jax.Array
+    rank_e: jax.Array
+    a_frequent: jax.Array  # score of word queries: frequent - rare keys, other words of the query's topic
+    a_frequent_other: jax.Array  # the same for keys of other topics
+    a_topic_weighted: jax.Array  # a_topic with queries and keys weighted by how frequent they are
 
 
 class HeldOut(NamedTuple):
@@ -89,8 +100,9 @@ def measure_model(
     has_past: jax.Array,
     loss: jax.Array,
     gradients: Params,
+    phi_TxW: jax.Array,
 ) -> Record:
-    """Measure a trial at a step, given the loss and gradients of that step's batch.
+    """Measure a trial at a step, given the loss and gradients of that step's batch, and its topics.
 
     `earlier_value` is W_V ten steps earlier, if the trial `has_past`.
     """
@@ -125,6 +137,11 @@ def measure_model(
         attn_partner=partner,
         attn_diff_topic=other_topic,
         theorem2_distance=theorem2_distance(spec, stream, value_VxV),
+        rank_k=participation(params["W_K"]),
+        rank_q=participation(params["W_Q"]),
+        rank_v=participation(params["W_V"]),
+        rank_e=nan if embedding is None else participation(embedding),
+        **frequency_differences(spec, phi_TxW, model),
     )
 
 
@@ -157,6 +174,43 @@ def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
     a_pair = pair_difference(spec, model.score_VxV)
     a_mask = score_VxV[0, 1:].mean() - score_VxV[0, 0]
     return dict(**differences, a_pair=a_pair, a_mask=a_mask, a_key=score_VxV.mean(axis=0).std())
+
+
+def frequency_differences(spec: Spec, phi_TxW: jax.Array, model: Effective) -> dict[str, jax.Array]:
+    """Compare scores of frequent with those of rare words, and weigh a_topic by how frequent words are.
+
+    Means are taken for each query before they are averaged over queries: like attention, they do not change
+    if a number is added to all scores of a query.
+    """
+    T, J, W = spec.topics, spec.words_per_topic, spec.num_words
+    score_WxW = jnp.zeros((W, W)) if model.score_VxV is None else model.score_VxV[1 : W + 1, 1 : W + 1]
+    topic_W = np.arange(W) // J
+    same_WxW: Any = (topic_W[:, None] == topic_W[None, :]) & ~np.eye(W, dtype=bool)
+    other_WxW: Any = topic_W[:, None] != topic_W[None, :]
+    own_TxJ = phi_TxW.reshape(T, T, J)[np.arange(T), np.arange(T)]
+    rank_W = jnp.argsort(jnp.argsort(-own_TxJ, axis=1), axis=1).reshape(W)  # within its topic
+    frequent_W, rare_W = rank_W < J // 2, rank_W >= J - J // 2
+    chance_W = phi_TxW.mean(axis=0)
+
+    def apart(plus_WxW: jax.Array, minus_WxW: jax.Array, query_W: jax.Array) -> jax.Array:
+        """Average over queries the weighted mean of some keys minus that of others; NaN without both."""
+        plus_W, minus_W = plus_WxW.sum(axis=1), minus_WxW.sum(axis=1)
+        has_both_W = (plus_W > 0) & (minus_W > 0)
+        weight_WxW = plus_WxW / jnp.where(has_both_W, plus_W, 1.0)[:, None]
+        weight_WxW -= minus_WxW / jnp.where(has_both_W, minus_W, 1.0)[:, None]
+        query_W = jnp.where(has_both_W, query_W, 0.0)
+        return (query_W * (weight_WxW * score_WxW).sum(axis=1)).sum() / query_W.sum()
+
+    def frequent_keys(pairs_WxW: Any) -> jax.Array:
+        if spec.word_distribution == "uniform":
+            return jnp.full((), jnp.nan, score_WxW.dtype)
+        return apart(pairs_WxW * frequent_W[None, :], pairs_WxW * rare_W[None, :], jnp.ones(W))
+
+    return dict(
+        a_frequent=frequent_keys(same_WxW),
+        a_frequent_other=frequent_keys(other_WxW),
+        a_topic_weighted=apart(same_WxW * chance_W[None, :], other_WxW * chance_W[None, :], chance_W),
+    )
 
 
 def attention_pairs(spec: Spec, model: Effective, held_out: HeldOut) -> tuple[jax.Array, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import OPTIMIZERS, Beta1, Beta2, Epsilon, Momentum, WeightDecay
-from topicjax.experiments.shared.settings import InitLaw
+from topicjax.experiments.shared.settings import InitLaw, InitSeed
 from topicjax.settings import AutomaticSize, Choice, NotNegative, Only, Real, RecordsPerDecade, Whole
 from topicjax.theory.document_settings import DocumentSpec, Stream, check_documents
 from topicjax.trial import Trial, TrialSettings
@@ -92,6 +92,7 @@ class Hypers(NamedTuple):
     beta2: Beta2 = 0.999
     epsilon: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
+    init_seed: InitSeed = -1
 
 
 def check(trial: Trial) -> None:
@@ -128,7 +129,10 @@ TRIALS = TrialSettings(
     check,
     id_prefix="",  # keeps the ids of topicjax 0.1, which had one experiment ...
     id_in_spec=("length_min", "length_max"),  # ... and compiled a program for each length
-    id_unless_default=("until", *MEMBER_SETTINGS, "training", *SCHEDULE_SETTINGS, "pair_strength"),
+    id_unless_default=(
+        *("until", *MEMBER_SETTINGS, "training", *SCHEDULE_SETTINGS, "pair_strength"),
+        "init_seed",
+    ),
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 convert, make_trial, settings_of = TRIALS.convert, TRIALS.make_trial, TRIALS.settings_of
