@@ -6,7 +6,8 @@ Words 2j - 1 and 2j of a topic are partners, whether documents tie them (pair_st
 the columns of partners are a control.
 A column that does not apply is NaN: `norm_e` and `e_*` with one-hot embeddings, gradient norms of frozen
 parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs, losses by kind of
-query under uniform attention (they hardly differ) or without such queries.
+query under uniform attention (they hardly differ) or without such queries, `eval_loss_mask_query` unless the
+Spec asks for it.
 Dimension letters: B documents, V vocabulary (padded).
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer.kernel import Effective, LossSplit
 from topicjax.experiments.one_layer.model import lemma1_value
-from topicjax.experiments.one_layer.settings import Hypers, Spec
+from topicjax.experiments.one_layer.settings import SOFTMAX, Hypers, Spec
 from topicjax.experiments.shared import bags
 from topicjax.experiments.shared.bags import Bag
 from topicjax.experiments.shared.model import (
@@ -70,6 +71,7 @@ class Record(NamedTuple):
     attn_partner: jax.Array  # partners; they are among the other words of one topic
     attn_diff_topic: jax.Array  # words of different topics
     theorem2_distance: jax.Array  # |U - W*| / |W*|, U the effective value, W* Theorem 2's
+    eval_loss_mask_query: jax.Array  # eval_loss if every query had the scores of [MASK]; see mask_query_loss
 
 
 class HeldOut(NamedTuple):
@@ -125,6 +127,7 @@ def measure_model(
         attn_partner=partner,
         attn_diff_topic=other_topic,
         theorem2_distance=theorem2_distance(spec, stream, value_VxV),
+        eval_loss_mask_query=mask_query_loss(spec, hypers, held_out, model),
     )
 
 
@@ -144,6 +147,18 @@ def held_out_losses(
         spec.eval_documents,
     )
     return split, uniform_loss
+
+
+def mask_query_loss(spec: Spec, hypers: Hypers, held_out: HeldOut, model: Effective) -> jax.Array:
+    """Compute the held-out loss with the scores of [MASK] for every query; NaN unless the Spec asks for it.
+
+    All positions of a document then predict the same, as under uniform attention: one query per document.
+    Unlike forced uniform attention this is a function of the products of scores and values alone, so it does
+    not change if linear attention moves a factor from its scores to its values.
+    """
+    if not spec.mask_query_loss:
+        return jnp.full((), jnp.nan, model.value_VxV.dtype)
+    return kernel.loss(model, held_out.uniform, hypers.objective, kernel.real_types(spec))
 
 
 def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
@@ -172,14 +187,24 @@ def attention_pairs(spec: Spec, model: Effective, held_out: HeldOut) -> tuple[ja
     V = count_BxV.shape[1]
     if score_VxV is None:
         score_VxV = jnp.zeros((V, V), count_BxV.dtype)
-    shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
-    exp_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
-    total_BxV = count_BxV @ exp_VxV.T  # per query type and document
-    share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
-    attention_VxV = exp_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
+    kind = SOFTMAX if model.score_VxV is None else model.kind.name
+    if kind == SOFTMAX:
+        shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
+        weight_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
+        total_BxV = count_BxV @ weight_VxV.T  # per query type and document
+        share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
+    else:
+        weight_VxV = score_VxV if kind == "scores_only" else 1 + score_VxV
+        share_BxV = kernel.shares(count_BxV)
+    attention_VxV = weight_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
+    own_V = jnp.diag(weight_VxV) * share_BxV.sum(axis=0)  # what positions pay to themselves
+    if kind == "one_plus_centred":
+        of_mean_BxV = share_BxV * (share_BxV @ score_VxV.T)
+        attention_VxV -= of_mean_BxV.T @ count_BxV
+        own_V -= of_mean_BxV.sum(axis=0)
     pairs_VxV = count_BxV.T @ count_BxV
     if not spec.infinite_documents:  # a position does not pair with itself
-        attention_VxV -= jnp.diag(jnp.diag(exp_VxV) * share_BxV.sum(axis=0))
+        attention_VxV -= jnp.diag(own_V)
         pairs_VxV -= jnp.diag(count_BxV.sum(axis=0))
 
     def mean_of(mask: np.ndarray) -> jax.Array:
