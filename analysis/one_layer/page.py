@@ -15,7 +15,7 @@ from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import budget, co_occurrence, forced, gradients, many_topics, tables, unbounded
+from . import attention_kinds, budget, co_occurrence, forced, gradients, many_topics, tables, unbounded
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
@@ -193,6 +193,10 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("remark1", unbounded.growth_figure, unbounded.has_penalties),
         Entry("gradients", gradients.gradient_ratios, gradients.has_first_gradients),
     ],
+    "With and without softmax": [
+        Entry("softmax_control", attention_kinds.kinds_figures, attention_kinds.has_kinds),
+        Entry("escape", attention_kinds.escape_figure, attention_kinds.has_escape),
+    ],
 }
 EVERY_CLAIM = (
     *CLAIMS,
@@ -203,6 +207,7 @@ EVERY_CLAIM = (
     unbounded.CLAIM,
     budget.CLAIM,
     co_occurrence.CLAIM,
+    *attention_kinds.CLAIMS,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -311,6 +316,15 @@ TABLES = [
         "Scored after a quarter and half of the steps: how many of the trials that are two-stage then still "
         "are after twice as many; a trial that has ended keeps its class",
     ),
+    Entry(
+        "softmax_control",
+        attention_kinds.kinds_table,
+        attention_kinds.has_kinds,
+        "Kinds of attention: most frequent classes and Θ by the loss (against uniform attention, and against "
+        "the scores of [MASK] for every query) and by norms, medians over seeds; escape: step at which |W^K| "
+        f"reaches {attention_kinds.LEVEL:g}; contrast: 1 - attention to other topics / to the own topic; "
+        "drift: change of |W^V|^2 - |W^K|^2, relative",
+    ),
 ]
 WORDS = (
     (
@@ -346,6 +360,8 @@ def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) 
         yield from documents(run, scores)
     if not claims and has_few_cells(run, scores):
         yield from tables.convergence(run)
+    if attention_kinds.has_linear(scores):
+        yield attention_kinds.NOTE
 
 
 PAGE = Page(
