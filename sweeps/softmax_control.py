@@ -36,8 +36,8 @@ SGD = chain(  # one rate for all kinds; at 100 softmax with cross-entropy does n
 )
 ADAM = product(optimizer="adam", objective=("cross_entropy", "squared"), learning_rate=3e-3)
 UNTIL_ESCAPE = chain(  # of S only
-    product(init_scale=1e-4, steps=120_000),
-    product(init_scale=1e-3, steps=15_000),
+    product(init_scale=1e-4, steps=150_000),
+    product(init_scale=1e-3, steps=20_000),
     product(init_scale=(1e-2, 1e-1), steps=3000),
 )
 SWEEP = product(seed=range(5)) * chain(

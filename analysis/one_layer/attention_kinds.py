@@ -30,7 +30,9 @@ from ..frames import Array, Frame, column
 from ..maps.cells import majority
 from ..page.contract import Claim, Verdict
 from ..pictures import PALETTE, WIDTH, Picture, label, sentences, style, written
-from ..topic_model import MAIN_SETTINGS, PART_COLOURS, STAGE_LINES, aligned, settings_in, uses_softmax
+from ..topic_model import MAIN_SETTINGS, PART_COLOURS, aligned, settings_in, uses_softmax
+from .claims import span
+from .forced import line_of
 from .scores import CLASSES, trains_both
 
 KINDS = get_args(AttentionWeights)
@@ -42,6 +44,7 @@ GROWN = 2.0  # a norm that grows by less has not moved: noise alone adds a few p
 APART = 0.1  # between two Theta: below, both baselines say the same
 LINEAR, FLAT = (0.85, 1.15), 0.3  # power of 1 / init scale: of an algebraic escape, and below: logarithmic
 LEAST_SCALES = 2
+DIGITS = "{:.2f}"
 VIEWS = {  # column: what Theta is by
     "theta_norm": "norms",
     "theta": "the loss against uniform attention",
@@ -78,7 +81,8 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     escape is the step at which |W^K| reaches LEVEL, on a logarithmic scale (NaN for starts near or above it),
     and escape_time the learning rate times that.  moved says whether |W^V| and |W^K| both grew.  contrast is
     1 - attention to other topics / to the own topic, at the end: 0 without topics, whatever the scale of
-    scores.  drift is the largest change of |W^V|^2 - |W^K|^2 in units of the largest |W^V|^2.
+    scores.  drift is the largest change of |W^V|^2 - |W^K|^2 in units of the largest |W^V|^2.  first_ratio is
+    |dL/dW^V| / |dL/dW^K| at step 0.
     """
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
@@ -92,14 +96,17 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
         moved = (growth(records, key) >= GROWN) & (growth(records, value) >= GROWN)
         same, other = (records.mean(column(frame, f"attn_{pair}_topic"), last) for pair in ("same", "diff"))
         contrast = 1 - other / same
+        first = frame.reindex(columns=["grad_norm_v", "grad_norm_k"]).to_numpy(float)[records.start]
+        first_ratio = first[:, 0] / first[:, 1]
     scores = scores.set_index("trial_id").loc[run.trials["trial_id"]].reset_index()
     classes = {f"class{end}": scores.get(f"class{end}") for end in ("", "_mask_query", "_norm")}
-    found: Any = run.trials[["trial_id", *settings_in(run.trials), *STAGE_LINES.values(), "status"]].assign(
+    found: Any = run.trials[["trial_id", *settings_in(run.trials), "status"]].assign(
         **{name: scores.get(name, np.nan) for name in (*VIEWS, "max_total")},
         **{name: values for name, values in classes.items() if values is not None},
         **dict(escape=escape, escape_time=column(run.trials, "learning_rate") * escape),
-        **dict(moved=moved, contrast=contrast, drift=drift),
+        **dict(moved=moved, contrast=contrast, drift=drift, first_ratio=first_ratio),
         final_loss=records.mean(column(frame, "eval_loss"), last),
+        **{name: line_of(run.trials, name) for name in ("stage1", "stage2")},
     )
     found.loc[~moved, "theta_norm"] = np.nan
     is_bad = (found["status"] != "ok").to_numpy()
@@ -110,10 +117,10 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
 def cells_of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     """Summarise each kind in each setting of WITHIN: most frequent classes, medians over seeds, counts."""
     trials = of_kinds(run, scores)
-    keys = [*WITHIN, "attention_weights"]
+    keys = [*WITHIN, "attention_weights", "learning_rate"]
     cell: Array = trials.groupby(keys, sort=True).ngroup().to_numpy()
     grouped: Any = trials.groupby(cell)
-    names = (*VIEWS, "escape", "escape_time", "contrast", "drift", "final_loss", "learning_rate")
+    names = (*VIEWS, "escape", "escape_time", "contrast", "drift", "first_ratio", "final_loss")
     table: Any = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     table = table.assign(seeds=np.bincount(cell), diverged=np.bincount(cell, trials["status"] == "diverged"))
     table["moved"] = np.bincount(cell, trials["moved"]).astype(int)
@@ -173,10 +180,10 @@ def kinds_figure(run: Run, trials: Frame, scale: float) -> Picture:
                 for name in measured:
                     line[1].plot(part["step"], part[name], color=LOSSES[name][1], ls=LOSSES[name][2], lw=0.7)
             for name, dashes in (("stage1", ":"), ("stage2", "-.")):
-                line[1].axhline(rows[STAGE_LINES[name]].median(), color="0.5", ls=dashes, lw=0.8, zorder=1)
+                line[1].axhline(rows[name].median(), color="0.5", ls=dashes, lw=0.8, zorder=1)
             start = run.trajectories.loc[run.trajectories["trial_id"].isin(rows["trial_id"]), "eval_loss"]
             low, high = rows["final_loss"].min(), start.max()
-            low = min(low, rows[STAGE_LINES["stage2"]].median())
+            low = min(low, rows["stage2"].median())
             line[1].set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
             line[0].set_ylabel(label(kind))
             steps = run.trajectories.loc[run.trajectories["trial_id"].isin(rows["trial_id"]), "step"]
@@ -274,13 +281,11 @@ def escape_laws(trials: Frame) -> Frame:
         power, height = np.polyfit(x, y, 1)
         time = own["escape_time"].to_numpy(float)
         middle = float(np.median(time * own["init_scale"].to_numpy(float)))
-        # the slope over ln(1 / scale), as a share of the mean time
-        slope = np.polyfit(x, time, 1)[0]
         rows.append(
             dict(zip([*MAIN_SETTINGS, "kind"], key, strict=True))
-            | dict(trials=len(own), power=power, height=height, times_scale=middle, per_efold=slope)
+            | dict(trials=len(own), power=power, height=height, times_scale=middle)
         )
-    columns = [*MAIN_SETTINGS, "kind", "trials", "power", "height", "times_scale", "per_efold"]
+    columns = [*MAIN_SETTINGS, "kind", "trials", "power", "height", "times_scale"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -289,7 +294,9 @@ def mass_makes_stages(run: Run, scores: pd.DataFrame) -> Verdict:
     if not has_kinds(run, scores):
         return Verdict("undecided", "Attention of one kind only was trained.", "a run of softmax_control")
     table = cells_of_kinds(run, scores)
-    theta = table.pivot_table(index=list(WITHIN), columns="attention_weights", values="theta_norm")
+    theta = table.pivot_table(
+        index=list(WITHIN), columns="attention_weights", values="theta_norm", aggfunc="median"
+    )
     theta = theta.reindex(columns=list(KINDS))
     staged = theta[theta[SOFTMAX] >= CUTS.two_stage]
     others = [kind for kind in KINDS if kind != SOFTMAX]
@@ -309,7 +316,7 @@ def mass_makes_stages(run: Run, scores: pd.DataFrame) -> Verdict:
         f"{counted(len(theta), 'setting')} (loss, optimizer, init scale). There Θ by norms is "
         f"{', '.join(spans(staged))}.": True,
         f"As predicted in {len(right)} of {len(right) + len(wrong)}; not: {'; '.join(exceptions)}.": wrong,
-        f"Elsewhere softmax has {span(theta.loc[theta[SOFTMAX] < CUTS.two_stage, SOFTMAX])}.": (
+        f"Elsewhere softmax has {span(theta.loc[theta[SOFTMAX] < CUTS.two_stage, SOFTMAX], DIGITS)}.": (
             (theta[SOFTMAX] < CUTS.two_stage).any()
         ),
         "With SGD and S only |W^V|^2 - |W^K|^2 changes by at most "
@@ -341,8 +348,8 @@ def baseline_matters(run: Run, scores: pd.DataFrame) -> Verdict:
     for kind in (kind for kind in KINDS if kind in sizes):
         own = table[table["attention_weights"] == kind]
         texts.append(
-            f"{label(kind)}: {span(own['theta'])} against uniform attention, {span(own['theta_mask_query'])} "
-            f"against the scores of [MASK], apart by more than {APART:g} in {differ[kind]} of {len(own)}"
+            f"{label(kind)}: {span(own['theta'], DIGITS)} against uniform attention, "
+            f"{span(own['theta_mask_query'], DIGITS)} against the scores of [MASK], apart by more than {APART:g} in {differ[kind]} of {len(own)}"
         )
     softmax_agrees, differs = differ[SOFTMAX] == 0, [differ[kind] == sizes[kind] for kind in gauged]
     verdict = (
@@ -387,13 +394,7 @@ def escapes_differ(run: Run, scores: pd.DataFrame) -> Verdict:
 
 def spans(theta: Frame) -> list[str]:
     """Write the range of Theta of each kind."""
-    return [f"{span(theta[kind])} for {label(kind)}" for kind in KINDS if theta[kind].notna().any()]
-
-
-def span(values: Any) -> str:
-    """Write the smallest and the largest number, or one if they look the same."""
-    low, high = f"{np.nanmin(values):.2f}", f"{np.nanmax(values):.2f}"
-    return low if low == high else f"{low} to {high}"
+    return [f"{span(theta[kind], DIGITS)} for {label(kind)}" for kind in KINDS if theta[kind].notna().any()]
 
 
 def setting_words(place: Sequence[Any]) -> str:

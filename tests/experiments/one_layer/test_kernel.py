@@ -13,7 +13,15 @@ from jax.test_util import check_grads
 from support import reference
 
 from topicjax.experiments.one_layer import kernel, model
-from topicjax.experiments.one_layer.settings import AttentionWeights, Hypers, Spec, check, traced
+from topicjax.experiments.one_layer.settings import (
+    AttentionWeights,
+    Hypers,
+    Spec,
+    check,
+    make_trial,
+    traced,
+    trial_id,
+)
 from topicjax.experiments.shared import bags, lda, threefry
 from topicjax.experiments.shared.lda import Documents
 from topicjax.theory.document_settings import Stream
@@ -247,6 +255,14 @@ def test_zero_queries_attend_uniformly():
             return kernel.query_attention(score_VxV, *queries), kernel.query_attention(None, *queries)
 
         np.testing.assert_allclose(*attention(params), rtol=1e-12)
+
+
+def test_a_kind_of_attention_is_part_of_a_trial_only_where_it_acts():
+    kinds = [dict(attention_weights=kind) for kind in get_args(AttentionWeights)]
+    assert trial_id(make_trial(kinds[0])) == trial_id(make_trial({}))
+    assert len({trial_id(make_trial(kind)) for kind in [*kinds, dict(mask_query_loss=True)]}) == 5
+    uniform = [trial_id(make_trial(kind | dict(attention="uniform", mask_query_loss=True))) for kind in kinds]
+    assert {*uniform} == {trial_id(make_trial(dict(attention="uniform")))}
 
 
 def test_a_factor_may_move_between_scores_and_values_of_linear_attention():
