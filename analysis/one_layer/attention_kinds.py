@@ -349,7 +349,8 @@ def baseline_matters(run: Run, scores: pd.DataFrame) -> Verdict:
         own = table[table["attention_weights"] == kind]
         texts.append(
             f"{label(kind)}: {span(own['theta'], DIGITS)} against uniform attention, "
-            f"{span(own['theta_mask_query'], DIGITS)} against the scores of [MASK], apart by more than {APART:g} in {differ[kind]} of {len(own)}"
+            f"{span(own['theta_mask_query'], DIGITS)} against the scores of [MASK], apart by more than "
+            f"{APART:g} in {differ[kind]} of {len(own)}"
         )
     softmax_agrees, differs = differ[SOFTMAX] == 0, [differ[kind] == sizes[kind] for kind in gauged]
     verdict = (

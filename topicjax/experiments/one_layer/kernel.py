@@ -142,9 +142,8 @@ def _loss_backward(residuals, cotangent: jax.Array):
             d_attention_RxV = d_attention_RxV - mean_Rx1
         d_logit_RxV = slope_RxV * d_attention_RxV
         d_score_VxV = jnp.zeros_like(model.score_VxV).at[bag.queries.type_R].add(d_logit_RxV)
-    d_bias_V = d_output_RxV.sum(axis=0)
-    d_model = Effective(d_score_VxV, attention_RxV.T @ d_output_RxV, d_bias_V, model.kind)
-    return d_model, None, None, None
+    d_value_VxV, d_bias_V = attention_RxV.T @ d_output_RxV, d_output_RxV.sum(axis=0)
+    return Effective(d_score_VxV, d_value_VxV, d_bias_V, model.kind), None, None, None
 
 
 loss.defvjp(_loss_forward, _loss_backward)

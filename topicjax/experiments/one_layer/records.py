@@ -197,12 +197,12 @@ def attention_pairs(spec: Spec, model: Effective, held_out: HeldOut) -> tuple[ja
         weight_VxV = score_VxV if kind == "scores_only" else 1 + score_VxV
         share_BxV = kernel.shares(count_BxV)
     attention_VxV = weight_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
+    pairs_VxV = count_BxV.T @ count_BxV
     own_V = jnp.diag(weight_VxV) * share_BxV.sum(axis=0)  # what positions pay to themselves
     if kind == "one_plus_centred":
         of_mean_BxV = share_BxV * (share_BxV @ score_VxV.T)
         attention_VxV -= of_mean_BxV.T @ count_BxV
         own_V -= of_mean_BxV.sum(axis=0)
-    pairs_VxV = count_BxV.T @ count_BxV
     if not spec.infinite_documents:  # a position does not pair with itself
         attention_VxV -= jnp.diag(own_V)
         pairs_VxV -= jnp.diag(count_BxV.sum(axis=0))
