@@ -6,14 +6,15 @@ Expect:   (written before the first run of this sweep, from a prototype with oth
           chosen with trials of one seed)  A key among n weighs as in softmax, or S/n (S only), (1 + S)/n, or
           (1 + S - mean S)/n (1 + S centred).  By norms it is the conserved uniform mass of attention, not the
           softmax, that makes two stages: under SGD with cross-entropy Theta by norms is at least .92 for
-          softmax and 1 + S centred alike, .43 to .50 for S only, where |W^V|^2 - |W^K|^2 is constant, and .55
-          to .60 for 1 + S, where a mode that changes the mass grows.  S only leaves its saddle after
-          250 / (scale x learning rate) steps, the others after a time like ln(1 / scale); it is topic-blind
-          first and topical later.  By the loss the answer depends on the baseline: for S only and 1 + S
-          nothing is two-stage against attention forced uniform, and all is against the scores of [MASK] for
-          every query, which do not change if a factor moves between scores and values; for softmax and 1 + S
-          centred both baselines say two-stage.  Under Adam small init scales do not matter.  SGD with squared
-          loss stays V-only, except for S only, which learns nothing before it escapes.
+          softmax and 1 + S centred alike, .43 to .50 for S only, where |W^V|^2 - |W^K|^2 is constant until
+          the escape, and .55 to .60 for 1 + S, where a mode that changes the mass grows.  S only leaves its
+          saddle after 250 / (scale x learning rate) steps, the others after a time like ln(1 / scale); it is
+          topic-blind first and topical later.  By the loss the answer depends on the baseline: for S only and
+          1 + S nothing is two-stage against attention forced uniform, and all is against the scores of [MASK]
+          for every query, which do not change if a factor moves between scores and values; for softmax and
+          1 + S centred both baselines say two-stage.  SGD with squared loss stays V-only, except for S only,
+          which learns nothing before it escapes.  Under Adam small init scales do not matter, and (seen with
+          one seed) norms are not two-stage for any kind.
 """
 
 from topicjax.sweep import chain, product

@@ -81,8 +81,8 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     escape is the step at which |W^K| reaches LEVEL, on a logarithmic scale (NaN for starts near or above it),
     and escape_time the learning rate times that.  moved says whether |W^V| and |W^K| both grew.  contrast is
     1 - attention to other topics / to the own topic, at the end: 0 without topics, whatever the scale of
-    scores.  drift is the largest change of |W^V|^2 - |W^K|^2 in units of the largest |W^V|^2.  first_ratio is
-    |dL/dW^V| / |dL/dW^K| at step 0.
+    scores.  drift is the largest change of |W^V|^2 - |W^K|^2 until the escape, in units of the largest
+    |W^V|^2 until then.  first_ratio is |dL/dW^V| / |dL/dW^K| at step 0.
     """
     run = aligned(run)
     frame, records = run.trajectories, Records.of(run.trajectories["step"].to_numpy())
@@ -90,9 +90,9 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     key, value = (column(frame, name) for name in ("norm_k", "norm_v"))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         escape = np.where(key[records.start] < LEVEL / 2, onset(records, np.log(key), np.log(LEVEL)), np.nan)
-        squares = value**2 - key**2
-        drift = records.maximum(np.abs(squares - records.spread(squares[records.start])))
-        drift = drift / records.maximum(value**2)
+        squares, still = value**2 - key**2, records.step <= records.spread(escape)
+        change = np.abs(squares - records.spread(squares[records.start]))
+        drift = records.maximum(np.where(still, change, 0)) / records.maximum(np.where(still, value**2, 0))
         moved = (growth(records, key) >= GROWN) & (growth(records, value) >= GROWN)
         same, other = (records.mean(column(frame, f"attn_{pair}_topic"), last) for pair in ("same", "diff"))
         contrast = 1 - other / same
@@ -319,7 +319,7 @@ def mass_makes_stages(run: Run, scores: pd.DataFrame) -> Verdict:
         f"Elsewhere softmax has {span(theta.loc[theta[SOFTMAX] < CUTS.two_stage, SOFTMAX], DIGITS)}.": (
             (theta[SOFTMAX] < CUTS.two_stage).any()
         ),
-        "With SGD and S only |W^V|^2 - |W^K|^2 changes by at most "
+        "With SGD and S only |W^V|^2 - |W^K|^2 changes until the escape by at most "
         f"{100 * sgd.max():.2g} % of |W^V|^2 (median over seeds; 0 under gradient flow).": len(sgd),
     }
     verdict = "holds" if not wrong else "fails" if not right else "partly"

@@ -323,7 +323,8 @@ TABLES = [
         "Kinds of attention: most frequent classes and Θ by the loss (against uniform attention, and against "
         "the scores of [MASK] for every query) and by norms, medians over seeds; escape: step at which |W^K| "
         f"reaches {attention_kinds.LEVEL:g}; contrast: 1 - attention to other topics / to the own topic; "
-        "drift: change of |W^V|^2 - |W^K|^2, relative; first ratio: |dL/dW^V| / |dL/dW^K| at step 0",
+        "drift: change of |W^V|^2 - |W^K|^2 until then, relative; first ratio: |dL/dW^V| / |dL/dW^K| at "
+        "step 0",
     ),
 ]
 WORDS = (

@@ -67,7 +67,7 @@ def test_kinds_as_predicted_hold_and_are_drawn() -> None:
     assert table["first_ratio"].to_numpy() == pytest.approx(3)
     verdict = kinds.mass_makes_stages(run, scores)
     assert (verdict.verdict, verdict.numbers) == ("holds", dict(settings=1, right=3, wrong=0))
-    assert "S only |W^V|^2 - |W^K|^2 changes by at most" in verdict.sentence
+    assert "S only |W^V|^2 - |W^K|^2 changes until the escape by at most" in verdict.sentence
     verdict = kinds.baseline_matters(run, scores)
     assert verdict.verdict == "holds" and verdict.numbers["softmax"] == 0
     for picture in kinds.kinds_figures(run, scores):
