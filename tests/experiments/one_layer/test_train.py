@@ -330,7 +330,8 @@ def test_record_columns_are_the_contract():
         "loss eval_loss eval_loss_uniform eval_loss_mask eval_loss_kept eval_loss_random "
         "norm_k norm_q norm_v norm_e grad_norm_k grad_norm_q "
         "grad_norm_v rotation_v v_block v_diag v_pair e_block e_pair a_topic a_self a_pair a_mask a_key "
-        "attn_same_word attn_same_topic attn_partner attn_diff_topic theorem2_distance"
+        "attn_same_word attn_same_topic attn_partner attn_diff_topic theorem2_distance "
+        "eval_loss_mask_query"
     )
 
 
