@@ -27,7 +27,7 @@ BASE = dict(
     key_visibility="unmasked",
     mask_query_loss=True,
     record_every=5,
-    records_per_decade=40,
+    records_per_decade=200,
 )
 KINDS = ("softmax", "one_plus_centred", "one_plus_scores", "scores_only")
 SCALES = (1e-4, 1e-3, 1e-2, 1e-1)

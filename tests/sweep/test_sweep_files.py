@@ -26,7 +26,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "635fcfd9f7f6"),
     "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
-    "softmax_control": (320, 10, "f1427cdebb16", "883edb368233", "c80a9a7c65ca"),
+    "softmax_control": (320, 10, "276c52a190de", "7dea9b4532a8", "233fdba1f6bb"),
     "theorem1": (120, 5, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
     "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
     "theorem3_limit": (11, 4, "6304f09b481b", "d46b4a41842d", "def214f129a5"),

@@ -118,6 +118,7 @@ def test_escapes_are_read_and_their_laws_told_apart() -> None:
     laws = kinds.escape_laws(table).set_index("kind")
     assert laws["power"]["scores_only"] == pytest.approx(1)
     assert laws["times_scale"]["scores_only"] == pytest.approx(1)
+    assert laws["per_decade"]["softmax"] == pytest.approx(2 * 40 * np.log(10))
     assert laws["power"]["softmax"] == pytest.approx(np.log(3 / 2) / np.log(10), rel=0.05)
     verdict = kinds.escapes_differ(run, scores)
     assert verdict.verdict == "holds" and verdict.numbers["power"] == pytest.approx(1)
