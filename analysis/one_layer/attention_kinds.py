@@ -11,7 +11,7 @@ The stage-1 line is of uniform attention and the stage-2 line of softmax attenti
 units of progress, and no bounds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -31,9 +31,11 @@ from ..maps.cells import majority
 from ..page.contract import Claim, Verdict
 from ..pictures import PALETTE, WIDTH, Picture, label, sentences, style, written
 from ..topic_model import MAIN_SETTINGS, PART_COLOURS, aligned, settings_in, uses_softmax
+from .cells import lowest_seeds
 from .claims import span
 from .forced import line_of
 from .scores import CLASSES, trains_both
+from .trained_models import EffectiveModel, effective_model, pair_kinds, with_weights
 
 KINDS = get_args(AttentionWeights)
 KEEPS_MASS = (SOFTMAX, "one_plus_centred")  # the weights of a query sum to 1 whatever the scores
@@ -58,8 +60,9 @@ LOSSES = {
 NORMS = ("norm_v", "norm_k", "norm_q")
 NOTE = (
     "Limit lines: stage 1 is the best loss under uniform attention, stage 2 the best of softmax attention of "
-    "Assumption 2's kind; for other attention weights both are units of progress, not bounds, and classes "
-    "measure topical attention by scores, whose size means something else there."
+    "Assumption 2's kind; for other attention weights both are units of progress, not bounds. S only and "
+    "1 + S may move any factor, also a sign, per key between scores and values, so v_block, a_topic and the "
+    "classes that need them (topical or not, order parameters) mean little there."
 )
 
 
@@ -79,9 +82,8 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate the trials that train V and attention: settings, classes, Theta in each view, and measures.
 
     escape is the step at which |W^K| reaches LEVEL, on a logarithmic scale (NaN for starts near or above it),
-    and escape_time the learning rate times that.  moved says whether |W^V| and |W^K| both grew.  contrast is
-    1 - attention to other topics / to the own topic, at the end: 0 without topics, whatever the scale of
-    scores.  drift is the largest change of |W^V|^2 - |W^K|^2 until the escape, in units of the largest
+    and escape_time the learning rate times that.  moved says whether |W^V| and |W^K| both grew.
+    drift is the largest change of |W^V|^2 - |W^K|^2 until the escape, in units of the largest
     |W^V|^2 until then.  first_ratio is |dL/dW^V| / |dL/dW^K| at step 0.
     """
     run = aligned(run)
@@ -94,8 +96,6 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
         change = np.abs(squares - records.spread(squares[records.start]))
         drift = records.maximum(np.where(still, change, 0)) / records.maximum(np.where(still, value**2, 0))
         moved = (growth(records, key) >= GROWN) & (growth(records, value) >= GROWN)
-        same, other = (records.mean(column(frame, f"attn_{pair}_topic"), last) for pair in ("same", "diff"))
-        contrast = 1 - other / same
         first = frame.reindex(columns=["grad_norm_v", "grad_norm_k"]).to_numpy(float)[records.start]
         first_ratio = first[:, 0] / first[:, 1]
     scores = scores.set_index("trial_id").loc[run.trials["trial_id"]].reset_index()
@@ -104,13 +104,13 @@ def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
         **{name: scores.get(name, np.nan) for name in (*VIEWS, "max_total")},
         **{name: values for name, values in classes.items() if values is not None},
         **dict(escape=escape, escape_time=column(run.trials, "learning_rate") * escape),
-        **dict(moved=moved, contrast=contrast, drift=drift, first_ratio=first_ratio),
+        **dict(moved=moved, drift=drift, first_ratio=first_ratio),
         final_loss=records.mean(column(frame, "eval_loss"), last),
         **{name: line_of(run.trials, name) for name in ("stage1", "stage2")},
     )
     found.loc[~moved, "theta_norm"] = np.nan
     is_bad = (found["status"] != "ok").to_numpy()
-    found.loc[is_bad, ["escape", "escape_time", "contrast", "drift", "final_loss"]] = np.nan
+    found.loc[is_bad, ["escape", "escape_time", "drift", "final_loss"]] = np.nan
     return found[trains_both(found)].reset_index(drop=True)
 
 
@@ -120,7 +120,7 @@ def cells_of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     keys = [*WITHIN, "attention_weights", "learning_rate"]
     cell: Array = trials.groupby(keys, sort=True).ngroup().to_numpy()
     grouped: Any = trials.groupby(cell)
-    names = (*VIEWS, "escape", "escape_time", "contrast", "drift", "first_ratio", "final_loss")
+    names = (*VIEWS, "escape", "escape_time", "drift", "first_ratio", "final_loss")
     table: Any = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
     table = table.assign(seeds=np.bincount(cell), diverged=np.bincount(cell, trials["status"] == "diverged"))
     table["moved"] = np.bincount(cell, trials["moved"]).astype(int)
@@ -136,9 +136,44 @@ def cells_of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
 def kinds_table(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate the kinds of attention: classes and Theta in each view, escape, topical contrast."""
     table = cells_of_kinds(run, scores)
+    keys = [*WITHIN, "attention_weights", "learning_rate"]
+    contrasts = final_contrasts(run).groupby(keys, as_index=False)["contrast"].median()
+    table = table.merge(contrasts, how="left", on=keys)
     constant = [name for name in ("key_visibility", "init") if table[name].nunique() == 1]
     order = table["attention_weights"].map(KINDS.index)
     return table.assign(order=order).sort_values([*WITHIN, "order"]).drop(columns=["order", *constant])
+
+
+def final_contrasts(run: Run) -> Frame:
+    """Compute the topical contrast of the trials that train V and attention and have stored weights."""
+    trials: Any = with_weights(aligned(run).trials)
+    read = lowest_seeds(trials[trains_both(trials)])
+    found = [
+        topical_contrast(effective_model(run.restore(row["trial_id"]), row), row)
+        for row in read.to_dict("records")
+    ]
+    return read.assign(contrast=np.array(found, float))
+
+
+def topical_contrast(model: EffectiveModel, settings: Mapping[Any, Any]) -> float:
+    """Compute 1 - weight that words give to keys of other topics / of their own topic (other words).
+
+    0: attention ignores topics; 1: it is zero between them.  Weights of a key are averaged over queries, and
+    keys by the product of their mean weight and the square of their values: nothing changes if a factor or a
+    sign moves from the scores to the values of a key.
+    """
+    score_KxQ = model.S[1:, 1:]
+    _, same, other = pair_kinds(len(score_KxQ), int(settings["words_per_topic"]))
+    kind = settings.get("attention_weights", SOFTMAX)
+    if kind == SOFTMAX:
+        weight_KxQ = np.exp(score_KxQ - score_KxQ.max(axis=0))
+        weight_KxQ /= weight_KxQ.mean(axis=0)
+    else:
+        mean_Q = score_KxQ.mean(axis=0) if kind == "one_plus_centred" else 0.0
+        weight_KxQ = score_KxQ - mean_Q + (kind != "scores_only")
+    size_K = (model.U[:, 1:] ** 2).sum(axis=0) * weight_KxQ.mean(axis=1)
+    of_same, of_other = (size_K @ (weight_KxQ * pairs).sum(axis=1) / pairs.sum() for pairs in (same, other))
+    return float(1 - of_other / of_same) if of_same else np.nan
 
 
 def kinds_figures(run: Run, scores: pd.DataFrame) -> list[Picture]:

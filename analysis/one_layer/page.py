@@ -322,7 +322,7 @@ TABLES = [
         attention_kinds.has_kinds,
         "Kinds of attention: most frequent classes and Θ by the loss (against uniform attention, and against "
         "the scores of [MASK] for every query) and by norms, medians over seeds; escape: step at which |W^K| "
-        f"reaches {attention_kinds.LEVEL:g}; contrast: 1 - attention to other topics / to the own topic; "
+        f"reaches {attention_kinds.LEVEL:g}; contrast: 1 - weight of keys of other topics / of the own; "
         "drift: change of |W^V|^2 - |W^K|^2 until then, relative; first ratio: |dL/dW^V| / |dL/dW^K| at "
         "step 0",
     ),

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.small_models import TOKENS, blocks, settings
 from support.synthetic_runs import STEP, TWO_STAGE, case, ramp, run_of, score, scored
 
 from topicjax.analysis.one_layer import attention_kinds as kinds
 from topicjax.analysis.one_layer import budget, gradients, landscape
 from topicjax.analysis.one_layer.scores import score_trials
+from topicjax.analysis.one_layer.trained_models import EffectiveModel
 
 TOGETHER = ramp(300, 500)
 ESCAPES = {  # step at which |W^K| passes LEVEL, by kind and init scale
@@ -24,7 +26,7 @@ def trained(kind: str, seed: int = 0, scale: float = 1e-3, together: Any = None,
     settings = dict(attention_weights=kind, seed=seed, init_scale=scale, optimizer="sgd", learning_rate=2.0)
     P, Q = TWO_STAGE if together is None else (together, together)
     row, frame = case(P, Q, **settings | changed)
-    last = dict(attn_same_topic=0.03, attn_diff_topic=0.01, grad_norm_v=6.0, grad_norm_k=2.0, grad_norm_q=2.0)
+    last = dict(grad_norm_v=6.0, grad_norm_k=2.0, grad_norm_q=2.0)
     frame = frame.assign(**last, eval_loss_mask_query=frame["eval_loss_uniform"])
     if together is not None:
         same = np.sqrt(0.01 + 900 * together)  # |W^V|^2 - |W^K|^2 = 0
@@ -63,7 +65,6 @@ def test_kinds_as_predicted_hold_and_are_drawn() -> None:
     assert table.index.tolist() == list(kinds.KINDS)
     assert table["theta_norm"].to_numpy() == pytest.approx([1, 0.5, 0.5, 1], abs=0.01)
     assert table["drift"]["scores_only"] < 1e-12 < 0.5 < table["drift"]["softmax"]
-    assert table["contrast"].to_numpy() == pytest.approx(2 / 3)
     assert table["first_ratio"].to_numpy() == pytest.approx(3)
     verdict = kinds.mass_makes_stages(run, scores)
     assert (verdict.verdict, verdict.numbers) == ("holds", dict(settings=1, right=3, wrong=0))
@@ -93,6 +94,23 @@ def test_norms_that_do_not_move_have_no_theta() -> None:
     still = row, frame.assign(norm_k=1 + 0.1 * TWO_STAGE[1], norm_q=1 + 0.1 * TWO_STAGE[1])
     table = kinds.of_kinds(*scored(still, trained("scores_only", together=TOGETHER)))
     assert np.isnan(table["theta_norm"]).tolist() == [True, False]
+
+
+def test_the_topical_contrast_does_not_depend_on_factors_and_signs_of_keys() -> None:
+    """Weights 3 within topics and 1 between them; then a factor per key moves to the values."""
+    weight, value, size = blocks(3.0, 3.0, 1.0), np.random.default_rng(0).normal(size=(TOKENS, TOKENS)), 12
+    scores = dict(softmax=np.log(weight), one_plus_scores=weight - 1, scores_only=weight)
+    scores["one_plus_centred"] = weight - 1 + np.arange(TOKENS)  # a number per query does not matter
+    for kind, score_ in scores.items():
+        model = EffectiveModel(value, score_, None, np.zeros(TOKENS))
+        mean = (4 * 3 + 8) / size  # of the weights of a query: 1 + S centred has them minus this plus 1
+        expected = 1 - (2 - mean) / (4 - mean) if kind == "one_plus_centred" else 2 / 3
+        assert kinds.topical_contrast(model, settings(attention_weights=kind)) == pytest.approx(expected), (
+            kind
+        )
+    factor = np.random.default_rng(1).normal(size=TOKENS)
+    moved = EffectiveModel(value / factor, weight * factor[:, None], None, np.zeros(TOKENS))
+    assert kinds.topical_contrast(moved, settings(attention_weights="scores_only")) == pytest.approx(2 / 3)
 
 
 def test_one_kind_decides_nothing() -> None:
