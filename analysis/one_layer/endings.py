@@ -75,7 +75,8 @@ def joint_gains(run: Run) -> pd.DataFrame:
     topical attention can gain.
     """
     ends: Any = endings(run)
-    keys = [name for name in settings_in(ends) if name != "attention"]
+    only_if_trained = ("attention", "mask_query_loss")
+    keys = [name for name in settings_in(ends) if name not in only_if_trained]
     both = ends.loc[trains_both(ends)].rename(columns={"loss": "joint"})
     uniform = ends.loc[ends["attention"] == "uniform", [*keys, "loss"]]
     pairs = both.merge(uniform.rename(columns={"loss": "uniform"}), on=keys)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import counted
+from topicjax.experiments.one_layer.settings import SOFTMAX
 from topicjax.stages import Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
@@ -49,6 +50,8 @@ def schedule(row: Mapping[Any, Any]) -> str:
     """Name the schedule of a trial."""
     if row.get("training") != "by_part" or row["attention"] != "trained" or row["value"] != "trained":
         return ""
+    if row.get("attention_weights", SOFTMAX) != SOFTMAX:
+        return ""  # the claims are about the paper's model
     if row["alternate"]:
         return TURNS
     start, end = int(row["attention_from"]), int(row["value_until"])

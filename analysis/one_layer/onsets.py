@@ -26,7 +26,15 @@ from topicjax.trial import SEEDS
 
 from ..frames import column, varying
 from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
-from ..topic_model import CLASS_COLOURS, MAIN_SETTINGS, OPTIMIZERS, SETTINGS, aligned, settings_in
+from ..topic_model import (
+    CLASS_COLOURS,
+    MAIN_SETTINGS,
+    OPTIMIZERS,
+    SETTINGS,
+    aligned,
+    settings_in,
+    uses_softmax,
+)
 
 LEVEL = 0.1  # of a_topic, in units of attention scores
 FLOOR = 1e-3  # of the level: a smaller a_topic counts as this much when interpolating
@@ -95,6 +103,7 @@ def value_distance(records: Records, frame: pd.DataFrame, step: Array) -> Array:
 def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
     """Compute gamma of each trial, NaN where an assumption of onset_rate does not hold."""
     holds = np.all([trials[name] == value for name, value in ASSUMED.items()], axis=0)
+    holds &= uses_softmax(trials)
     is_learned = (trials["value"] == "trained") & (distance < LEARNED)
     is_theorem2 = (trials.reindex(columns=list(MEMBER_SETTINGS)).fillna(0.0) == 0).all(axis=1)
     holds &= ((trials["value"] == "blocks") & is_theorem2 | is_learned).to_numpy()

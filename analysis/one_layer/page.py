@@ -15,7 +15,18 @@ from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import budget, co_occurrence, dilution, forced, gradients, many_topics, spread, tables, unbounded
+from . import (
+    attention_kinds,
+    budget,
+    co_occurrence,
+    dilution,
+    forced,
+    gradients,
+    many_topics,
+    spread,
+    tables,
+    unbounded,
+)
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
@@ -195,6 +206,10 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("gradients", gradients.gradient_ratios, gradients.has_first_gradients),
         Entry("seed_causes", spread.spread_figure, spread.is_crossed),
     ],
+    "With and without softmax": [
+        Entry("softmax_control", attention_kinds.kinds_figures, attention_kinds.has_kinds),
+        Entry("escape", attention_kinds.escape_figure, attention_kinds.has_escape),
+    ],
 }
 EVERY_CLAIM = (
     *CLAIMS,
@@ -207,6 +222,7 @@ EVERY_CLAIM = (
     co_occurrence.CLAIM,
     spread.CLAIM,
     dilution.CLAIM,
+    *attention_kinds.CLAIMS,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -329,6 +345,16 @@ TABLES = [
         "Focus on frequent words and dilution: cycles of each seed, how many curves rise again at the end, "
         "first peak and end of the score, participation ratio of W^K; medians over seeds",
     ),
+    Entry(
+        "softmax_control",
+        attention_kinds.kinds_table,
+        attention_kinds.has_kinds,
+        "Kinds of attention: most frequent classes and Θ by the loss (against uniform attention, and against "
+        "the scores of [MASK] for every query) and by norms, medians over seeds; escape: step at which |W^K| "
+        f"reaches {attention_kinds.LEVEL:g}; contrast: 1 - weight of keys of other topics / of the own; "
+        "drift: change of |W^V|^2 - |W^K|^2 until then, relative; first ratio: |dL/dW^V| / |dL/dW^K| at "
+        "step 0",
+    ),
 ]
 WORDS = (
     (
@@ -364,6 +390,8 @@ def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) 
         yield from documents(run, scores)
     if not claims and has_few_cells(run, scores):
         yield from tables.convergence(run)
+    if attention_kinds.has_linear(scores):
+        yield attention_kinds.NOTE
 
 
 PAGE = Page(

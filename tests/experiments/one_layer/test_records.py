@@ -3,7 +3,7 @@
 import functools
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from support.one_trial import TINY, as_lane, only_lane
 from topicjax.engine import programs as orders
 from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
-from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
+from topicjax.experiments.one_layer.settings import AttentionWeights, Hypers, Spec, traced
 from topicjax.experiments.shared import bags, lda, threefry
 from topicjax.experiments.shared.model import pair_difference, participation
 from topicjax.theory.document_settings import Stream as AnyStream
@@ -83,7 +83,7 @@ def held_out() -> lda.Documents:
     return draw(jax.random.key(lda.EVAL_SEED), 5)
 
 
-def kind(first: int, second: int) -> str:
+def kind_of_pair(first: int, second: int) -> str:
     if first == second:
         return "own"
     return "same" if (first - 1) // 2 == (second - 1) // 2 else "other"
@@ -91,7 +91,7 @@ def kind(first: int, second: int) -> str:
 
 def pair_mean(matrix: np.ndarray, wanted: str) -> float:
     pairs = itertools.product(range(1, 7), repeat=2)
-    return float(np.mean([matrix[i, j] for i, j in pairs if kind(i, j) == wanted]))
+    return float(np.mean([matrix[i, j] for i, j in pairs if kind_of_pair(i, j) == wanted]))
 
 
 def scores(params) -> np.ndarray:
@@ -107,6 +107,31 @@ def test_loss_split_is_the_token_model_on_the_held_out_documents(record, params)
     uniform = params | {name: 0 * params[name] for name in ("W_K", "W_Q", "b_K", "b_Q")}
     assert record.eval_loss_uniform == pytest.approx(float(loss(uniform, held_out())), rel=1e-5)
     assert record.eval_loss != pytest.approx(float(record.eval_loss_uniform), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", get_args(AttentionWeights))
+def test_loss_if_every_query_had_the_scores_of_mask(kind, state, params):
+    spec = replace(SPEC, attention_weights=kind, mask_query_loss=True)
+    source, effective = held_out_bags(), kernel.effective(spec, state.params)
+    found = records.mask_query_loss(spec, HYPERS, source, effective)
+    given, losses = {name: np.asarray(leaf, np.float64) for name, leaf in params.items()}, []
+    for word, shown, masked, present in zip(*map(np.asarray, held_out()), strict=True):
+        keys = [n for n in range(len(word)) if present[n] and not masked[n]]
+        asked = np.where(masked, 0, shown)  # masked positions are not keys: only their queries change
+        outputs = {
+            n: reference.predict(given, given["W_E"], asked, keys, n, kind) for n in np.flatnonzero(masked)
+        }
+        if outputs:
+            losses.append(
+                np.mean([reference.position_loss(out, word[n], True) for n, out in outputs.items()])
+            )
+    assert found == pytest.approx(np.mean(losses), rel=1e-4)
+    assert np.isnan(records.mask_query_loss(replace(spec, mask_query_loss=False), HYPERS, source, effective))
+
+
+def held_out_bags() -> records.HeldOut:
+    make = functools.partial(bags.from_documents, SPEC, STREAM, held_out())
+    return records.HeldOut(make(), make(uniform=True))
 
 
 def by_kind(params, documents: lda.Documents, hidden_keys: bool, squared: bool) -> dict[str, float]:
@@ -283,10 +308,30 @@ def test_attention_between_positions_by_kind_of_pair(record, params):
             weights = np.exp([S[shown[query], shown[n]] for n in positions])
             for n, weight in zip(positions, weights / weights.sum(), strict=True):
                 if n != query:
-                    found[kind(shown[query], shown[n])].append(weight)
+                    found[kind_of_pair(shown[query], shown[n])].append(weight)
     assert record.attn_same_word == pytest.approx(np.mean(found["own"]), rel=1e-4)
     assert record.attn_same_topic == pytest.approx(np.mean(found["same"]), rel=1e-4)
     assert record.attn_diff_topic == pytest.approx(np.mean(found["other"]), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", get_args(AttentionWeights)[1:])
+def test_attention_without_softmax_by_kind_of_pair(kind, state, params):
+    """The same for weights that are linear in the scores: shares of S, 1 + S, or that minus the mean."""
+    S, found = scores(params), {"own": [], "same": [], "other": []}
+    visible = np.asarray(held_out().present_BxN & ~held_out().masked_BxN)
+    for shown, is_key in zip(np.asarray(held_out().shown_BxN), visible, strict=True):
+        positions = [n for n in range(9) if is_key[n]]
+        for query in positions:
+            weights = np.array([S[shown[query], shown[n]] for n in positions])
+            weights = weights - weights.mean() if kind == "one_plus_centred" else weights
+            weights = (weights + (kind != "scores_only")) / len(positions)
+            for n, weight in zip(positions, weights, strict=True):
+                if n != query:
+                    found[kind_of_pair(shown[query], shown[n])].append(weight)
+    effective = kernel.effective(replace(SPEC, attention_weights=kind), state.params)
+    measured = records.attention_pairs(SPEC, effective, held_out_bags())
+    expected = [np.mean(found[pair]) for pair in ("own", "same", "other")]
+    assert measured[:3] == pytest.approx(expected, rel=1e-3)
 
 
 def test_columns_without_meaning_are_nan(record):
@@ -301,6 +346,7 @@ def test_columns_without_meaning_are_nan(record):
     one_word_topics = {"v_block", "v_diag", "v_pair", "attn_same_topic", "attn_partner", "a_topic_weighted"}
     one_word_topics |= {"a_frequent", "a_frequent_other"}  # and uniform words
     by_kind = {"eval_loss_mask", "eval_loss_kept", "eval_loss_random"}  # uniform attention: no word queries
+    by_kind |= {"eval_loss_mask_query"}  # not asked for
     assert empty - {"rotation_v"} == frozen | one_hot | one_word_topics | by_kind
     assert uniform.eval_loss == uniform.eval_loss_uniform
     assert uniform.a_topic == uniform.a_key == 0

@@ -360,7 +360,8 @@ def test_record_columns_are_the_contract():
         "norm_k norm_q norm_v norm_e grad_norm_k grad_norm_q "
         "grad_norm_v rotation_v v_block v_diag v_pair e_block e_pair a_topic a_self a_pair a_mask a_key "
         "attn_same_word attn_same_topic attn_partner attn_diff_topic theorem2_distance "
-        "rank_k rank_q rank_v rank_e a_frequent a_frequent_other a_topic_weighted"
+        "rank_k rank_q rank_v rank_e a_frequent a_frequent_other a_topic_weighted "
+        "eval_loss_mask_query"
     )
 
 

@@ -9,7 +9,8 @@ number the middle one is neither).  Words of Zipf's law are ranked even if its e
 A column that does not apply is NaN: `norm_e` and `e_*` with one-hot embeddings, gradient norms of frozen
 parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs, losses by kind of
 query under uniform attention (they hardly differ) or without such queries, participation ratios of zero
-matrices, frequent minus rare words if all are equally likely (word_distribution is uniform).
+matrices, frequent minus rare words if all are equally likely (word_distribution is uniform),
+`eval_loss_mask_query` unless the Spec asks for it.
 Dimension letters: B documents, V vocabulary (padded), T topics, J words of one topic, W = T J words.
 """
 
@@ -22,7 +23,7 @@ import numpy as np
 from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer.kernel import Effective, LossSplit
 from topicjax.experiments.one_layer.model import lemma1_value
-from topicjax.experiments.one_layer.settings import Hypers, Spec
+from topicjax.experiments.one_layer.settings import SOFTMAX, Hypers, Spec
 from topicjax.experiments.shared import bags
 from topicjax.experiments.shared.bags import Bag
 from topicjax.experiments.shared.model import (
@@ -81,6 +82,7 @@ class Record(NamedTuple):
     a_frequent: jax.Array  # score of word queries: frequent - rare keys, other words of the query's topic
     a_frequent_other: jax.Array  # the same for keys of other topics
     a_topic_weighted: jax.Array  # a_topic with queries and keys weighted by how frequent they are
+    eval_loss_mask_query: jax.Array  # eval_loss if every query had the scores of [MASK]; see mask_query_loss
 
 
 class HeldOut(NamedTuple):
@@ -142,6 +144,7 @@ def measure_model(
         rank_v=participation(params["W_V"]),
         rank_e=nan if embedding is None else participation(embedding),
         **frequency_differences(spec, phi_TxW, model),
+        eval_loss_mask_query=mask_query_loss(spec, hypers, held_out, model),
     )
 
 
@@ -161,6 +164,18 @@ def held_out_losses(
         spec.eval_documents,
     )
     return split, uniform_loss
+
+
+def mask_query_loss(spec: Spec, hypers: Hypers, held_out: HeldOut, model: Effective) -> jax.Array:
+    """Compute the held-out loss with the scores of [MASK] for every query; NaN unless the Spec asks for it.
+
+    All positions of a document then predict the same, as under uniform attention: one query per document.
+    Unlike forced uniform attention this is a function of the products of scores and values alone, so it does
+    not change if linear attention moves a factor from its scores to its values.
+    """
+    if not spec.mask_query_loss:
+        return jnp.full((), jnp.nan, model.value_VxV.dtype)
+    return kernel.loss(model, held_out.uniform, hypers.objective, kernel.real_types(spec))
 
 
 def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
@@ -226,14 +241,24 @@ def attention_pairs(spec: Spec, model: Effective, held_out: HeldOut) -> tuple[ja
     V = count_BxV.shape[1]
     if score_VxV is None:
         score_VxV = jnp.zeros((V, V), count_BxV.dtype)
-    shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
-    exp_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
-    total_BxV = count_BxV @ exp_VxV.T  # per query type and document
-    share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
-    attention_VxV = exp_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
+    kind = SOFTMAX if model.score_VxV is None else model.kind.name
+    if kind == SOFTMAX:
+        shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
+        weight_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
+        total_BxV = count_BxV @ weight_VxV.T  # per query type and document
+        share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
+    else:
+        weight_VxV = score_VxV if kind == "scores_only" else 1 + score_VxV
+        share_BxV = kernel.shares(count_BxV)
+    attention_VxV = weight_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
     pairs_VxV = count_BxV.T @ count_BxV
+    own_V = jnp.diag(weight_VxV) * share_BxV.sum(axis=0)  # what positions pay to themselves
+    if kind == "one_plus_centred":
+        of_mean_BxV = share_BxV * (share_BxV @ score_VxV.T)
+        attention_VxV -= of_mean_BxV.T @ count_BxV
+        own_V -= of_mean_BxV.sum(axis=0)
     if not spec.infinite_documents:  # a position does not pair with itself
-        attention_VxV -= jnp.diag(jnp.diag(exp_VxV) * share_BxV.sum(axis=0))
+        attention_VxV -= jnp.diag(own_V)
         pairs_VxV -= jnp.diag(count_BxV.sum(axis=0))
 
     def mean_of(mask: np.ndarray) -> jax.Array:
