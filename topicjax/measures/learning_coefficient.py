@@ -4,29 +4,29 @@ What is estimated.  For a loss L, a point w0, an inverse temperature n beta and 
 
     llc = n beta (E[L(w)] - L(w0)),    w ~ exp(-n beta L(w) - gamma |w - w0|^2 / 2).
 
-At a minimum w0 of a population loss, as n beta grows and gamma is small beside n beta times the curvature, it
-goes to the learning coefficient lambda of singular learning theory: half the number of parameters if the
+At a minimum w0 of a population loss, as n beta grows and gamma is small beside n beta times the curvature,
+it goes to the learning coefficient lambda of singular learning theory: half the number of parameters if the
 minimum is regular, less if it is degenerate (Watanabe 2009; the estimator: Lau et al. 2023).  A direction of
 curvature h adds n beta h / (n beta h + gamma) / 2: n beta says which differences of the loss count (1 / n beta
 and larger), gamma how far from w0 we look (1 / sqrt(gamma) per weight).
 
 Assumptions, to keep in mind when reading it.
-- Values are comparable only at equal n beta and gamma, and the same parametrization.
+- Values are comparable only at equal n beta and gamma, and in the same parametrization.
 - w0 should be near a local minimum.  During training it is not: where the loss falls along a direction, draws
   lie below L(w0) and the estimate is too low, or negative.  `llc_below` shows it.
-- The loss is that of `batches` batches that training has not seen; n, the number of words to predict in
-  them, say, should be several times n beta, or the chain fits these data: its gain lowers the estimate.
+- The loss is that of `batches` batches that training has not seen.  n, the number of words to predict in
+  them, say, should be several times n beta, or the chains fit these data: their gain lowers the estimate.
 - A step takes the gradient of one batch, whose noise heats the chains a little.
 
-The sampler.  Every weight has its own step size, eps / E[F^2] with F = dU the gradient of the exponent above:
-by parts, E[F^2] is the mean curvature of the distribution in that weight.  The mean is taken over all chains in
-the second half of the warm-up; then step sizes are frozen, since steps that go on adapting change the
+The sampler.  Every weight has its own step size, eps / E[F^2] with F = dU, the gradient of the exponent above:
+by parts, E[F^2] is the mean curvature of the distribution in that weight.  The mean is taken over all chains
+in the second half of the warm-up; then step sizes are frozen, since steps that go on adapting change the
 distribution.  eps is `step` divided by the largest eigenvalue of the rescaled curvature, so that no direction
-is unstable.  A step is w - eps F / (2 E[F^2]) plus the mean of this step's noise and the next one's (Leimkuhler
-and Matthews 2013), which is exact for a quadratic loss, whatever eps.  A gradient beyond CLIP times its typical
-size is cut, which keeps chains together where the curvature changes much.  Noise of the batches adds at most
-step / 4 to the variance of a direction.  Losses are compared with those at w0 on the same batch, which removes
-most of their noise.
+is unstable.  A step is w - eps F / (2 E[F^2]) plus the mean of this step's noise and the next one's
+(Leimkuhler and Matthews 2013), which is exact for a quadratic loss, whatever eps.  A gradient beyond CLIP
+times its typical size is cut, which keeps chains together where the curvature changes much.  Noise of the
+batches adds at most step / 4 to the variance of a direction.  Losses are compared with those at w0 on the same
+batch, which removes most of their noise.
 """
 
 from typing import Any
@@ -55,11 +55,11 @@ def learning_coefficient(
 ) -> dict[str, jax.Array]:
     """Estimate the local learning coefficient in the trained weights; see the module for its assumptions.
 
-    `llc` is the mean over chains and `llc_se` its standard error from their spread.  Diagnostics: `llc_drift`,
-    second half of the draws minus first, which should be a few standard errors at most; `llc_below`, share of
-    draws whose loss is below that of the snapshot (a loss trace that only descends has all of them there);
-    `llc_virial`, E[(w - w0) . dU] over the number of parameters, which is 1 for draws of the distribution,
-    less for chains that have not spread yet, more for steps that are too large.
+    `llc` is the mean over chains and `llc_se` its standard error from their spread.  Diagnostics:
+    `llc_drift`, second half of the draws minus first, which should be a few standard errors at most;
+    `llc_below`, share of draws whose loss is below that of the snapshot (all of them for chains that only
+    descend); `llc_virial`, E[(w - w0) . dU] over the number of parameters, which is 1 for draws of the
+    distribution, less for chains that have not spread yet, more for steps that are too large.
     """
     vector, loss = snapshot.parameters()
     data = snapshot.fresh_batches(batches)

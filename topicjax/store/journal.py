@@ -5,8 +5,8 @@ One JSON object per line, after its own CRC-32:
     {"event": "begin", "chunk": ...}    from here on files of this chunk are ours to remove
     {"event": "commit", "chunk": ..., "trial_ids": [...], "diverged": 2, "snapshots": {...}, "files": {...}}
     {"event": "drop", "chunk": ...}     its files were removed or set aside: it counts as never begun
-    {"event": "measuring", "measure": ..., "part": ...}     a part of measured/ is about to be written or moved
-    {"event": "measured", "measure": ..., "part": ..., "rows": 6, "file": [...]}
+    {"event": "measuring", "measure": ..., "part": ...}     it is about to be written, or moved
+    {"event": "measured", "measure": ..., "part": ..., "rows": 6, "file": [...]}    a part of measured/
     {"event": "unmeasured", "measure": ..., "part": ...}    it was set aside, or never written
 A killed process may leave an incomplete last line, and a power cut one with zeros in it: it is ignored.
 """

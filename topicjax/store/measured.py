@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from topicjax.store.files import (
     MEASURED,
     FileMark,
-    StoreError,
     chunk_of,
     explained,
     ids_name,

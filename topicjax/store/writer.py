@@ -36,8 +36,8 @@ from topicjax.store.files import (
     sync,
 )
 from topicjax.store.journal import Commit, Journal, Measured, check_whole
-from topicjax.store.measured import make_table, misplaced_measured, part_of, place_of
 from topicjax.store.manifest import Manifest, new_manifest, read_manifest, write_manifest
+from topicjax.store.measured import make_table, misplaced_measured, part_of, place_of
 from topicjax.store.parts import (
     Columns,
     check_columns,
