@@ -4,9 +4,9 @@ Commands: make sweep SWEEP=learning_coefficient ARGS="--snapshots log:12"
           .venv/bin/topicjax measure results/learning_coefficient learning_coefficient
 Size:     6 trials, 2 programs, seconds on 2 cores; measuring takes minutes
 Expect:   (written before the run) `llc` rises twice where attention is trained: with stage 1, as W^V
-          becomes constrained (P goes to 1), and again with stage 2, as W^K and W^Q leave the saddle (Q goes to
-          1): in the plateau between, W^K and W^Q are free and add little.  In the control, whose attention is
-          uniform, it rises once, and stays at the height of the first plateau of the others within their errors.
+          becomes constrained (P goes to 1), and again with stage 2, as W^K and W^Q leave the saddle (Q goes
+          to 1); in the plateau between, W^K and W^Q are free and add little.  In the control, whose attention
+          is uniform, it rises once and stays at the height of the others' plateau, within errors.
 """
 
 from topicjax.sweep import product

@@ -112,30 +112,33 @@ def estimate(
         mean_CxD = (noise(number) + noise(number + 1)) / 2
         return vector_CxD + scale_D * (jnp.sqrt(eps) * mean_CxD - eps / 2 * unit_CxD)
 
-    def warm(carry: Any, number: Any) -> tuple[Any, None]:
-        vector_CxD, square_D, mean_D = carry
-        _, force_CxD = pull(vector_CxD, number)
-        now_D = (force_CxD**2).mean(axis=0)
-        square_D = DECAY * square_D + (1 - DECAY) * now_D
-        mean_D += jnp.where(number >= warmup // 2, now_D / (warmup - warmup // 2), 0.0)
-        scale_D = 1 / jnp.sqrt(jnp.maximum(jnp.maximum(square_D, now_D), gamma))
-        return (move(vector_CxD, force_CxD, scale_D, step, number), square_D, mean_D), None
+    def step_sizes(vector_CxD: jax.Array, mean_D: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Choose the size of each weight, and eps: one size for all before gradients are known."""
+        scale_D = 1 / jnp.sqrt(jnp.maximum(mean_D, gamma))
+        return scale_D, jnp.maximum(curvature(vector_CxD[0], scale_D), 1.0)
 
-    vector_CxD = jnp.tile(start, (chains, 1))
-    stiffest = jnp.maximum(curvature(start, jnp.ones_like(start)), gamma)
-    first = (vector_CxD, jnp.full_like(start, stiffest), jnp.zeros_like(start))
-    (vector_CxD, _, mean_D), _ = jax.lax.scan(warm, first, jnp.arange(warmup))
-    scale_D = 1 / jnp.sqrt(jnp.maximum(mean_D, gamma))
-    eps = step / jnp.maximum(curvature(vector_CxD[0], scale_D), 1.0)
-
-    def draw(vector_CxD: jax.Array, number: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def advance(carry: Any, number: Any) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+        vector_CxD, square_D, mean_D, scale_D, stiffest = carry
+        is_warm, is_new = number < warmup, (number == 0) | (number == warmup)
+        scale_D, stiffest = jax.lax.cond(
+            is_new, lambda: step_sizes(vector_CxD, mean_D), lambda: (scale_D, stiffest)
+        )
+        square_D = jnp.where(number == 0, stiffest / scale_D**2, square_D)
         above_C, force_CxD = pull(vector_CxD, number)
         virial = ((vector_CxD - start) * force_CxD).sum(axis=1).mean() / start.size
-        return move(vector_CxD, force_CxD, scale_D, eps, number), (above_C, virial)
+        now_D = (force_CxD**2).mean(axis=0)
+        square_D = DECAY * square_D + (1 - DECAY) * now_D
+        mean_D += jnp.where(is_warm & (number >= warmup // 2), now_D / (warmup - warmup // 2), 0.0)
+        warm_D = 1 / jnp.sqrt(jnp.maximum(jnp.maximum(square_D, now_D), gamma))
+        size_D, eps = jnp.where(is_warm, warm_D, scale_D), jnp.where(is_warm, step, step / stiffest)
+        following_CxD = move(vector_CxD, force_CxD, size_D, eps, number)
+        return (following_CxD, square_D, mean_D, scale_D, stiffest), (above_C, virial)
 
-    numbers = warmup + jnp.arange(burnin + draws)
-    _, (above_TxC, virial_T) = jax.lax.scan(draw, vector_CxD, numbers)
-    kept_TxC = nbeta * above_TxC[burnin:]
+    zeros_D = jnp.zeros_like(start)
+    first = (jnp.tile(start, (chains, 1)), zeros_D, zeros_D, zeros_D, jnp.ones((), start.dtype))
+    numbers = jnp.arange(warmup + burnin + draws)
+    _, (above_TxC, virial_T) = jax.lax.scan(advance, first, numbers)
+    kept_TxC = nbeta * above_TxC[warmup + burnin :]
     by_chain_C = kept_TxC.mean(axis=0)
     early, late = kept_TxC[: draws // 2].mean(), kept_TxC[draws // 2 :].mean()
     return dict(
@@ -143,5 +146,5 @@ def estimate(
         llc_se=by_chain_C.std(ddof=1) / chains**0.5,
         llc_drift=late - early,
         llc_below=(kept_TxC < 0).mean(),
-        llc_virial=virial_T[burnin:].mean(),
+        llc_virial=virial_T[warmup + burnin :].mean(),
     )

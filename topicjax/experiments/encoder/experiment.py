@@ -58,12 +58,8 @@ def update(
 
 def loss(spec: Spec, stream: Stream, hypers: LayerHypers, weights: Params, batch: Rows) -> jax.Array:
     """Compute the loss of eq. (1) of snapshot weights on a batch, without L2."""
-
-    def of_rows(own: Rows) -> jax.Array:
-        output_BxQxV = losses.outputs(spec, hypers, weights, own)
-        return losses.loss_of_documents(hypers.objective, output_BxQxV, own.target_BxQxV).sum()
-
-    return rows.with_usual_rows(spec, of_rows, batch)
+    output_BxQxV = losses.outputs(spec, hypers, weights, batch)
+    return losses.loss_of_documents(hypers.objective, output_BxQxV, batch.target_BxQxV).sum()
 
 
 def trained(spec: Spec, weights: Params) -> dict[str, bool]:

@@ -121,14 +121,8 @@ def weights(spec: Spec, state: State) -> Params:
 
 def loss(spec: Spec, stream: Stream, hypers: Hypers, weights: Params, batch: Bag) -> jax.Array:
     """Compute the loss of eq. (1) of snapshot weights on a batch, without L2."""
-    kernel_model, real_V = kernel.effective(spec, kernel.pad(weights)), kernel.real_types(spec)
-    return bags.with_usual_queries(
-        spec,
-        lambda bag: kernel.loss(kernel_model, bag, hypers.objective, real_V),
-        batch,
-        spec.batch_size,
-        num_sizes=2,
-    )
+    kernel_model = kernel.effective(spec, kernel.pad(weights))
+    return kernel.loss(kernel_model, batch, hypers.objective, kernel.real_types(spec))
 
 
 def trained(spec: Spec, weights: Params) -> dict[str, bool]:
