@@ -21,7 +21,7 @@ from pandas.api.types import is_numeric_dtype
 from topicjax.errors import counted
 from topicjax.store.reader import Run
 
-from ..frames import column, distinct, reference_losses, varying
+from ..frames import column, distinct, measured_columns, reference_losses, varying
 from ..maps.cells import (
     FINAL,
     NOTES,
@@ -469,11 +469,6 @@ def packed_references(found: pd.DataFrame, run: Run, trial_ids: pd.Series) -> li
         for name, own in values.items()
         if np.isfinite(own).any()
     ]
-
-
-def measured_columns(run: Run) -> list[str]:
-    """List the columns that were measured after training."""
-    return [str(name) for frame in run.measured.values() for name in frame.columns[3:]]
 
 
 def kept_records(step: Array, marks: Array, most: int, rare: Array = NONE) -> Array:

@@ -15,7 +15,7 @@ from topicjax.experiments.encoder.losses import loss_and_gradients
 from topicjax.experiments.one_layer import model
 from topicjax.experiments.one_layer.experiment import EXPERIMENT as ONE_LAYER
 from topicjax.experiments.shared import lda
-from topicjax.experiments.shared.bags import fit_queries, to_bag
+from topicjax.experiments.shared.bags import to_bag
 from topicjax.experiments.shared.state import split
 from topicjax.measures.curvature import lanczos, mean_loss, sharpness, times_hessian
 from topicjax.measures.learning_coefficient import estimate
