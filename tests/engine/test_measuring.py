@@ -1,4 +1,4 @@
-"""`topicjax measure`: what is measured afterwards is resumable, sharded, checked, and shown like any column."""
+"""`topicjax measure`: measuring is resumable, sharded and checked; its columns are like any others."""
 
 import contextlib
 import re
@@ -232,7 +232,12 @@ def test_a_column_of_another_measure_is_refused(folder):
         run.measure(others)
 
 
-MINE = "import jax.numpy as jnp\nOTHER = jnp.ones(1)\n\ndef mine(snapshot):\n    return {{'shift': {} * OTHER[0]}}\n"
+MINE = """import jax.numpy as jnp
+OTHER = jnp.ones(1)
+
+def mine(snapshot):
+    return {{'shift': ({}) * OTHER[0]}}
+"""
 
 
 def test_a_users_file_on_the_command_line(folder, command, tmp_path):

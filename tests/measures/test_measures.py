@@ -179,7 +179,7 @@ def test_the_coefficient_of_a_quadratic_is_half_its_directions(estimated, curvat
 
 
 def test_the_coefficient_of_two_crossing_lines_is_that_of_its_integral(estimated):
-    """x^2 y^2 has lambda = 1/2 of multiplicity 2, approached as 1/2 - 1/(2 ln n): far below it at finite n."""
+    """x^2 y^2 has lambda = 1/2 of multiplicity 2, approached like 1 / ln n: far below it here."""
     found = estimated((0.0, 0.0, 0.0, 0.0), c=1.0)
     assert 0.3 < crossing() < 0.4
     assert found["llc"] == pytest.approx(crossing(), abs=4 * found["llc_se"]) and found["llc_se"] < 0.03

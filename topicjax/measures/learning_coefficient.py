@@ -7,8 +7,8 @@ What is estimated.  For a loss L, a point w0, an inverse temperature n beta and 
 At a minimum w0 of a population loss, as n beta grows and gamma is small beside n beta times the curvature,
 it goes to the learning coefficient lambda of singular learning theory: half the number of parameters if the
 minimum is regular, less if it is degenerate (Watanabe 2009; the estimator: Lau et al. 2023).  A direction of
-curvature h adds n beta h / (n beta h + gamma) / 2: n beta says which differences of the loss count (1 / n beta
-and larger), gamma how far from w0 we look (1 / sqrt(gamma) per weight).
+curvature h adds n beta h / (n beta h + gamma) / 2: n beta says which differences of the loss count (from
+1 / n beta on), gamma how far from w0 we look (1 / sqrt(gamma) per weight).
 
 Assumptions, to keep in mind when reading it.
 - Values are comparable only at equal n beta and gamma, and in the same parametrization.
@@ -18,15 +18,15 @@ Assumptions, to keep in mind when reading it.
   them, say, should be several times n beta, or the chains fit these data: their gain lowers the estimate.
 - A step takes the gradient of one batch, whose noise heats the chains a little.
 
-The sampler.  Every weight has its own step size, eps / E[F^2] with F = dU, the gradient of the exponent above:
+The sampler.  Every weight has its own step size, eps / E[F^2] with F = dU, the gradient of the exponent:
 by parts, E[F^2] is the mean curvature of the distribution in that weight.  The mean is taken over all chains
 in the second half of the warm-up; then step sizes are frozen, since steps that go on adapting change the
 distribution.  eps is `step` divided by the largest eigenvalue of the rescaled curvature, so that no direction
 is unstable.  A step is w - eps F / (2 E[F^2]) plus the mean of this step's noise and the next one's
 (Leimkuhler and Matthews 2013), which is exact for a quadratic loss, whatever eps.  A gradient beyond CLIP
 times its typical size is cut, which keeps chains together where the curvature changes much.  Noise of the
-batches adds at most step / 4 to the variance of a direction.  Losses are compared with those at w0 on the same
-batch, which removes most of their noise.
+batches adds at most step / 4 to the variance of a direction.  Losses are compared with those at w0 on the
+same batch, which removes most of their noise.
 """
 
 from typing import Any
