@@ -12,6 +12,7 @@ Expect:   (written before the run) `llc` rises twice where attention is trained:
 from topicjax.sweep import product
 
 EXPERIMENT = "one_layer"
+CLAIMS = ("Learning coefficient",)
 BASE = dict(
     topics=6,
     words_per_topic=6,

@@ -15,7 +15,7 @@ from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import budget, co_occurrence, forced, gradients, many_topics, tables, unbounded
+from . import budget, co_occurrence, forced, gradients, learning_coefficient, many_topics, tables, unbounded
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
@@ -203,6 +203,7 @@ EVERY_CLAIM = (
     unbounded.CLAIM,
     budget.CLAIM,
     co_occurrence.CLAIM,
+    learning_coefficient.CLAIM,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -297,6 +298,12 @@ TABLES = [
         has_attention_theory,
         "Theorem 3: weights of keys relative to words of other topics; alpha' = ((v - 1) alpha + beta)/v.  "
         "Missed: the loss above the best, in % of what the best attention gains over uniform attention",
+    ),
+    Entry(
+        "coefficients",
+        learning_coefficient.coefficient_table,
+        learning_coefficient.has_coefficients,
+        "Local learning coefficient of snapshots by their place relative to the stages, medians",
     ),
     Entry(
         "sensitivity",
