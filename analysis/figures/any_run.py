@@ -275,7 +275,7 @@ def over_steps(run: Run, wanted: Sequence[str], x: str | None, y: str | None) ->
     known = np.flatnonzero(counts)
     drawn = known[evenly(len(known), MOST_LINES)]
     own = rows_of(run, run.trajectories, is_ok(run) & np.isin(cell, drawn))
-    own = own[["trial_id", "step", *(name for name in wanted if name in own and name not in TAKEN)]]
+    own = own.filter([*TAKEN, *(name for name in wanted if name not in TAKEN)])
     columns = [name for name in own if name not in TAKEN and is_numeric_dtype(own[name])]
     full = [str(name) for name in columns if np.isfinite(own[name].to_numpy(float)).any()]
     if not full:

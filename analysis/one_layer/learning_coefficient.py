@@ -28,7 +28,8 @@ def has_coefficients(run: Run, scores: pd.DataFrame) -> bool:
 
 def placed(run: Run, scores: pd.DataFrame) -> Frame:
     """Select the snapshots whose coefficient was measured, with their place relative to the stages."""
-    rows = run.trajectories[["trial_id", "step", *COLUMNS]].dropna(subset=["llc"])
+    rows = run.trajectories.filter(["trial_id", "step", *COLUMNS])
+    rows = rows[rows["llc"].notna()]
     named = ["trial_id", "attention", "onset_v", "onset_attention"]
     rows = rows.merge(scores[named], on="trial_id")
     value, attention = rows["onset_v"].to_numpy(float), rows["onset_attention"].to_numpy(float)
