@@ -15,6 +15,9 @@ from support.engine_runs import BASE, DEEP_BASE
 
 import topicjax
 from topicjax import cli
+from topicjax.analysis.figures.any_run import any_page
+from topicjax.analysis.page.contract import Chart, Page
+from topicjax.analysis.page.explorer import drawn_charts
 from topicjax.engine import measuring, resources, run
 from topicjax.engine.options import Options
 from topicjax.engine.resources import Resources
@@ -130,6 +133,19 @@ def test_the_tables_of_a_run_have_the_columns(folder, whole):
     parts = pd.read_parquet(folder / MEASURED / "spread")  # pandas reads the parts by itself
     assert len(parts) == 24
     assert run.setting_names == topicjax.load(folder).setting_names
+
+
+def test_the_page_and_the_explorer_show_the_columns(folder):
+    run = topicjax.load(folder)
+    own = Page(charts=(Chart("Loss", {"loss": "loss"}),), replaces=("records",))
+    (entry,) = any_page(own).figures["Measured after training"]
+    assert not entry.fits(run, run.trials)
+    run.measure(spread)
+    assert entry.fits(run, run.trials)
+    (picture,) = entry.make(run, run.trials)
+    assert "largest" in picture.title and "loss" not in picture.title
+    charts = {chart["title"]: chart for chart in drawn_charts(run, own)}
+    assert {"Loss", "largest", "drawn"} <= charts.keys() and charts["largest"]["small"]
 
 
 def test_an_interrupted_call_goes_on_where_it_stopped(folder, whole, monkeypatch):
