@@ -104,6 +104,7 @@ class Run:
         """Add the columns that were measured afterwards to records; NaN where there was no snapshot."""
         for frame in self.measured.values():
             new = frame.drop(columns=["weights", *(name for name in frame if name in records.columns[2:])])
+            new = new.astype({name: records[name].dtype for name in ("trial_id", "step")})
             records = records.merge(new, on=["trial_id", "step"], how="left")
         return records
 
