@@ -226,6 +226,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     measure_rarely=measure_rarely,
     weights=lambda spec, layers: layers,
+    loss=lambda spec, stream, hypers, layers, data: loss(layers, data),  # for measures: docs/measuring.md
     references=references,
     decided=decided,
     report=report,

@@ -16,7 +16,7 @@ ROOMS = (  # from the ground up; a room may import from its own floor only itsel
     ("trial", "theory"),
     ("experiments", "shared_settings"),
     ("shared", "sweep", "store"),
-    ("corpora",),
+    ("corpora", "measures"),
     ("one_layer_settings", "encoder_settings", "syntax_settings", "text_settings"),
     ("one_layer", "encoder", "syntax", "text"),
     ("engine", "analysis", "export", "probe"),
@@ -49,6 +49,7 @@ OF_ANY_EXPERIMENT = (
     "store",
     "engine",
     "export",
+    "measures",
 )
 WITHOUT_JAX = (
     "topicjax",
@@ -70,7 +71,19 @@ FLOORS_OF_ANALYSIS = (  # rooms of a floor may import each other where the floor
     ("text",),
 )
 PLATFORM = (
-    *("errors", "settings", "trial", "stages", "pace", "api", "export", "sweep", "store", "engine"),
+    *(
+        "errors",
+        "settings",
+        "trial",
+        "stages",
+        "pace",
+        "api",
+        "export",
+        "sweep",
+        "store",
+        "engine",
+        "measures",
+    ),
     *("cli", "__main__", "__init__"),
 )
 PLATFORM_OF_ANALYSIS = ("frames", "pictures", "tables", "outputs", "maps", "figures", "page")

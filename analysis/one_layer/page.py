@@ -22,6 +22,7 @@ from . import (
     dilution,
     forced,
     gradients,
+    learning_coefficient,
     many_topics,
     spread,
     tables,
@@ -223,6 +224,7 @@ EVERY_CLAIM = (
     spread.CLAIM,
     dilution.CLAIM,
     *attention_kinds.CLAIMS,
+    learning_coefficient.CLAIM,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -317,6 +319,12 @@ TABLES = [
         has_attention_theory,
         "Theorem 3: weights of keys relative to words of other topics; alpha' = ((v - 1) alpha + beta)/v.  "
         "Missed: the loss above the best, in % of what the best attention gains over uniform attention",
+    ),
+    Entry(
+        "coefficients",
+        learning_coefficient.coefficient_table,
+        learning_coefficient.has_coefficients,
+        "Local learning coefficient of snapshots by their place relative to the stages, medians",
     ),
     Entry(
         "sensitivity",

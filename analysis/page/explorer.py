@@ -8,7 +8,7 @@ is compressed in the page.
 import base64
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ from topicjax.errors import counted
 from topicjax.store.reader import Run
 from topicjax.trial import SEEDS
 
-from ..frames import column, distinct, reference_losses, varying
+from ..frames import column, distinct, measured_columns, reference_losses, varying
 from ..maps.cells import (
     FINAL,
     NOTES,
@@ -51,6 +51,8 @@ SEVERAL = -1  # the index of a setting that takes several values in a cell
 LEVELS = 32766  # from code 1 to code 32767
 NEGATIVE = 0x8000  # added to the code of a negative number; alone it means non-finite
 SHARE_OF_MARKS = 12  # each mark gets one in this many records
+NONE = np.zeros(0, int)
+MOST_MEASURED = 12  # columns measured after training, each with a small chart
 CELL = "cell of the page"
 LINE_COLOURS = ("#0072B2", "#D55E00", "#B87700", "#007D5B", "#8A4F7D", "#56606A")
 DASHES = ("", "5 3", "2 3", "8 3 2 3")
@@ -350,20 +352,26 @@ def coded_values(values: Any) -> dict[str, Any]:
 def drawn_charts(run: Run, page: Page) -> list[dict[str, Any]]:
     """Describe the charts of a trial's records and the style of their curves.
 
-    By default all losses share one chart, and every other column has a small one.
+    By default all losses share one chart, and every other column has a small one; columns that were measured
+    after training always do.
     """
-    frame = run.trajectories
+    frame, later = run.trajectories, measured_columns(run)
     known = {*run.setting_names, *NOTES, "trial_id", "step"}
     numeric = [str(n) for n in frame if n not in known and is_numeric_dtype(frame[n])]
     full = [name for name in numeric if np.isfinite(column(frame, name)).any()]
-    charts: Iterable[Chart] = page.charts
+    charts: Sequence[Chart] = page.charts
+
+    def small(name: str) -> Chart:
+        return Chart(plain_label(name), {name: plain_label(name)}, scale_of(frame[name]))
+
     if not page.charts:
         losses = [name for name in full if "loss" in name]
         others = [name for name in full if name not in losses]
-        small = [Chart(plain_label(n), {n: plain_label(n)}, scale_of(frame[n])) for n in others]
-        charts = [Chart("Loss", {n: plain_label(n) for n in losses}, references=True), *small]
-    found, room = [], MOST_CURVES
-    for chart in charts:
+        charts = [Chart("Loss", {n: plain_label(n) for n in losses}, references=True), *map(small, others)]
+    drawn = {name for chart in charts for name in chart.columns}
+    further = [name for name in full if name in later and name not in drawn][:MOST_MEASURED]
+    found, room = [], MOST_CURVES + len(further)
+    for chart in [*map(small, further), *charts] if page.charts else charts:
         names = [name for name in chart.columns if name in full][:room]
         room -= len(names)
         curves = [
@@ -375,7 +383,7 @@ def drawn_charts(run: Run, page: Page) -> list[dict[str, Any]]:
             )
             for place, name in enumerate(names)
         ]
-        is_small = not page.charts and not chart.references
+        is_small = (not page.charts or {*chart.columns} <= {*further}) and not chart.references
         look = dict(title=chart.title, log=chart.scale == "log", references=chart.references, small=is_small)
         found += [look | dict(curves=curves)] if curves else []
     return found
@@ -404,8 +412,12 @@ def packed_records(
     marks = [str(name) for name in trials if str(name).startswith("onset_")][:MOST_MARKS]
     at = trials[marks].to_numpy(float)
     pace: Any = (trials["record_every"] * trials["rare_every"]).to_numpy() if "rare_every" in trials else None
+    later = [name for name in measured_columns(run) if name in frame]
+    is_rare = np.any(frame[later].notna().to_numpy(), axis=1)[order]  # there is a snapshot that was measured
+    if pace is not None:
+        is_rare |= step % np.where(owner[order] >= 0, pace[owner[order]], 1) == 0
     kept = [
-        low + kept_records(step[low:high], at[row], most, 0 if pace is None else int(pace[row]))
+        low + kept_records(step[low:high], at[row], most, np.flatnonzero(is_rare[low:high]))
         for row, low, high in zip(rows, starts, ends, strict=True)
     ]
     if not sentence and (ends - starts).max() > most:
@@ -459,19 +471,19 @@ def packed_references(found: pd.DataFrame, run: Run, trial_ids: pd.Series) -> li
     ]
 
 
-def kept_records(step: Array, marks: Array, most: int, rare: int = 0) -> Array:
+def kept_records(step: Array, marks: Array, most: int, rare: Array = NONE) -> Array:
     """Choose at most `most` of a trial's records; return their indices.
 
     These are the first and the last, others spaced evenly and evenly in the logarithm, and those around each
-    mark.  A mark is a step at which something happens, or NaN.
+    mark.  A mark is a step at which something happens, or NaN.  `rare` are the records with columns that
+    others lack.
     """
     last = len(step) - 1
     if last < most:
         return np.arange(last + 1)
-    if rare:  # half of them where rare columns are measured, every so many steps
-        due = np.flatnonzero(step % rare == 0)
+    if len(rare):  # half of them among those that have rare columns
         return np.union1d(
-            kept_records(step, marks, most - most // 2), due[kept_records(step[due], marks, most // 2)]
+            kept_records(step, marks, most - most // 2), rare[kept_records(step[rare], marks, most // 2)]
         )
     around = max(1, most // SHARE_OF_MARKS)
     spread = most - around * len(marks)

@@ -1,8 +1,9 @@
-"""Commands on run folders: status, verify, repair, restore, inspect, report, claims, export."""
+"""Commands on run folders: status, verify, repair, restore, inspect, measure, report, claims, export."""
 
 import argparse
 import contextlib
 import gc
+import signal
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -12,10 +13,10 @@ from typing import Any
 
 from topicjax.cli import terminal
 from topicjax.cli.terminal import say, show
-from topicjax.errors import UserError
+from topicjax.errors import UserError, counted, duration
 from topicjax.store import reader
 from topicjax.store.checkpoints import flatten
-from topicjax.store.files import explained, holder_in_words, write_whole
+from topicjax.store.files import MEASURED, explained, holder_in_words, write_whole
 from topicjax.store.verify import repair, verify
 from topicjax.version import git_commit
 
@@ -41,6 +42,8 @@ def show_status(options: argparse.Namespace) -> int:
         show(f"trained by {len(state.versions)} versions of the code: {'; '.join(state.versions)}")
     if state.arithmetic:
         show(f"arithmetic: {'; '.join(state.arithmetic)}")
+    for name, count in state.measured.items():
+        show(f"measured afterwards: {name} of {counted(count, 'snapshot')}")
     if len(state.plans) > 1:
         show("the folder holds trials of several plans:")
         for plan in state.plans:
@@ -121,6 +124,70 @@ def inspect_trial(options: argparse.Namespace) -> int:
         for path in analysis("page.report").inspect(run, options.trial_id, options.step, options.out):
             show(path)
     return 0
+
+
+def measure_snapshots(options: argparse.Namespace) -> int:
+    """Apply a measure to the snapshots of a run that it has not been applied to yet."""
+    from topicjax.engine.options import read_options
+    from topicjax.engine.resources import available_devices, choose_devices, configure_jax
+
+    run = reader.load(options.folder)
+    given = {} if options.devices is None else {"devices": options.devices}
+    chosen = read_options(given)
+    steps = None if options.steps is None else numbers(options.steps)
+    trial_ids = chosen_trials(run, options)
+    configure_jax(chosen)  # before a user's file is loaded: it may create jax arrays
+    from topicjax.api import experiment_of, load
+    from topicjax.engine.measuring import measure_run
+    from topicjax.measures import load_measure
+
+    measure, experiment = load_measure(options.measure), experiment_of(load(options.folder))
+    count = chosen.devices if isinstance(chosen.devices, int) else None
+    devices = choose_devices(available_devices(), count, None)
+    outcome = measure_run(options.folder, experiment, measure, trial_ids, steps, options.again, devices, say)
+    table = options.folder / MEASURED / measure.name
+    if outcome.left:
+        show(
+            f"Stopped: {counted(outcome.measured, 'snapshot')} measured and kept in {table}, "
+            f"{outcome.left:,} left.\nContinue with the same command: {terminal.command(*options.arguments)}"
+        )
+        return 128 + (outcome.stopped_by or signal.SIGINT)
+    before = f" ({outcome.before:,} were measured before)" if outcome.before else ""
+    show(
+        f"{table}: {', '.join(outcome.columns)} of {counted(outcome.measured, 'snapshot')}{before} in "
+        f"{duration(outcome.seconds)} ({duration(outcome.compile_seconds)} of it compiling)\n"
+        f"Next: {terminal.report_command(options.folder)}"
+    )
+    return 0
+
+
+def chosen_trials(run: reader.Run, options: argparse.Namespace) -> set[str] | None:
+    """Find the trials that --filter and --trials choose; None: all."""
+    if options.trials is None and not options.filters:
+        return None
+    chosen = set(run.trials["trial_id"])
+    if options.trials is not None:
+        chosen &= {run.find(text.strip()) for text in options.trials.split(",")}
+    if options.filters:
+        found = analysis("page.lookup").find_page(run)
+        page, classes = found.page, {}
+        if page.score and any(text.partition("=")[0].strip() == "class" for text in options.filters):
+            scores = page.score(page.prepare(run) if page.prepare else run)
+            scores = page.of_trials(scores) if page.of_trials else scores
+            classes = dict(zip(scores["trial_id"], scores["class"], strict=True))
+        kept = analysis("page.selection").Selection(filters=tuple(options.filters)).kept(run, found, classes)
+        chosen &= set(run.trials.loc[kept, "trial_id"])
+    if not chosen:
+        raise UserError("no trial is left by --trials and --filter together; allowed: trials of both")
+    return chosen
+
+
+def numbers(text: str) -> list[int]:
+    """Parse whole numbers separated by commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--steps is {text!r}; allowed: whole numbers separated by commas") from None
 
 
 def write_report(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from topicjax.cli import commands, folder_commands, probe_commands
 from topicjax.cli.terminal import one_line
 from topicjax.engine.options import OPTIONS, Options, flag, parse_path
 from topicjax.errors import shown
+from topicjax.measures import SHIPPED as MEASURES
 from topicjax.version import __version__
 
 EXIT_CODES = (
@@ -79,6 +80,8 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     add_restore_options(add("restore", does.restore_weights, "write the weights of one trial to a file"))
     pictures = add_trial(add("inspect", does.inspect_trial, inspect))
     pictures.add_argument("--out", type=path, help="folder of the pictures (default: FOLDER/inspect)")
+    measure = "apply a function of settings, weights and data to the snapshots of a run"
+    add_measure_options(add("measure", does.measure_snapshots, measure))
     add_report_options(add("report", does.write_report, report))
     claims = "judge the claims that runs are about: one table, and what is missing"
     add_claims_options(add("claims", does.show_claims, claims))
@@ -166,6 +169,36 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
     return parser
 
 
+def add_measure_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of measure."""
+    add_folder(parser)
+    add = parser.add_argument
+    named = f"one of {', '.join(MEASURES)}; or a function of a file, FILE.py[:NAME] (default: NAME measure)"
+    add("measure", metavar="MEASURE", help=named)
+    add_filter(parser, "measure")
+    add("--trials", metavar="ID[,ID]", help="measure only these; the beginning of an id is enough")
+    add("--steps", metavar="S1[,S2]", help="measure only snapshots of these steps (default: all)")
+    add("--devices", metavar="N", help="how many devices to use (default: all)")
+    add(
+        "--again",
+        action="store_true",
+        help="set aside what this measure has written, and measure again: its code has changed, say",
+    )
+    add("--traceback", action="store_true", help="print the whole traceback of an error, of your file say")
+
+
+def add_filter(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the option that selects trials."""
+    parser.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE[,VALUE]",
+        dest="filters",
+        help=f"{verb} only trials with these values, as optimizer=sgd or class=two-stage; repeatable",
+    )
+
+
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of report."""
     add_folder(parser)
@@ -178,14 +211,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="the settings that tell panels of maps apart first (default: objective,optimizer)",
     )
-    add(
-        "--filter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE[,VALUE]",
-        dest="filters",
-        help="show only trials with these values, as optimizer=sgd or class=two-stage; repeatable",
-    )
+    add_filter(parser, "show")
     add(
         "--watch",
         type=float,

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -21,6 +21,7 @@ from topicjax.experiments.contract import Experiment
 Fingerprint = dict[str, str]  # a hash by part: a definition of a user's file, or a module
 PACKAGE = Path(__file__).resolve().parents[1]
 RESULTS = ("experiments/shared", "theory")  # folders that every shipped experiment depends on
+FOR_MEASURES = ("loss", "trained")  # fields of an Experiment that change no training
 NOT_RESULTS = {"BASE", "SWEEP", "REFINE", "report"}  # names of a user's file that change no result
 DIGITS = 8
 
@@ -37,6 +38,30 @@ def fingerprint(experiment: Experiment) -> Fingerprint:
         folders = [*sorted(own), *(PACKAGE / name for name in RESULTS)]
         modules = sorted({path for folder in folders for path in folder.glob("*.py")})
         return {str(path.relative_to(PACKAGE)): digest(plain_code(path.read_text())) for path in modules}
+    return users_code(found)
+
+
+def measure_code(function: Callable[..., Any], experiment: Experiment) -> Fingerprint:
+    """Hash the code of a measure, and of the experiment that gives it data and a loss.
+
+    The experiment counts as one part: if it changes, so may everything that is measured with it.
+    """
+    found = [own for own in with_closures([function]) if hasattr(own, "__code__")]
+    files = {Path(own.__code__.co_filename).resolve() for own in found}
+    code = users_code(found)
+    if any(path.is_relative_to(PACKAGE) for path in files):
+        modules = sorted((PACKAGE / "measures").glob("*.py"))
+        code |= {str(path.relative_to(PACKAGE)): digest(plain_code(path.read_text())) for path in modules}
+    own = fingerprint(experiment) | users_code(
+        [each for each in with_closures([experiment.loss, experiment.trained]) if hasattr(each, "__code__")]
+    )
+    return code | {f"experiment {experiment.name}": digest(repr(sorted(own.items())))}
+
+
+def users_code(found: Iterable[Any]) -> Fingerprint:
+    """Hash the user's own code that these functions are from: their files, or what was compiled."""
+    found = list(found)
+    files = {Path(function.__code__.co_filename).resolve() for function in found}
     parts: Fingerprint = {}
     for path in sorted(path for path in files if path.is_file() and is_users(path)):
         parts |= parts_of(path)
@@ -53,8 +78,14 @@ def changed_parts(before: Fingerprint, after: Fingerprint) -> list[str]:
 
 
 def functions_of(experiment: Experiment) -> Iterator[Any]:
-    """Yield the functions that results depend on, with those that they close over."""
-    waiting = [member for name, member in vars(experiment).items() if name not in NOT_RESULTS]
+    """Yield the functions that training depends on, with those that they close over."""
+    kept = vars(experiment).items()
+    yield from with_closures(own for name, own in kept if name not in (*NOT_RESULTS, *FOR_MEASURES))
+
+
+def with_closures(members: Iterable[Any]) -> Iterator[Any]:
+    """Yield those of these that are functions, and the functions that they close over."""
+    waiting = list(members)
     seen: set[int] = set()
     while waiting:
         member = waiting.pop()

@@ -6,7 +6,7 @@ A trial is finished once its row is in trials/.  Reading imports neither jax nor
 import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ from topicjax.store.manifest import (
     plan_in_words,
     read_manifest,
 )
+from topicjax.store.measured import counts, misplaced_measured, read_measured
 from topicjax.store.parts import (
     SNAPSHOT_COLUMNS,
     check_rows,
@@ -79,8 +80,39 @@ class Run:
     def trials(self) -> pd.DataFrame:
         """One row per finished trial: trial_id, settings, status, final values, and where its weights are.
 
-        The steps and checksums of its snapshots are tuples.
+        The steps and checksums of its snapshots are tuples.  Final values of columns that were measured
+        afterwards are those of the trial's last measured snapshot.
         """
+        finals = {}
+        for frame in self.measured.values():
+            last = frame.sort_values("step").groupby("trial_id").last().drop(columns=["step", "weights"])
+            finals |= {f"final_{name}": last[name].reindex(self.finished["trial_id"]) for name in last}
+        new = {name: own.to_numpy() for name, own in finals.items() if name not in self.finished}
+        return self.finished.assign(**new) if new else self.finished
+
+    @functools.cached_property
+    def measured(self) -> dict[str, pd.DataFrame]:
+        """What was measured afterwards, by measure: a row per snapshot with trial_id, step and columns.
+
+        `trials` and `trajectories` have these columns too; a snapshot between two records is only here.
+        """
+        if not self._journal.measured:
+            return {}
+        steps = self.finished[["trial_id", *SNAPSHOT_COLUMNS]].itertuples(index=False)
+        sums = {(own, at): crc for own, ats, crcs in steps for at, crc in zip(ats, crcs, strict=True)}
+        return read_measured(self.folder, self._journal, sums)
+
+    def with_measured(self, records: pd.DataFrame) -> pd.DataFrame:
+        """Add the columns that were measured afterwards to records; NaN where there was no snapshot."""
+        for frame in self.measured.values():
+            new = frame.drop(columns=["weights", *(name for name in frame if name in records.columns[2:])])
+            new = new.astype({name: records[name].dtype for name in ("trial_id", "step")})
+            records = records.merge(new, on=["trial_id", "step"], how="left")
+        return records
+
+    @functools.cached_property
+    def finished(self) -> pd.DataFrame:
+        """The rows of finished trials as training wrote them."""
         table = read_columns(self._parts, None, self._marks(TRIALS))
         trials = table.to_pandas()
         for name in SNAPSHOT_COLUMNS.keys() & set(table.column_names):
@@ -95,7 +127,7 @@ class Run:
     @functools.cached_property
     def trajectories(self) -> pd.DataFrame:
         """One row per record of the finished trials: trial_id, step and the measured columns."""
-        return self._read(TRAJECTORIES, self._parts)
+        return self.with_measured(self._read(TRAJECTORIES, self._parts))
 
     @functools.cached_property
     def details(self) -> pd.DataFrame:
@@ -388,6 +420,7 @@ class Status:
     versions: tuple[str, ...]  # of the code that trained them, if more than one
     running: Mapping[str, Any] | None  # the process that writes to the folder, if any
     arithmetic: tuple[str, ...] = ()  # of its runs, in words
+    measured: Mapping[str, int] = field(default_factory=dict)  # snapshots by measure
 
 
 def status(folder: str | Path) -> Status:
@@ -396,7 +429,7 @@ def status(folder: str | Path) -> Status:
     check_kind(folder)
     manifest, found = read_manifest(folder), read_journal(folder)
     finished, diverged = finished_trials(folder, found)
-    problems = list(misplaced_files(folder, found)) if manifest else []
+    problems = [*misplaced_files(folder, found), *misplaced_measured(folder, found)] if manifest else []
     plans, planned_ids = [], set()
     for entry in distinct_plans(manifest) if manifest else ():
         try:
@@ -418,6 +451,7 @@ def status(folder: str | Path) -> Status:
         problems=tuple(problems),
         versions=code_versions(manifest),
         running=lock_holder(folder),
+        measured=counts(found),
         arithmetic=tuple(dict.fromkeys(filter(None, map(arithmetic_in_words, manifest.get("runs", []))))),
     )
 

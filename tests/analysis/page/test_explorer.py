@@ -70,7 +70,7 @@ def test_records_near_the_start_the_end_and_what_happens_are_kept():
     assert (kept < 300).sum() > 2 * ((kept > 2300) & (kept <= 2600)).sum()  # ... and denser early
     assert kept_records(step[:40], marks, 48).tolist() == list(range(40))
     assert kept_records(step[:1], marks, 48).tolist() == [0]
-    rare = step[kept_records(step, marks, 48, rare=20 * int(step[1]))]
+    rare = step[kept_records(step, marks, 48, rare=np.flatnonzero(step % (20 * step[1]) == 0))]
     assert len(rare) <= 48 and (rare % (20 * step[1]) == 0).sum() >= min(20, len(step) // 20)
 
 

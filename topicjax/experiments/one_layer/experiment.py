@@ -120,15 +120,26 @@ def weights(spec: Spec, state: State) -> Params:
     return kernel.unpad(spec, state.params)
 
 
+def loss(spec: Spec, stream: Stream, hypers: Hypers, weights: Params, batch: Bag) -> jax.Array:
+    """Compute the loss of eq. (1) of snapshot weights on a batch, without L2."""
+    kernel_model = kernel.effective(spec, kernel.pad(weights))
+    return kernel.loss(kernel_model, batch, hypers.objective, kernel.real_types(spec))
+
+
+def trained(spec: Spec, weights: Params) -> dict[str, bool]:
+    """Mark the weights that are trained."""
+    return {name: name in model.trained_names(spec) for name in weights}
+
+
 def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Params:
     """Compute the gradients of eq. (1) for the trained parameters."""
     trained, frozen = split(params, model.trained_names(spec))
 
-    def loss(trained: Params) -> jax.Array:
+    def of_trained(trained: Params) -> jax.Array:
         kernel_model = kernel.effective(spec, trained | frozen)
         return kernel.loss(kernel_model, batch, hypers.objective, kernel.real_types(spec))
 
-    return jax.grad(loss)(trained)
+    return jax.grad(of_trained)(trained)
 
 
 def mean_queries(spec: Spec) -> float:
@@ -187,6 +198,8 @@ EXPERIMENT = Experiment(
     update=update,
     measure=measure,
     weights=weights,
+    loss=loss,
+    trained=trained,
     healthy=HEALTHY,
     fit=fit_queries,
     missing=queries_missing,
