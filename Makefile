@@ -8,7 +8,9 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu test test-all lint clean
+.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu extra lint test test-all wheel clean
+# Commands then advise `make ...`, not `topicjax ...`.
+corpus tables sweep paper report plan list bench: export TOPICJAX_FROM_MAKE := 1
 SWEEP ?= two_stage
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 # The sweeps of the paper that need no text: each names the claims it is about (CLAIMS in its file).
@@ -46,7 +48,7 @@ tables: $(TEXT_READY)  ## topics in pretrained models (Figure 3, Tables 1 and 2)
 	@$(BIN)/topicjax probe $(ARGS)
 
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
-	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)
+	@$(BIN)/topicjax run $(SWEEP) $(ARGS)
 
 paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, pages, results/paper.html
 	@echo "plan (finished trials are kept; the same command continues):"
@@ -55,7 +57,7 @@ paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, page
 	  sed -n '1p;/^time/s/^/  /p;/^already/s/^/  /p' .venv/plan.txt; \
 	done
 	@for sweep in $(PAPER); do \
-	  TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $$sweep $(ARGS) || exit $$?; \
+	  $(BIN)/topicjax run $$sweep $(ARGS) || exit $$?; \
 	  $(BIN)/topicjax report results/$$sweep || exit $$?; \
 	done
 	@$(BIN)/topicjax claims $(addprefix results/,$(PAPER)) --out results/paper.html
@@ -83,6 +85,10 @@ ray: $(RUN_READY)  ## install Ray too, for sweeps on a cluster (--cluster)
 tpu: $(RUN_READY)  ## install JAX for TPUs too
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[tpu]'
+
+extra: $(RUN_READY)  ## install an extra of pyproject.toml too: make extra EXTRA=tensorboard
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[$(EXTRA)]'
 
 lint: $(DEV_READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .

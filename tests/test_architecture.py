@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (  # from the ground up; a room may import from its own floor only itself, and from all floors below
-    ("errors", "version", "stages", "pace"),
+    ("errors", "advice", "version", "stages", "pace"),
     ("settings",),
     ("trial", "theory"),
     ("experiments", "shared_settings"),
@@ -245,7 +245,7 @@ def graph() -> str:
     arrows = sorted(
         (here, there)
         for here, there in pairs
-        if here != there and here and there and there not in ("errors", "version")
+        if here != there and here and there and there not in ("advice", "errors", "version")
     )
     return "\n".join(["graph TD", *(f"  {here} --> {there}" for here, there in arrows)])
 

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from topicjax.bench import machine
+from topicjax.advice import install_command
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
 from topicjax.engine import costs
@@ -184,7 +184,7 @@ def best_torch(given: dict[str, Any], steps: int) -> TorchProcesses:
 def need_torch() -> None:
     """Raise a UserError if PyTorch is missing."""
     if importlib.util.find_spec("torch") is None:
-        raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'")
+        raise UserError(f"PyTorch is not installed; to install it: {install_command('bench')}")
 
 
 def run(
@@ -248,15 +248,11 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
     )
 
 
-def compare_deep(on_text: bool, repeats: int, as_json: bool) -> None:
-    """Time encoders of several depths, or the model on text; print a line as soon as a case is measured."""
+def compare_deep(on_text: bool, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time encoders of several depths, or the model on text; say a line as soon as a case is measured."""
     use_all_cores()
     encoders = [encoder_case(layers, sweep) for sweep in ("depth", "") for layers in LAYERS]
-    cases = [text_case()] if on_text else encoders
-    if as_json:
-        print(machine.as_json(run(cases, repeats)))
-    else:
-        run(cases, repeats, functools.partial(print, flush=True))
+    return run([text_case()] if on_text else encoders, repeats, say)
 
 
 def table_row(row: dict[str, Any]) -> str:
