@@ -1,4 +1,4 @@
-"""Which module may import which: the arrows of CONTRIBUTING, read from the code."""
+"""Which module may import which: the arrows of docs/internals.md, read from the code."""
 
 import ast
 import re
@@ -251,11 +251,11 @@ def graph() -> str:
 
 
 DRAWN = {"tree": tree, "graph": graph}
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+INTERNALS = ROOT / "docs" / "internals.md"
 
 
 def redrawn(text: str) -> str:
-    """Return the text of CONTRIBUTING.md with both drawings as the code is now."""
+    """Return the text of docs/internals.md with both drawings as the code is now."""
     for name, draw in DRAWN.items():
         fence = "mermaid" if name == "graph" else "text"
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
@@ -264,10 +264,10 @@ def redrawn(text: str) -> str:
     return text
 
 
-def test_contributing_shows_the_tree_and_the_graph_as_they_are():
-    text = CONTRIBUTING.read_text()
+def test_the_page_shows_the_tree_and_the_graph_as_they_are():
+    text = INTERNALS.read_text()
     assert redrawn(text) == text, "to draw them again: .venv/bin/python tests/test_architecture.py"
 
 
 if __name__ == "__main__":
-    CONTRIBUTING.write_text(redrawn(CONTRIBUTING.read_text()))
+    INTERNALS.write_text(redrawn(INTERNALS.read_text()))

@@ -321,7 +321,7 @@ def test_what_to_install_is_advised_for_the_way_this_copy_is_called(monkeypatch)
     monkeypatch.delenv(advice.FROM_MAKE, raising=False)
     monkeypatch.setattr(advice.importlib.util, "find_spec", lambda name: None)  # as in an environment of uv
     monkeypatch.setattr(advice, "python", lambda: "my python")
-    assert advice.install_command("tpu") == "uv pip install --python 'my python' 'jax[tpu]>=0.10'"
+    assert advice.install_command("tpu") == "uv pip install --python 'my python' 'jax[tpu]>=0.10,<0.13'"
     monkeypatch.setattr(advice.importlib.util, "find_spec", lambda name: name)
     assert advice.install_command("ray") == "'my python' -m pip install ray==2.60.0"
     monkeypatch.setattr(sys, "argv", ["/usr/bin/topicjax"])
@@ -368,6 +368,7 @@ def test_version_and_settings_are_printed(capsys):
     assert [lines[head] for head in heads] == [
         "experiment encoder",
         "experiment one_layer",
+        "experiment syntax",
         "experiment text",
     ]
     own = lines[heads[1] + 2 : heads[2]]
