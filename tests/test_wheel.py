@@ -114,9 +114,16 @@ def test_an_experiment_of_ones_own(typed, folder):
     assert "did you mean 'learning_rate'" in typed("topicjax plan mine.py --set learningrate=1", code=2)
 
 
-def test_what_is_missing_is_advised_for_this_environment(typed, installed):
-    hidden = "import sys; sys.modules['tensorboardX'] = None; from topicjax.cli import main; "
-    code = f"{hidden}sys.exit(main(['export', 'results/smoke', '--tensorboard']))"
-    said = typed(f"python -c {shlex.quote(code)}", code=2)
-    assert re.search(r"to install it, type: python -m pip install 'tensorboardX>=", said), said
-    assert "topicjax corpus" in typed("topicjax run wikipedia", code=2)
+WITHOUT_RAY = """
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "ray" else found(name, *rest)
+from topicjax.cli import main
+sys.exit(main(["plan", "smoke", "--cluster", "local:2"]))
+"""
+
+
+def test_what_is_missing_is_advised_for_this_environment(typed):
+    said = typed(f"python -c {shlex.quote(WITHOUT_RAY)}", code=2)
+    assert said.endswith("not installed; install it with: python -m pip install ray==2.60.0\n")
+    assert "to make it: topicjax corpus\n" in typed("topicjax run wikipedia", code=2)
