@@ -50,13 +50,13 @@ def test_shipped_sweeps_say_how_large_they_are_and_how_to_run_them(name: str) ->
     count, programs, *_ = SIZES[name]
     text = load_sweep(name).description
     assert f"Size:     {count:,} trials, {programs} program" in text
-    assert f"make sweep SWEEP={name}" in text
+    assert f"topicjax run {name}\n" in text and "make " not in text.split("Size:")[0]
 
 
 NAMED = 'from topicjax.sweep import product\nEXPERIMENT = "one_layer"\n'
 FILE = '''"""Two optimizers.
 
-    make sweep SWEEP=mine
+    topicjax run mine
 """
 from topicjax.sweep import expand, product
 EXPERIMENT = "one_layer"
