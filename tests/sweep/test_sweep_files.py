@@ -79,7 +79,7 @@ def test_shipped_sweeps_are_listed_and_loaded_by_name(shipped: Path) -> None:
     assert sweep_names() == ["joint", "two_stage"]
     found = load_sweep("two_stage")
     assert (found.name, found.base) == ("two_stage", dict(steps=40))
-    assert found.description == "Two optimizers.\n\nmake sweep SWEEP=mine"
+    assert found.description == "Two optimizers.\n\ntopicjax run mine"
     assert found.sweep == product(optimizer=["sgd", "adam"], seed=range(2))
 
 
