@@ -1,6 +1,6 @@
 """Which does a transformer learn first, syntax or topics?
 
-Command:  make sweep SWEEP=syntax
+Command:  topicjax run syntax
 Size:     228 trials, 2 programs
 Expect:   (written before the run, after one seed at four points and from an independent program on other
           seeds) topics first where topics help most and the bias is slow (alpha 0.1 or less, bias gain 1 to

@@ -1,6 +1,6 @@
 """Do more layers and heads change which of syntax and topics is learned first?
 
-Command:  make sweep SWEEP=syntax_depth
+Command:  topicjax run syntax_depth
 Size:     54 trials, 9 programs
 Expect:   (written before the run; an independent program gave one layer with one head 0.6 of syntax and 0.8
           of topics, two layers with two heads 0.94 and 0.88) the order does not reverse with layers or heads

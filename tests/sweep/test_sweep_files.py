@@ -55,13 +55,13 @@ def test_shipped_sweeps_say_how_large_they_are_and_how_to_run_them(name: str) ->
     count, programs, *_ = SIZES[name]
     text = load_sweep(name).description
     assert f"Size:     {count:,} trials, {programs} program" in text
-    assert f"make sweep SWEEP={name}" in text
+    assert f"topicjax run {name}\n" in text and "make " not in text.split("Size:")[0]
 
 
 NAMED = 'from topicjax.sweep import product\nEXPERIMENT = "one_layer"\n'
 FILE = '''"""Two optimizers.
 
-    make sweep SWEEP=mine
+    topicjax run mine
 """
 from topicjax.sweep import expand, product
 EXPERIMENT = "one_layer"
@@ -84,7 +84,7 @@ def test_shipped_sweeps_are_listed_and_loaded_by_name(shipped: Path) -> None:
     assert sweep_names() == ["joint", "two_stage"]
     found = load_sweep("two_stage")
     assert (found.name, found.base) == ("two_stage", dict(steps=40))
-    assert found.description == "Two optimizers.\n\nmake sweep SWEEP=mine"
+    assert found.description == "Two optimizers.\n\ntopicjax run mine"
     assert found.sweep == product(optimizer=["sgd", "adam"], seed=range(2))
 
 

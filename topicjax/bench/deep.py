@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from topicjax.bench import machine
+from topicjax.advice import install_command
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
 from topicjax.engine import costs
@@ -207,7 +207,7 @@ def best_torch(given: dict[str, Any], steps: int) -> TorchProcesses:
 def need_torch() -> None:
     """Raise a UserError if PyTorch is missing."""
     if importlib.util.find_spec("torch") is None:
-        raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'")
+        raise UserError(f"PyTorch is not installed; to install it: {install_command('bench')}")
 
 
 def run(
@@ -278,14 +278,10 @@ def cases_of(what: str) -> list[Case]:
     return [text_case() if what == "text" else syntax_case()]
 
 
-def compare_deep(what: str, repeats: int, as_json: bool) -> None:
-    """Time "layers", "text" or "syntax"; print a line as soon as a case is measured."""
+def compare_deep(what: str, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time "layers", "text" or "syntax"; say a line as soon as a case is measured."""
     use_all_cores()
-    cases = cases_of(what)
-    if as_json:
-        print(machine.as_json(run(cases, repeats)))
-    else:
-        run(cases, repeats, functools.partial(print, flush=True))
+    return run(cases_of(what), repeats, say)
 
 
 def table_row(row: dict[str, Any]) -> str:

@@ -6,12 +6,14 @@ import gc
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from topicjax.cli import terminal
+from topicjax import advice
+from topicjax.cli.json_output import write_json
 from topicjax.cli.terminal import say, show
 from topicjax.errors import UserError, counted, duration
 from topicjax.store import reader
@@ -27,6 +29,9 @@ MOST_PROBLEMS = 5  # listed by status
 def show_status(options: argparse.Namespace) -> int:
     """Print the status of a run, and of each plan if the folder holds several."""
     state = reader.status(options.folder)
+    if options.json:
+        write_json(options, {"folder": options.folder, **asdict(state)})
+        return 0
     running = f"running ({holder_in_words(state.running)})" if state.running is not None else "not running"
     of = f" of {state.planned:,}" if state.planned is not None and not state.beyond else ""
     show(
@@ -37,7 +42,7 @@ def show_status(options: argparse.Namespace) -> int:
         show(problem)
     if state.problems:
         more = f"{len(state.problems):,} such files; " if len(state.problems) > 1 else ""
-        show(f"{more}to set them aside: {terminal.command('repair', options.folder)}")
+        show(f"{more}to set them aside: {advice.command('repair', options.folder)}")
     if state.versions:
         show(f"trained by {len(state.versions)} versions of the code: {'; '.join(state.versions)}")
     if state.arithmetic:
@@ -58,6 +63,12 @@ def verify_folder(options: argparse.Namespace) -> int:
     started = time.monotonic()
     verdict = verify(options.folder, verifying())
     seconds = time.monotonic() - started
+    if options.json:
+        found = {name: getattr(verdict, name) for name in ("trials", "chunks", "bytes_read")}
+        problems = [asdict(problem) for problem in verdict.problems]
+        about = {"folder": options.folder, "is_whole": not problems, **found, "seconds": seconds}
+        write_json(options, {**about, "problems": problems})
+        return 1 if problems else 0
     for problem in verdict.problems:
         show(problem.sentence)
     rate = verdict.bytes_read / 1e6 / max(seconds, 1e-9)
@@ -68,9 +79,7 @@ def verify_folder(options: argparse.Namespace) -> int:
     if not verdict.problems:
         show("everything is as it was written")
         return 0
-    show(
-        f"{len(verdict.problems):,} problems; to set them aside: {terminal.command('repair', options.folder)}"
-    )
+    show(f"{len(verdict.problems):,} problems; to set them aside: {advice.command('repair', options.folder)}")
     return 1
 
 
@@ -223,21 +232,21 @@ def rare_collections() -> Iterator[None]:
 
 
 def show_claims(options: argparse.Namespace) -> int:
-    """Judge the claims of several runs: a table as HTML and Markdown, or as JSON on the terminal."""
+    """Judge the claims of several runs: a table as HTML and Markdown, or as JSON."""
     made_by = analysis("page.claims_table")
     if options.out.suffix != ".html":
         raise UserError(f"--out is {str(options.out)!r}; allowed: a name that ends in .html")
     for folder in options.folders:
         reader.load(folder)  # a wrong name ends the command before the work
-    table = made_by.make_table(options.folders, git_commit() or "", quiet if options.json else say)
+    table = made_by.make_table(options.folders, git_commit() or "", say)
     if options.json:
-        show(made_by.to_json(table))
+        write_json(options, asdict(table))
         return 0
     for path in made_by.write_table(table, options.out):
         show(path)
     show(table.summary)
     for each in table.missing:
-        show(f"  not run: {each.claim} ({terminal.command('run', each.sweeps[0])})")
+        show(f"  not run: {each.claim} ({advice.command('run', each.sweeps[0])})")
     return 0
 
 
@@ -254,7 +263,7 @@ def export_run(options: argparse.Namespace) -> int:
     if options.format == "csv":
         show("\n".join(map(str, paths)))
     else:
-        viewer = terminal.quoted(["tensorboard", "--logdir", str(out)])
+        viewer = advice.quoted(["tensorboard", "--logdir", str(out)])
         show(f"{out}: {len(paths):,} trials; to see them: {viewer}")
     return 0
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from topicjax.cli import commands, folder_commands, probe_commands
+from topicjax.cli import commands, folder_commands, json_output, probe_commands
 from topicjax.cli.terminal import one_line
 from topicjax.engine.options import OPTIONS, Options, flag, parse_path
 from topicjax.errors import shown
@@ -30,6 +30,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, one_line(f"{self.prog}: {message} (see {self.prog} --help)") + "\n")
 
 
+class Help(argparse.HelpFormatter):
+    """Keeps the line breaks of a list of fields."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
     about = "Train sweeps of tiny transformers on topic models."
@@ -41,8 +50,12 @@ def make_parser() -> argparse.ArgumentParser:
         name: str, command: Callable[[argparse.Namespace], int], text: str, prints: bool = False
     ) -> argparse.ArgumentParser:
         """Add a command; `prints`: its output is all it does."""
-        sub = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        description = f"{text[0].upper()}{text[1:]}."
+        sub = subparsers.add_parser(name, help=text, description=description, formatter_class=Help)
         sub.set_defaults(command=command, prints=prints)
+        if name in json_output.FIELDS:
+            sub.epilog = json_output.help_text(name)
+            sub.add_argument("--json", action="store_true", help="print one JSON object, and nothing else")
         return sub
 
     settings = "list every setting of a trial: default, what is allowed, meaning"
@@ -53,8 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
     listed.add_argument("sweep", nargs="?", help="list only its experiment (default: every shipped one)")
     planned = add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
     target = (
-        "compile for devices that are not here, TPUs as v5e:2x2 (needs make tpu) or the GPU a100 (needs make "
-        "gpu), and say whether it fits and what limits a step"
+        "compile for devices that are not here, TPUs as v5e:2x2 (needs the extra tpu) or the GPU a100 (needs "
+        "the extra cuda12), and say whether it fits and what limits a step"
     )
     planned.add_argument("--target", metavar="TOPOLOGY", help=target)
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
@@ -226,9 +239,11 @@ def add_claims_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of claims."""
     add = parser.add_argument
     add("folders", type=path, nargs="+", metavar="FOLDER", help="run folders, as results/theorem3")
-    out = "the page; a Markdown file of the same name is written beside it (default: results/claims.html)"
+    out = (
+        "the page; a Markdown file of the same name is written beside it (default: results/claims.html); "
+        "with --json nothing is written"
+    )
     add("--out", type=path, default=commands.RESULTS / "claims.html", metavar="FILE.html", help=out)
-    add("--json", action="store_true", help="print the table for programs, write nothing")
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
@@ -248,11 +263,6 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of bench."""
     add = parser.add_argument
     add("--repeats", type=int, help="default: 5; with --scaling 3")
-    add(
-        "--json",
-        action="store_true",
-        help="print all numbers, the devices, versions and driver: to send to us",
-    )
     what = parser.add_mutually_exclusive_group().add_argument
     what("--scaling", action="store_true", help="how the rate scales: a table and a figure")
     what(

@@ -11,7 +11,7 @@ from topicjax.theory.document_settings import KeyVisibility
 from topicjax.trial import Trial, TrialSettings
 
 SPECIAL = 2  # [MASK] and [UNK], which are never predicted
-CORPUS = Key(find_hash, "the hash of a corpus, or its name in the data folder (make corpus)")
+CORPUS = Key(find_hash, "the hash of a corpus, or its name in the data folder (topicjax corpus)")
 
 
 @dataclass(frozen=True)
