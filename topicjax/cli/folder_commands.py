@@ -158,14 +158,14 @@ def measure_snapshots(options: argparse.Namespace) -> int:
     if outcome.left:
         show(
             f"Stopped: {counted(outcome.measured, 'snapshot')} measured and kept in {table}, "
-            f"{outcome.left:,} left.\nContinue with the same command: {terminal.command(*options.arguments)}"
+            f"{outcome.left:,} left.\nContinue with the same command: {advice.command(*options.arguments)}"
         )
         return 128 + (outcome.stopped_by or signal.SIGINT)
     before = f" ({outcome.before:,} were measured before)" if outcome.before else ""
     show(
         f"{table}: {', '.join(outcome.columns)} of {counted(outcome.measured, 'snapshot')}{before} in "
         f"{duration(outcome.seconds)} ({duration(outcome.compile_seconds)} of it compiling)\n"
-        f"Next: {terminal.report_command(options.folder)}"
+        f"Next: {advice.report_command(options.folder)}"
     )
     return 0
 
