@@ -55,10 +55,11 @@ SEVERAL = -1  # the index of a setting that takes several values in a cell
 LEVELS = 32766  # from code 1 to code 32767
 NEGATIVE = 0x8000  # added to the code of a negative number; alone it means non-finite
 SHARE_OF_MARKS = 12  # each mark gets one in this many records
-ALL_MATRICES = 3_000_000  # limit for numbers of matrices: about 1 MB, as most entries of a matrix are alike
+ALL_MATRICES = 2_200_000  # limit for numbers of matrices: about 0.8 MB, as most entries of a matrix are alike
 MOST_INSIDE = 2000  # trials with matrices: their weights are read one by one
 MOST_SIDE = 400  # rows and columns of a matrix
-NO_VALUE, MATRIX_LEVELS = 255, 254  # codes of matrices: no value, the largest value
+FINE, COARSE = 90, 24  # levels of the entries of a small matrix and of one with more than FEW entries
+FEW, NO_VALUE, FIRST_LEVEL = 1000, "!", 35  # an entry is a character: no value, or its level
 CELL = "cell of the page"
 LINE_COLOURS = (  # on a light page, on a dark page
     *(("#0072B2", "#4FA8DC"), ("#D55E00", "#F0853A"), ("#B87700", "#E6A83A"), ("#007D5B", "#2FB58C")),
@@ -87,7 +88,7 @@ def explorer(
     """Write the interactive map as HTML: its section, style, data and script.
 
     `x` and `y` are the axes shown first; classes that are among the `words` are explained.  `explain` says
-    why matrices cannot be drawn, given the name of their function and its exception; without it, it is raised.
+    why matrices cannot be drawn, given the name of their function and its exception.
     """
     found = page_data(run, scores, page, x, y, words, explain)
     text = json.dumps(found, separators=(",", ":"), allow_nan=False)
@@ -349,10 +350,8 @@ def class_look(name: str, look: Look, words: Words = NO_WORDS) -> dict[str, Any]
     """
     colour: Any = np.array(to_rgb(look.colour))
     bright = max(brightness(colour), 0.01)
-    line = (
-        to_hex(colour * min(1, 0.55 / bright)),
-        to_hex(tuple(shaded(colour, min(1, 0.55 / (1.01 - bright))))),
-    )
+    light: Any = shaded(colour, min(1, 0.55 / (1.01 - bright)))
+    line = to_hex(colour * min(1, 0.55 / bright)), to_hex(light)
     path = HATCHES.get(look.hatch[:1], HATCHES["/"]) if look.hatch else ""
     ink = to_hex(hatch_ink(look))
     drawn = dict(name=name, colour=to_hex(colour), line=line, hatch=path, ink=ink)
@@ -597,9 +596,10 @@ def packed_matrices(
 
 
 def packed_matrix(name: str, given: Any, labels: dict[tuple[str, tuple[str, ...]], int]) -> dict[str, Any]:
-    """Pack a matrix in one byte per entry, with its labels and the range of its colours.
+    """Pack a matrix in one character per entry, with its labels and the range of its colours.
 
-    Colours end at the largest size of all but one in a hundred entries: a few large ones hide nothing.
+    Colours end at the largest size of all but one in a hundred entries, so a few large ones hide nothing.  In
+    a large matrix the entries end there too: its levels are few, because they take most of the page.
     """
     frame = given if isinstance(given, pd.DataFrame) else None
     values = np.asarray(given, float)
@@ -609,12 +609,16 @@ def packed_matrix(name: str, given: Any, labels: dict[tuple[str, tuple[str, ...]
     known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     high = high if high > low else low + 1
-    codes = np.where(np.isfinite(values), (values - low) / (high - low) * MATRIX_LEVELS, NO_VALUE).round()
     if low < 0 < high:
         limit = float(np.quantile(np.abs(known), 0.99)) or max(-low, high)
         shade = [-limit, limit]
     else:
         shade = [float(end) for end in np.quantile(known, (0.005, 0.995))] if known.size else [low, high]
+    is_large = values.size > FEW
+    low, high = shade if is_large else (low, high)
+    level = (np.clip(np.nan_to_num(values), low, high) - low) / (high - low or 1)
+    codes = (FIRST_LEVEL + level * ((COARSE if is_large else FINE) - 1)).round().astype("u1")
+    codes[~np.isfinite(values)] = ord(NO_VALUE)
     places = [-1, -1]
     if frame is not None:
         for number, own in enumerate((frame.index, frame.columns)):
@@ -628,7 +632,9 @@ def packed_matrix(name: str, given: Any, labels: dict[tuple[str, tuple[str, ...]
         "low": digits[0],
         "high": digits[1],
         "shade": digits[2:],
-        "codes": in_text(codes, "u1"),
+        "levels": COARSE if is_large else FINE,
+        "cut": is_large,
+        "codes": codes.tobytes().decode("ascii"),
     }
 
 

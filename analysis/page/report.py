@@ -295,9 +295,8 @@ class Report:
 
     def explore(self) -> Markup:
         """Make the interactive map."""
-        entry = Entry(
-            "explorer", functools.partial(explorer, page=self.page, words=self.words), axes=("x", "y")
-        )
+        make = functools.partial(explorer, page=self.page, words=self.words, explain=self._why)
+        entry = Entry("explorer", make, axes=("x", "y"))
 
         def show(entry: Entry, page: Page) -> Markup:
             return Markup(entry.make(self.run, self.trial_scores))

@@ -1,9 +1,10 @@
 // Inside a trial: matrices of its trained model as heat maps, with their values under the pointer.
 
-import { data, draw, make, numbers, scales, shown } from "./data.js";
+import { data, draw, make, scales, shown } from "./data.js";
 
 const SMALL = 24; // rows; a larger matrix is drawn as large as there is room
-const NO_VALUE = 255;
+const NO_VALUE = 33;
+const FIRST_LEVEL = 35;
 
 // All matrices of a trial: the small ones that every trial has, and the larger ones if it stands for a cell.
 export function matrices(trial, width) {
@@ -17,16 +18,17 @@ export function hasMatrices(trial) {
   return Boolean(data.inside?.trials[trial]);
 }
 
-function heatMap({ name, shape: [rows, wide], codes, low, high, shade, labels }, width) {
-  const code = numbers(codes, Uint8Array);
-  const value = (place) => (code[place] === NO_VALUE ? NaN : low + ((high - low) * code[place]) / 254);
+function heatMap({ name, shape: [rows, wide], codes, levels, cut, low, high, shade, labels }, width) {
+  const level = (place) => (codes.charCodeAt(place) - FIRST_LEVEL) / (levels - 1);
+  const value = (place) => (codes.charCodeAt(place) === NO_VALUE ? NaN : low + (high - low) * level(place));
+  const sign = (place) => (cut && level(place) === 0 ? "at most " : cut && level(place) === 1 ? "at least " : "");
   const [names, title] = [labels.map((place) => data.inside.labels[place]), labels.map((place) => data.inside.labels[place]?.title ?? "")];
   const left = title[0] || names[0] ? 34 : 4;
   const side = (width - left - 4) / wide;
   const height = Math.min(side, 26) * rows;
   const tall = height / rows;
   const box = { x: left, y: 2, width: side * wide, height };
-  const image = draw("image", { ...box, href: picture(code, value, shade, [rows, wide]), preserveAspectRatio: "none", style: "image-rendering:pixelated" });
+  const image = draw("image", { ...box, href: picture(value, shade, [rows, wide]), preserveAspectRatio: "none", style: "image-rendering:pixelated" });
   const svg = draw("svg", { width, height: height + 34, class: "heat", tabindex: "0", role: "group" }, image, draw("rect", { ...box, class: "frame" }));
   svg.setAttribute("aria-label", `${name}: ${rows} by ${wide}, from ${shown(low)} to ${shown(high)}; arrow keys read values`);
   for (const [number, size, isDown] of [[0, tall, true], [1, side, false]]) {
@@ -48,7 +50,7 @@ function heatMap({ name, shape: [rows, wide], codes, low, high, shade, labels },
     cursor.setAttribute("x", box.x + at[1] * side);
     cursor.setAttribute("y", box.y + at[0] * tall);
     cursor.setAttribute("visibility", "visible");
-    readout.textContent = `${label(0, at[0])}, ${label(1, at[1])}: ${shown(value(at[0] * wide + at[1]))}`;
+    readout.textContent = `${label(0, at[0])}, ${label(1, at[1])}: ${sign(at[0] * wide + at[1])}${shown(value(at[0] * wide + at[1]))}`;
   };
   svg.addEventListener("pointermove", (event) => {
     const own = svg.getBoundingClientRect();
@@ -79,16 +81,16 @@ function bands(texts) {
   return found;
 }
 
-function picture(code, value, [dark, light], [rows, wide]) {
+function picture(value, [dark, light], [rows, wide]) {
   const canvas = make("canvas", { width: wide, height: rows });
   const pen = canvas.getContext("2d");
   const image = pen.createImageData(wide, rows);
   const scale = dark < 0 && light > 0 ? scales.PuOr : scales.cividis;
-  code.forEach((own, place) => {
+  for (let place = 0; place < rows * wide; place += 1) {
     const share = Math.min(1, Math.max(0, (value(place) - dark) / (light - dark || 1)));
     const from = 3 * Math.round(255 * share);
-    image.data.set(own === NO_VALUE ? [160, 160, 160, 255] : [...scale.subarray(from, from + 3), 255], 4 * place);
-  });
+    image.data.set(Number.isNaN(share) ? [160, 160, 160, 255] : [...scale.subarray(from, from + 3), 255], 4 * place);
+  }
   pen.putImageData(image, 0, 0);
   return canvas.toDataURL();
 }
