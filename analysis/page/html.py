@@ -21,7 +21,7 @@ from .scripts import bundle, packed
 
 LARGEST_SVG = 2_000_000  # bytes; browsers are slow to draw a larger SVG, so the page shows the PNG
 MOST_OPEN_ROWS = 12  # a longer table is folded
-SENTENCES, LETTERS = 2, 260  # of a text that are shown; the rest is behind "more"
+SENTENCES, LETTERS, FEWEST = 2, 260, 40  # of a text that are shown; the rest is behind "more"
 SENTENCE_END = re.compile(r"(?<=[.?!)])(?<!\b[a-z]\.[a-z]\.)\s+(?=[^\sa-z])")
 
 
@@ -134,9 +134,11 @@ def word_anchor(word: str) -> str:
 
 
 def split(text: str) -> tuple[str, str]:
-    """Split a text into the sentences that are shown, one or two, and the rest."""
-    parts = SENTENCE_END.split(text.strip())
-    shown = 1
+    """Split a text into what is shown, one or two sentences or the beginning of a long one, and the rest."""
+    parts, shown = SENTENCE_END.split(text.strip()), 1
+    begin, colon, end = parts[0].partition(": ")
+    if len(parts[0]) > LETTERS and FEWEST < len(begin) <= LETTERS and colon:
+        return f"{begin}:", " ".join([end, *parts[1:]])
     while shown < min(SENTENCES, len(parts)) and len(" ".join(parts[: shown + 1])) <= LETTERS:
         shown += 1
     return " ".join(parts[:shown]), " ".join(parts[shown:])
@@ -159,6 +161,11 @@ def claims(judged: Sequence[tuple[Claim, Verdict, str]], words: Words = NO_WORDS
 def claims_table(head: Sequence[str], rows: Sequence[tuple[Any, str, str]], missing: Sequence[Any]) -> Markup:
     """Write a table of claims: rows with the links to their pages and figures, then claims without a run."""
     return PARTS.claims_table(head, rows, missing)
+
+
+def runs(entries: Sequence[Any]) -> Markup:
+    """Write a table of runs with a box to search their names, questions and settings."""
+    return PARTS.runs(entries)
 
 
 def figure(picture: Picture, files: Sequence[Path], folder: Path, words: Words = NO_WORDS) -> Markup:

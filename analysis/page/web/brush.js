@@ -41,7 +41,7 @@ export function drawBrushes(redraw) {
   const room = plots.clientWidth;
   const isNarrow = room < 700;
   const width = isNarrow ? room : Math.floor(0.4 * room);
-  plots.append(scatter(width, redraw), parallel(isNarrow ? room : room - width - 12, redraw));
+  plots.append(scatter(width, redraw), parallel(isNarrow ? room : room - width - 14, redraw));
 }
 
 // The fields of the scatter plot: those that were chosen, or a setting and the score of the view.
@@ -49,7 +49,8 @@ function pair() {
   if (state.pair?.every((name) => fields.some((own) => own.name === name))) return state.pair;
   const own = axes();
   const score = fields.find(({ name }) => name === columns[shownView().score]?.name) ?? own.at(-1);
-  return [own[0].name, (score === own[0] ? own.at(-1) : score).name];
+  const first = own.find((each) => !each.texts && each !== score) ?? own[0];
+  return [first.name, (score === first ? own.at(-1) : score).name];
 }
 
 function pick(name, place, redraw) {
@@ -70,7 +71,7 @@ function scaleOf({ low, high, isLog, texts }) {
   const back = isLog ? Math.exp : (value) => value;
   const pad = (texts ? 0.5 : 0.03 * (turn(high) - turn(low))) || 0.5;
   const [from, to] = [turn(low) - pad, turn(high) + pad];
-  const ticks = texts ? texts.map((_, code) => code) : isLog && high > 20 * low ? decades(low, high) : niceTicks(low, high, 3);
+  const ticks = texts ? texts.map((_, code) => code) : isLog && high > 20 * low ? decades(low, high) : niceTicks(low, high, 4);
   return { at: (value) => (turn(value) - from) / (to - from), value: (share) => back(from + share * (to - from)), ticks };
 }
 
@@ -169,11 +170,12 @@ function apart(ticks, at, room) {
 }
 
 function parallel(width, redraw) {
-  const shownAxes = axes().slice(0, width < 500 ? 4 : MOST_AXES);
+  const shownAxes = axes().slice(0, Math.max(2, Math.min(MOST_AXES, Math.floor(width / 80))));
   const all = shownAxes.map(scaleOf);
   const [high, low] = [24, HEIGHT - 22];
-  const gap = (width - 90) / Math.max(1, shownAxes.length - 1);
-  const x = (number) => 45 + number * gap;
+  const margin = Math.min(90, 14 + 6 * Math.max(5, ...(shownAxes[0].texts ?? []).map((each) => each.length)));
+  const gap = (width - margin - 45) / Math.max(1, shownAxes.length - 1);
+  const x = (number) => margin + number * gap;
   const y = (number, value) => low - (low - high) * all[number].at(value);
   const faint = Math.min(1, Math.max(0.06, 300 / data.ids.length));
   const name = `Parallel coordinates of ${shownAxes.map(({ label }) => label).join(", ")}`;
@@ -203,7 +205,7 @@ function parallel(width, redraw) {
       over.append(draw("rect", { x: x(number) - 7, y: top, width: 14, height: Math.max(2, bottom - top), class: "selected" }));
     }
   });
-  const nearest = ([at]) => Math.min(shownAxes.length - 1, Math.max(0, Math.round((at - 45) / gap)));
+  const nearest = ([at]) => Math.min(shownAxes.length - 1, Math.max(0, Math.round((at - margin) / gap)));
   drag(over, (from, to, isDone) => {
     const number = nearest(from);
     const ends = [from[1], to[1]].map((at) => Math.min(1, Math.max(0, (low - at) / (low - high)))).sort((a, b) => a - b);

@@ -5,17 +5,18 @@ import { curve, data, draw, make, records, settings, shown, shownView, state, st
 
 const DRAG = 8; // pixels; a shorter drag is a click
 
-// `all` are the trials that decide on the ranges: those of both cells when two are compared.
-export function chart({ title, curves, log, references, small }, trials, onsets, { all, width, zoom }) {
+// `groups` are the trials that decide on the ranges: those of both cells when two are compared.
+export function chart({ title, curves, log, references, small }, trials, onsets, { groups, width, zoom }) {
   const looks = (trial, own) => (references ? data.classes[shownView().trials[trial]].line : own.colour);
   const seriesOf = (chosen) =>
     curves.flatMap((own) =>
       chosen.map((trial) => ({ ...own, trial, colours: looks(trial, own), values: curve(trial, own.name) })),
     );
   const series = seriesOf(trials);
-  const whole = seriesOf(all);
-  const lines = references ? referenceLosses(all) : [];
-  const axis = log ? logRange(whole) : range(whole, lines, references);
+  const whole = seriesOf([...new Set(groups.flat())]);
+  const lines = references ? referenceLosses(trials) : [];
+  const known = references ? groups.flatMap(referenceLosses).map(([, value]) => value) : [];
+  const axis = log ? logRange(whole) : range(whole, known, references);
   if (!axis) return null;
   const room = Math.max(220, width) / (small ? 1.02 : 1);
   const right = lines.length ? 64 : 22;
@@ -176,7 +177,7 @@ function range(series, lines, isLoss) {
   if (!values.length) return null;
   const isWhole = isLoss && !state.zoom;
   const starts = series.map((own) => own.values[0]).filter(Number.isFinite).sort((a, b) => a - b);
-  const known = isWhole ? lines.map(([, value]) => value) : [];
+  const known = isWhole ? lines : [];
   const low = Math.min(values[0], ...known);
   const high = isWhole ? Math.max(starts[starts.length >> 1] ?? values.at(-1), values[0], ...known) : values.at(-1);
   const margin = 0.05 * (high - low) || 0.5 * Math.abs(high) || 0.5;

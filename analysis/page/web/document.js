@@ -1,4 +1,4 @@
-// What every page does: show its figures, which are compressed in it, and tell the meanings of its words.
+// What every page does: show its figures, tell the meanings of its words, search its runs.
 
 import { canUnpack, unpacked } from "./unpack.js";
 import { hideTip, showTip } from "./tip.js";
@@ -24,6 +24,32 @@ document.addEventListener("keydown", (event) => {
 window.addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details.more")) part.open = true;
 });
+
+// The index of runs: show those whose names, questions or settings have all the words that are typed.
+const box = document.querySelector("#search input");
+if (box) {
+  const rows = [...document.querySelectorAll("tr[data-search]")];
+  const search = () => {
+    const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) row.hidden = !words.every((word) => hasWord(row.dataset.search.toLowerCase(), word));
+    const left = rows.filter((row) => !row.hidden).length;
+    box.closest("p").querySelector("span").textContent = words.length ? `${left} of ${rows.length} runs` : "";
+  };
+  box.addEventListener("input", search);
+  box.closest("p").hidden = false;
+  search();
+}
+
+// A setting with its value, name=value, must be there as a whole; of many values, their range counts.
+function hasWord(text, word) {
+  const [name, value] = word.split("=");
+  if (!value) return text.includes(word);
+  const own = text.split(/\s+/).filter((each) => each.startsWith(`${name}=`)).map((each) => each.slice(name.length + 1));
+  return own.some((each) => {
+    const [low, high] = each.split("..").map(Number);
+    return each === value || Number(each) === Number(value) || (Number(value) >= low && Number(value) <= high);
+  });
+}
 
 for (const image of document.querySelectorAll("img[data-packed]")) {
   // A browser that cannot unpack the figures takes their files.

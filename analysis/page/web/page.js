@@ -49,7 +49,7 @@ function build() {
     "A cell holds the trials that differ only in the seed. Hover over it or move to it with the arrow keys for its " +
     "numbers; click, tap or press Enter for its trials. The address of this page keeps what you choose.";
   const tools = make("div", { class: "tools" }, parts.download, parts.reset, parts.count);
-  const below = [parts.legend, tools, parts.filters, brushPanel(redraw), make("p", { class: "hint" }, hint), parts.remarks];
+  const below = [parts.legend, tools, brushPanel(redraw), parts.filters, make("p", { class: "hint" }, hint), parts.remarks];
   parts.sides = make("div", { class: "sides" }, make("div", {}, parts.map, ...below), parts.detail, parts.pinned);
   root.append(make("h3", { class: "title quiet" }, "Interactive map"), parts.controls, parts.sides, parts.status);
 }

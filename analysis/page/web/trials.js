@@ -35,12 +35,12 @@ export function drawDetails() {
   parts.sides.classList.toggle("compared", isPinned);
   parts.pinned.hidden = !isPinned;
   const both = [state.open, ...(isPinned ? [state.pinned] : [])].filter((cell) => shownCells().includes(cell));
-  const all = [...new Set(both.flatMap(charted))];
-  drawDetail(parts.detail, state.open, all);
-  if (isPinned) drawDetail(parts.pinned, state.pinned, all);
+  const groups = both.map(charted);
+  drawDetail(parts.detail, state.open, groups);
+  if (isPinned) drawDetail(parts.pinned, state.pinned, groups);
 }
 
-function drawDetail(place, cell, all) {
+function drawDetail(place, cell, groups) {
   if (!shownCells().includes(cell)) {
     const isFiltered = allCells().includes(cell) && isHidden(cell);
     const words = isFiltered ? "The filters hide this cell." : "Choose a cell of the map to see its trials.";
@@ -58,7 +58,7 @@ function drawDetail(place, cell, all) {
     make("h3", { tabindex: "-1" }, (isPinned ? "Pinned: " : "") + placeTexts(cell).join(" · ")),
     make("p", {}, `${[verdict, ...scoreTexts(cell)].join("; ")}.`),
     make("p", { class: "tools" }, isPinned ? unpin() : pinning),
-    ...charts(place, cell, all),
+    ...charts(place, cell, groups),
     ...inside(place, cell),
     trialList(place, cellTrials(cell)),
     make("p", { class: "tools" }, back),
@@ -94,7 +94,7 @@ function charted(cell) {
   return cellTrials(cell).filter((trial) => records?.place.has(trial)).slice(0, MOST_TRIALS);
 }
 
-function charts(place, cell, all) {
+function charts(place, cell, groups) {
   const trials = charted(cell);
   if (!trials.length) return [make("p", { class: "hint" }, data.sentence || "These trials have no records.")];
   const logarithmic = chip("steps on a log axis", state.logSteps, (checked) => {
@@ -114,7 +114,7 @@ function charts(place, cell, all) {
   const { paddingLeft, paddingRight } = getComputedStyle(place);
   const width = Math.floor(place.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
   const onsets = shownView().onsets.map((number) => columns[number].cells[cell]).filter(Number.isFinite);
-  const made = data.charts.map((each) => chart(each, trials, onsets, { all, width, zoom })).filter(Boolean);
+  const made = data.charts.map((each) => chart(each, trials, onsets, { groups, width, zoom })).filter(Boolean);
   const tools = make("div", { class: "tools" }, logarithmic, state.zoom ? whole : hint);
   return [tools, make("div", { class: "charts" }, ...made)];
 }
@@ -127,10 +127,11 @@ function inside(place, cell) {
   const standing = trials.reduce((best, trial) => (size(trial) > size(best) ? trial : best));
   const chosen = trials.includes(inspected.get(cell)) ? inspected.get(cell) : standing;
   const seed = settings.find(({ name }) => name === "seed");
+  const isAlone = size(standing) > Math.min(...trials.map(size));
   const option = (trial) => {
-    const stands = trial === standing && size(trial) > Math.min(...trials.map(size)) ? ", stands for the cell" : "";
-    const named = seed ? `${data.ids[trial]}, seed ${seed.text(trial)}${stands}` : data.ids[trial] + stands;
-    return make("option", { value: trial, selected: trial === chosen }, named);
+    const named = seed ? `seed ${seed.text(trial)}` : data.ids[trial];
+    const all = isAlone && trial === standing ? ", with all matrices" : "";
+    return make("option", { value: trial, selected: trial === chosen }, named + all);
   };
   const change = () => {
     inspected.set(cell, Number(select.value));
