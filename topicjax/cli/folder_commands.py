@@ -130,11 +130,11 @@ def write_report(options: argparse.Namespace) -> int:
     """
     index = analysis("page.runs_index")
     if options.folder.is_dir() and not index.is_run(options.folder) and any(options.folder.iterdir()):
-        given = [name for name in ("x", "y", "panel", "filters", "watch") if getattr(options, name)]
+        names = dict(x="x", y="y", panel="panel", filters="filter", watch="watch")
+        given = [option for name, option in names.items() if getattr(options, name)]
         if given and index.run_folders(options.folder):
-            raise UserError(
-                f"{options.folder} is a folder of runs; allowed with --{given[0]}: one run folder"
-            )
+            where = options.folder
+            raise UserError(f"{where} is a folder of runs; allowed with --{given[0]}: one run folder")
         with explained("write into", options.folder):
             show(f"{index.write(options.folder, say)}: open it in a browser")
         return 0

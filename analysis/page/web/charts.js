@@ -119,8 +119,8 @@ function follow(svg, plot, { title, box, scale, series, trials, readout, zoom })
     } else if (event.key === "+" || event.key === "=") {
       zoom([middle - box.width / 4, middle + box.width / 4].map(stepAt), title);
     } else if (event.key === "-" && state.zoom) {
-      const wide = [scale.step(-box.width / 2), scale.step(1.5 * box.width)];
-      const isAll = wide[0] <= 0 && wide[1] >= scale.last;
+      const wide = [scale.step(-box.width), scale.step(2 * box.width)];
+      const isAll = wide[0] <= 0 && wide[1] >= 0.98 * scale.last;
       zoom(isAll ? null : [Math.max(0, wide[0]), Math.min(scale.last, wide[1])], title);
     } else if (event.key === "Escape" && state.zoom) zoom(null, title);
     else return;

@@ -51,7 +51,7 @@ function build() {
   const tools = make("div", { class: "tools" }, parts.download, parts.reset, parts.count);
   const below = [parts.legend, tools, brushPanel(redraw), parts.filters, make("p", { class: "hint" }, hint), parts.remarks];
   parts.sides = make("div", { class: "sides" }, make("div", {}, parts.map, ...below), parts.detail, parts.pinned);
-  root.append(make("h3", { class: "title quiet" }, "Interactive map"), parts.controls, parts.sides, parts.status);
+  root.append(parts.controls, parts.sides, parts.status);
 }
 
 function start() {

@@ -1,6 +1,6 @@
 // One box of text beside the element that it explains.
 
-function box() {
+function tipBox() {
   const found = document.querySelector(".tip");
   if (found) return found;
   const made = document.createElement("div");
@@ -13,7 +13,7 @@ function box() {
 
 // Show lines of text, the first one bold, above the element or, without room there, below it.
 export function showTip(lines, element) {
-  const tip = box();
+  const tip = tipBox();
   tip.replaceChildren(
     ...lines.map((line, number) => {
       const made = document.createElement(number ? "div" : "b");
@@ -31,5 +31,5 @@ export function showTip(lines, element) {
 }
 
 export function hideTip() {
-  box().hidden = true;
+  tipBox().hidden = true;
 }
