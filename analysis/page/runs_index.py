@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from topicjax.errors import UserError, counted, size
 from topicjax.store.files import MANIFEST, StoreError
 from topicjax.store.manifest import last_run
@@ -101,7 +99,8 @@ def searched(run: Run) -> str:
     """Write name=value of every setting of a run, or name=low..high if it has very many values."""
     found = [f"experiment={run.experiment}"]
     for name in run.setting_names:
-        values: Any = pd.unique(run.trials[name].dropna())
+        column: Any = run.trials[name]
+        values: Any = column.dropna().unique()
         if len(values) > MOST_LISTED:
             found.append(f"{name}={written(min(values), 6)}..{written(max(values), 6)}")
         else:

@@ -4,6 +4,7 @@
 import { curve, data, draw, make, records, settings, shown, shownView, state, steps } from "./data.js";
 
 const DRAG = 8; // pixels; a shorter drag is a click
+const LONGEST = 16; // letters of a reference loss beside its line
 
 // `groups` are the trials that decide on the ranges: those of both cells when two are compared.
 export function chart({ title, curves, log, references, small }, trials, onsets, { groups, width, zoom }) {
@@ -19,7 +20,7 @@ export function chart({ title, curves, log, references, small }, trials, onsets,
   const axis = log ? logRange(whole) : range(whole, known, references);
   if (!axis) return null;
   const room = Math.max(220, width) / (small ? 1.02 : 1);
-  const right = lines.length ? 64 : 22;
+  const right = Math.max(22, ...lines.map(([name]) => 10 + 6.1 * Math.min(LONGEST, name.length)));
   const box = { x: 46, y: 6, width: room - 46 - right, height: small ? 90 : 140 };
   const scale = axisScales(whole, axis, box);
   const across = (value, name) => draw("path", { d: `M0 ${scale.y(value)}H${box.width}`, class: name });
@@ -273,7 +274,7 @@ function lineNames(box, y, lines) {
   const inside = lines.filter(([, value]) => y(value) >= -1 && y(value) <= box.height + 1);
   return inside.sort((a, b) => b[1] - a[1]).map(([name, value]) => {
     lowest = Math.max(lowest + 12, box.y + y(value) + 4);
-    const text = name.length > 11 ? `${name.slice(0, 10)}…` : name;
+    const text = name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name;
     const title = draw("title", {}, `${name}: ${shown(value, 4)}`);
     return draw("text", { x: box.x + box.width + 4, y: lowest, class: "tick" }, text, title);
   });

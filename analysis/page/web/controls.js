@@ -3,7 +3,7 @@
 import { cellOf } from "./address.js";
 import { brush, columns, counted, data, draw, drawing, isHidden, make, notes, parts } from "./data.js";
 import { plain, scales, settings, shown, shownColumn, shownTrials, shownView, state, views } from "./data.js";
-import { allCells, shownCells } from "./map.js";
+import { allCells, classBy, shownCells } from "./map.js";
 
 const MOST_CHIPS = 12; // settings with more values have no filter
 
@@ -117,7 +117,7 @@ export function legend(redraw) {
     made.append(make("span", { class: "number" }, String(counts.get(kind))));
     return made;
   });
-  const text = `Class by ${shownView().words}: number of cells (untick to hide)`;
+  const text = `${classBy(shownView().words)}: number of cells (untick to hide)`;
   const classes = make("fieldset", { class: "classes" }, make("legend", {}, text), ...chips);
   parts.legend.replaceChildren(...(shownColumn() ? [colourBar(shownColumn())] : []), classes);
 }

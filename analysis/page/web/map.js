@@ -195,6 +195,10 @@ export function placeTexts(cell) {
   return [panelOf.get(cell), ...texts].filter(Boolean);
 }
 
+export function classBy(words) {
+  return words === "class" ? "Class" : `Class by ${words}`;
+}
+
 export function classText(cell) {
   const view = shownView();
   const trials = cellTrials(cell);

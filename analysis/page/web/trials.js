@@ -6,7 +6,7 @@ import { chip } from "./controls.js";
 import { cellTrials, columns, counted, curve, data, isHidden, make, notes, parts, records } from "./data.js";
 import { settings, shown, shownView, state, steps, views } from "./data.js";
 import { hasMatrices, matrices } from "./inside.js";
-import { allCells, classText, focusCell, markOpen, placeTexts, scoreTexts, shownCells } from "./map.js";
+import { allCells, classBy, classText, focusCell, markOpen, placeTexts, scoreTexts, shownCells } from "./map.js";
 import { hideTip } from "./tip.js";
 
 const MOST_TRIALS = 24; // of a cell, both as curves and in the list
@@ -50,7 +50,7 @@ function drawDetail(place, cell, groups) {
     place.replaceChildren(make("p", { class: "hint" }, empty), ...unpinned);
     return;
   }
-  const verdict = `Class by ${shownView().name}: ${classText(cell)}`;
+  const verdict = `${classBy(shownView().name)}: ${classText(cell)}`;
   const isPinned = place === parts.pinned;
   const pinning = make("button", { type: "button", onclick: () => pin(cell) }, "Pin, to compare with another cell");
   const back = make("button", { type: "button", onclick: backToMap }, "Back to the map");
