@@ -11,7 +11,6 @@ import pandas as pd
 
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, Status
-from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
@@ -33,7 +32,8 @@ from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
 from .embedding_theory import embedding_cases, embeddings_alone, theorem1_equations, trains_all
 from .endings import joint_gains, joint_losses
-from .findings import definitions, documents, findings
+from .findings import WORDS, documents, findings
+from .inside import token_matrices, topic_blocks
 from .landscape import landscapes
 from .loss_curves import loss_curves
 from .matrices import figure1, figure2
@@ -364,30 +364,6 @@ TABLES = [
         "step 0",
     ),
 ]
-WORDS = (
-    (
-        "Three views of a trial. Loss: how much of the way to the best uniform-attention loss (stage 1) W^V "
-        "has gone when attention is forced uniform, and what attention adds in units of stage 1 - stage 2. "
-        "Order parameters: same-topic minus other-topic entries of the value matrix and of the attention "
-        "scores. Norms: as in the paper's Figure 4. Θ is the maximum over the steps of min(progress of V, "
-        "1 - progress of attention): 1 if V was done before attention began; log lag is the number of "
-        "e-foldings of the step by which V is ahead."
-    ),
-    f"two-stage: Θ at least {CUTS.two_stage:g} (V is learned before attention helps), and stage 2 happened: "
-    f"attention gained at least {CUTS.stage2:.0%} of what topics can give and became topical, with scores of "
-    f"same-topic pairs at least {CUTS.topical:g} above those of other pairs",
-    "two-stage, non-topical: the same, but attention did not become topical; stage 2 begun: Θ as high, but "
-    "attention gained less than that within the steps of the run",
-    "reversed: attention helps before V is learned",
-    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: in between",
-    "V-only: V is learned, but attention has not moved within the steps of the run",
-    "compensated: the loss reaches stage 1, but not with attention forced uniform",
-    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
-    f"less than {CUTS.no_learning:.0%}",
-    "diverged: not finite; collapsed: finite, never finished, and the final loss is above the initial one",
-    "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
-    f"{CUTS.lost:.0%} of its gain; then copying: at the end a word counts more for itself than for its topic",
-)
 
 
 def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
@@ -412,13 +388,14 @@ PAGE = Page(
     references=LINES,
     claims=EVERY_CLAIM,
     findings=opening,
-    terms=definitions,
     lead=(LEAD,),
     figures=FIGURES,
     tables=TABLES,
     headers=tables.HEADERS,
     words=WORDS,
     inspect=inspect,
+    inside=topic_blocks,
+    inside_cell=token_matrices,
     panels=MAIN_SETTINGS,
     refine_by=lambda cells: zip(cells["class"], cells["theta"], strict=True),
     replaces=("findings", "losses", "records", "finals", "cells"),

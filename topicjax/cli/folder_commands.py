@@ -200,7 +200,20 @@ def numbers(text: str) -> list[int]:
 
 
 def write_report(options: argparse.Namespace) -> int:
-    """Write the report of a run into its folder, printing progress; with --watch, while the run continues."""
+    """Write the report of a run into its folder, printing progress; with --watch, while the run continues.
+
+    For a folder of run folders, write their index.
+    """
+    index = analysis("page.runs_index")
+    if options.folder.is_dir() and not index.is_run(options.folder) and any(options.folder.iterdir()):
+        names = dict(x="x", y="y", panel="panel", filters="filter", watch="watch")
+        given = [option for name, option in names.items() if getattr(options, name)]
+        if given and index.run_folders(options.folder):
+            where = options.folder
+            raise UserError(f"{where} is a folder of runs; allowed with --{given[0]}: one run folder")
+        with explained("write into", options.folder):
+            show(f"{index.write(options.folder, say)}: open it in a browser")
+        return 0
     report, panel = analysis("page.report"), tuple(filter(None, options.panel.split(",")))
     chosen = analysis("page.selection").Selection(options.x, options.y, panel, tuple(options.filters))
     with explained("write into", options.folder), rare_collections():

@@ -86,7 +86,7 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     verify = "check every file of a run folder against its checksum"
     repair = "set damaged files aside: the next run computes them again"
     inspect = "draw one trained model: weights, attention, trajectory"
-    report = "write report.html: the answer, figures and tables of a run"
+    report = "write report.html: the answer, figures and tables of a run; or the index of a folder of runs"
     add_folder(add("status", does.show_status, status, prints=True))
     add_folder(add("verify", does.verify_folder, verify, prints=True))
     add_folder(add("repair", does.repair_folder, repair))
