@@ -4,11 +4,12 @@ BIN := .venv/bin
 RUN_READY := .venv/.ready
 DEV_READY := .venv/.ready-dev
 TEXT_READY := .venv/.ready-text
+DOCS_READY := .venv/.ready-docs
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu extra lint test test-all wheel clean
+.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu extra docs lint test test-all wheel clean
 # Commands then advise `make ...`, not `topicjax ...`.
 corpus tables sweep paper report plan list bench: export TOPICJAX_FROM_MAKE := 1
 SWEEP ?= two_stage
@@ -39,6 +40,11 @@ $(DEV_READY): $(RUN_READY)
 $(TEXT_READY): $(RUN_READY)
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[text]'
+	@touch $@
+
+$(DOCS_READY): $(RUN_READY)
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 corpus: $(RUN_READY)  ## the words of Wikipedia for the sweeps on text, or of your own: make corpus [TEXT=my.txt]
@@ -90,6 +96,10 @@ tpu: $(RUN_READY)  ## install JAX for TPUs too
 extra: $(RUN_READY)  ## install an extra of pyproject.toml too: make extra EXTRA=tensorboard
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[$(EXTRA)]'
+
+docs: $(DOCS_READY)  ## the documentation site, in build/docs/html; works offline, warnings are errors
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html: open it in a browser"
 
 lint: $(DEV_READY)  ## format check, lint, types, workflows
 	$(BIN)/ruff format --check .

@@ -33,7 +33,7 @@ from topicjax.experiments.shared.state import State
 COLUMNS = (
     "loss",  # eq. (1) on the batch of this step, before its update, without L2
     *HELD_OUT,
-    "norm_e",
+    "norm_e",  # Frobenius norm of W^E
     "e_block",  # W_E^T W_E: same topic, other word - other topic
     *WEIGHTS_BY_LAYER,
     "attn_same_word",  # mean attention between two positions: the same word

@@ -32,7 +32,9 @@ HELD_OUT = (
     "eval_gain_se",  # of eval_loss_uniform - eval_loss, both on the same documents
     "eval_value_se",  # of eval_loss_silent - eval_loss_uniform
 )
-HEADS = tuple(f"norm_{letter}_head{head}" for letter in "kqv" for head in range(1, MAX_HEADS + 1))
+HEADS = tuple(  # Frobenius norms of the rows of W^K, W^Q, W^V that belong to one head of a layer
+    f"norm_{letter}_head{head}" for letter in "kqv" for head in range(1, MAX_HEADS + 1)
+)
 WEIGHTS_BY_LAYER = (
     "norm_k",  # Frobenius norms of a layer's W^K, W^Q, W^V
     "norm_q",

@@ -31,7 +31,7 @@ COLUMNS = (
     "loss",  # eq. (1) on the batch of this step, before its update, without L2
     *(f"eval_{part}" for part in PARTS),  # on the held-out documents; the parts add up to eval_loss
     "eval_loss_se",  # standard error over documents
-    "norm_e",
+    "norm_e",  # Frobenius norm of W^E
     "norm_k",  # Frobenius norms of a layer's W^K, W^Q, W^V
     "norm_q",
     "norm_v",
@@ -43,7 +43,9 @@ COLUMNS = (
 )
 ATTENTION, INPUTS = ("uniform", "positional", "content"), ("shuffled", "redrawn")
 RARE = (
-    *(f"eval_{part}_{kind}" for kind in (*ATTENTION, *INPUTS) for part in PARTS[:3]),
+    *(  # the same weights with attention uniform, positional or by content; with words shuffled or redrawn
+        f"eval_{part}_{kind}" for kind in (*ATTENTION, *INPUTS) for part in PARTS[:3]
+    ),
     *(f"attn_{name}" for name in OFFSETS),  # mean attention of masked positions to the key at this offset
 )
 Record: Any = collections.namedtuple("Record", COLUMNS)
