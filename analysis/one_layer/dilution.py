@@ -17,10 +17,10 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Records, steady
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
-from topicjax.trial import SEEDS
 
 from ..figures.step_panels import panel_grid, title_lines
 from ..frames import Array, Frame, column, distinct, varying

@@ -329,9 +329,9 @@ def run_bench(typed: argparse.Namespace) -> int:
 def timed(typed: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Time what was asked for; return the numbers, and their text unless it was shown as they came."""
     repeats = typed.repeats or 5
-    if typed.scaling:
+    if typed.what == "scaling":
         return run_scaling(typed)
-    if typed.cluster:
+    if typed.what == "cluster":
         from topicjax.engine.cluster.connection import check_installed
         from topicjax.engine.resources import use_one_core
 
@@ -340,15 +340,14 @@ def timed(typed: argparse.Namespace) -> tuple[dict[str, Any], str]:
         from topicjax.bench.driver_load import measure_driver
 
         return measure_driver(repeats, say)
-    deep = next((what for what in ("layers", "text", "syntax") if getattr(typed, what)), "")
-    if deep:
-        from topicjax.bench.deep import compare_deep
-
-        return compare_deep(deep, repeats, say if typed.json else show), ""
-    if typed.tiny:
+    if typed.what == "tiny":
         from topicjax.bench.tiny import compare_tiny
 
         return compare_tiny(repeats)
+    if typed.what:
+        from topicjax.bench.deep import compare_deep
+
+        return compare_deep(typed.what, repeats, say if typed.json else show), ""
     from topicjax.bench.compare import compare
 
     return compare(repeats)

@@ -263,17 +263,18 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of bench."""
     add = parser.add_argument
     add("--repeats", type=int, help="default: 5; with --scaling 3")
-    what = parser.add_mutually_exclusive_group().add_argument
-    what("--scaling", action="store_true", help="how the rate scales: a table and a figure")
-    what(
-        "--layers",
-        action="store_true",
-        help="encoders of 1, 2 and 4 layers, as in the sweep depth and by default, against eager PyTorch",
-    )
-    what("--text", action="store_true", help="the encoder of the sweep wikipedia against eager PyTorch")
-    what("--syntax", action="store_true", help="the encoder of the sweep syntax against eager PyTorch")
-    what("--tiny", action="store_true", help="linear attention against jit(vmap(scan)) and eager PyTorch")
-    what("--cluster", action="store_true", help="how many workers of a cluster one driver can feed")
+    choices = {
+        "--scaling": "how the rate scales: a table and a figure",
+        "--layers": "encoders of 1, 2 and 4 layers, of the sweep depth and by default, against eager PyTorch",
+        "--text": "the encoder of the sweep wikipedia against eager PyTorch",
+        "--syntax": "the encoder of the sweep syntax against eager PyTorch",
+        "--tiny": "linear attention against jit(vmap(scan)) and eager PyTorch",
+        "--cluster": "how many workers of a cluster one driver can feed",
+    }
+    group = parser.add_mutually_exclusive_group()
+    for flag, text in choices.items():
+        const = flag.removeprefix("--")
+        group.add_argument(flag, action="store_const", const=const, dest="what", help=text)
     add(
         "--out",
         type=path,
