@@ -272,9 +272,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         "--cluster": "how many workers of a cluster one driver can feed",
     }
     group = parser.add_mutually_exclusive_group()
-    for flag, text in choices.items():
-        const = flag.removeprefix("--")
-        group.add_argument(flag, action="store_const", const=const, dest="what", help=text)
+    for name, text in choices.items():
+        const = name.removeprefix("--")
+        group.add_argument(name, action="store_const", const=const, dest="what", help=text)
     add(
         "--out",
         type=path,
