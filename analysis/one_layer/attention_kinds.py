@@ -122,7 +122,9 @@ def cells_of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     grouped: Any = trials.groupby(cell)
     names = (*VIEWS, "escape", "escape_time", "drift", "first_ratio", "final_loss")
     table: Any = trials[keys].iloc[np.unique(cell, return_index=True)[1]].reset_index(drop=True)
-    table = table.assign(seeds=np.bincount(cell), diverged=np.bincount(cell, trials["status"] == "diverged"))
+    table = table.assign(
+        seeds=np.bincount(cell), diverged=np.bincount(cell, trials["status"] == "diverged").astype(int)
+    )
     table["moved"] = np.bincount(cell, trials["moved"]).astype(int)
     for name in ("class", "class_mask_query", "class_norm"):
         if name in trials:
