@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from topicjax.settings import SEEDS
 from topicjax.stages import Records, monotone, norm_rise, onset, steady
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from .frames import Array, Frame, check_columns, check_records, column, due_records, sort_records, varying
 

@@ -19,7 +19,6 @@ from topicjax.errors import UserError, shown, unknown_name
 from topicjax.pace import PER_DECADE
 from topicjax.settings import Choice, Role, Setting, declared
 
-SEEDS = ("seed", "init_seed")  # settings that replicate a trial: those of a cell differ only in them
 NEEDED = ("steps", "record_every")  # every Spec has them: the engine counts in them
 REMEMBERED = 4096  # values of a setting, and texts of parts, that many trials share
 

@@ -19,8 +19,8 @@ from matplotlib.patches import Patch
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, counted, unknown_name
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run, Status
-from topicjax.trial import SEEDS
 
 from ..frames import Frame, bands, cell_of_rows, reference_losses, varying
 from ..page.contract import Entry, Page

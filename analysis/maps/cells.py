@@ -8,8 +8,8 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from ..frames import distinct, varying
 from ..page.contract import CLASS, Look, Page, Scores, View

@@ -17,7 +17,7 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, counted
-from topicjax.trial import SEEDS
+from topicjax.settings import SEEDS
 
 from ..frames import distinct, varying
 from ..pictures import VALUE_ORDER, WIDTH, described, distinct_texts, label, sentences

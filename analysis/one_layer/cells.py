@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Array
 from topicjax.theory.progress import CUTS, Cuts
-from topicjax.trial import SEEDS
 
 from ..frames import distinct, varying
 from ..maps.cells import majority

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, units
-from topicjax.trial import SEEDS
 
 from ..frames import column, varying
 from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Records
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from ..frames import Frame, column, distinct, varying
 from ..page.contract import Claim, Verdict

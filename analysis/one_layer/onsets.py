@@ -19,10 +19,10 @@ from matplotlib.transforms import ScaledTranslation
 
 from topicjax.errors import UserError, counted
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
+from topicjax.settings import SEEDS
 from topicjax.stages import Array, Records, onset
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import onset_rate
-from topicjax.trial import SEEDS
 
 from ..frames import column, varying
 from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style

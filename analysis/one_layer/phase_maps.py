@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
-from topicjax.trial import SEEDS
 
 from ..maps.drawing import (
     ACROSS,

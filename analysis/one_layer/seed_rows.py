@@ -10,9 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.theory import document_settings
 from topicjax.theory.document_settings import DATA_SETTINGS
-from topicjax.trial import SEEDS
 
 from ..frames import Array, Frame, distinct, varying
 from ..pictures import SMALL, setting_text

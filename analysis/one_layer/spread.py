@@ -22,8 +22,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from ..frames import Array, Frame, column, distinct, varying
 from ..page.contract import Claim, Verdict

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Array
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from ..frames import Frame, distinct, varying
 from ..maps.cells import majority

@@ -19,8 +19,8 @@ from matplotlib.colors import LogNorm, to_hex, to_rgb
 from pandas.api.types import is_numeric_dtype
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from ..frames import column, distinct, reference_losses, varying
 from ..maps.cells import (

@@ -17,10 +17,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, load, status
-from topicjax.trial import SEEDS
 
 from ..figures import any_trial
 from ..figures.any_run import any_page, cell_table

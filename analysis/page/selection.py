@@ -9,9 +9,8 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, unknown_name
-from topicjax.settings import Setting
+from topicjax.settings import SEEDS, Setting
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from ..pictures import Picture, first_of, written
 from .contract import CLASS, Entry

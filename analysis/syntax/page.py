@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
-from topicjax.trial import SEEDS
 
 from ..frames import varying
 from ..maps.cells import UNSCORED

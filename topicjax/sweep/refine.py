@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown
-from topicjax.settings import Real
-from topicjax.trial import SEEDS, Trial, TrialSettings
+from topicjax.settings import SEEDS, Real
+from topicjax.trial import Trial, TrialSettings
 
 MAX_LEVELS = 8
 Point = tuple[int, ...]  # position on the finest lattice, along each refined setting
