@@ -83,6 +83,7 @@ LABELS |= {  # columns and values in words
     "a_topic": "attention score: same topic - other topic",
     "v_block": "value: same topic - other topic",
     "pair_strength": "pair strength",
+    "zipf_exponent": "Zipf exponent",
     "learning_rate": "learning rate",
     "init_scale": "init scale",
     "key_visibility": "keys",

@@ -18,6 +18,7 @@ import numpy as np
 
 from topicjax.errors import UserError, shown
 
+SEEDS = ("seed", "init_seed")  # settings that replicate a trial: those of a cell differ only in them
 MAX_WHOLE = 2**63  # no array holds larger integers
 NUMBERS = (int, float, np.integer, np.floating)
 MAX_INT32 = 2**31 - 1  # compiled programs count in int32 ...

@@ -242,7 +242,7 @@ def draw_kind(run: Run, own: Frame, axes: Any) -> None:
                 width = 0.6 if name == "a_topic_weighted" else 0.9
                 ax.plot(step[1:], column(frame, name)[1:], color=colour, lw=width)
         for row in own[(own["trial_id"] == trial_id) & own["column"].isin(FREQUENT)].to_dict("records"):
-            turns = [place for place in row["places"][1:] if 0 < place < len(step) - 1]
+            turns = list(row["places"][1:-1])
             values = column(frame, row["column"])[turns]
             upper.plot(step[turns], values, "o", color=CURVES[row["column"]][1], ms=3, mec="0.2", mew=0.5)
     for ax in axes:
