@@ -351,7 +351,7 @@ def test_the_functions_of_the_guide_are_measures():
     for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
         made: dict = {}
         exec(text, made)
-        function = [own for own in made.values() if getattr(own, "__module__", None) == "builtins"]
-        columns += measuring.traced_columns(ONE_LAYER, spec, Measure("guide", function[-1]))
+        (function,) = [own for own in made.values() if getattr(own, "__globals__", None) is made]
+        columns += measuring.traced_columns(ONE_LAYER, spec, Measure("guide", function))
     diagnostics = ("", "_se", "_drift", "_below", "_virial")
     assert columns == ["outlier_v", "fresh_loss", *(f"cold_llc{name}" for name in diagnostics)]
