@@ -23,6 +23,7 @@ from topicjax.engine.options import Options
 from topicjax.engine.resources import Resources
 from topicjax.engine.stopping import StopRequests
 from topicjax.errors import UserError
+from topicjax.experiments.fingerprint import measure_code
 from topicjax.experiments.one_layer.experiment import EXPERIMENT as ONE_LAYER
 from topicjax.measures import Measure
 from topicjax.store import journal, verify
@@ -351,7 +352,9 @@ def test_the_functions_of_the_guide_are_measures():
     for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
         made: dict = {}
         exec(text, made)
-        function = [own for own in made.values() if getattr(own, "__module__", None) == "builtins"]
-        columns += measuring.traced_columns(ONE_LAYER, spec, Measure("guide", function[-1]))
+        (function,) = [own for own in made.values() if getattr(own, "__globals__", None) is made]
+        calls_shipped = "topicjax.measures" in text  # then a change of the shipped ones is noticed
+        assert ("measures/curvature.py" in measure_code(function, ONE_LAYER)) == calls_shipped
+        columns += measuring.traced_columns(ONE_LAYER, spec, Measure("guide", function))
     diagnostics = ("", "_se", "_drift", "_below", "_virial")
     assert columns == ["outlier_v", "fresh_loss", *(f"cold_llc{name}" for name in diagnostics)]

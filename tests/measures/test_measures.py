@@ -157,7 +157,7 @@ def estimated():
 
     def of(curvature, c=0.0, noise=0.0):
         batches = np.tile(np.array([*curvature, c], "float32"), (4, 1))
-        batches[:, :-1] *= 1 + noise * np.array([-1.0, 1.0, 1.0, -1.0])[:, None]
+        batches[:, :-1] *= 1 + noise * np.array([-1.0, 1.0, 1.0, -1.0], "float32")[:, None]
         found = compiled(jnp.zeros(4), jnp.array(batches))
         return {name: float(value) for name, value in found.items()}
 

@@ -266,7 +266,8 @@ class Work:
         """Write what was measured since the last part."""
         rows, self.rows, self.flushed = self.rows, [], time.monotonic()
         if rows:
-            self.writer.write_measured(self.measure.name, pd.DataFrame(rows), self.origin)
+            frame = pd.DataFrame(rows).astype({"step": "int32"})  # as trajectories have it
+            self.writer.write_measured(self.measure.name, frame, self.origin)
             self.outcome.measured += len(rows)
             self.outcome.left -= len(rows)
 

@@ -47,9 +47,9 @@ def measure_code(function: Callable[..., Any], experiment: Experiment) -> Finger
     The experiment counts as one part: if it changes, so may everything that is measured with it.
     """
     found = [own for own in with_closures([function]) if hasattr(own, "__code__")]
-    files = {Path(own.__code__.co_filename).resolve() for own in found}
     code = users_code(found)
-    if any(path.is_relative_to(PACKAGE) for path in files):
+    named = [own for each in found for own in getattr(each, "__globals__", {}).values()]
+    if any(str(getattr(own, "__module__", "")).startswith("topicjax.measures") for own in (*found, *named)):
         modules = sorted((PACKAGE / "measures").glob("*.py"))
         code |= {str(path.relative_to(PACKAGE)): digest(plain_code(path.read_text())) for path in modules}
     own = fingerprint(experiment) | users_code(

@@ -108,9 +108,9 @@ def estimate(
 
     def move(vector_CxD: jax.Array, force_CxD: jax.Array, scale_D: jax.Array, eps: Any, number: Any) -> Any:
         """Take a step in weights that have unit curvature once divided by `scale`."""
-        unit_CxD = jnp.clip(scale_D * force_CxD, -CLIP, CLIP)
+        unit_CxD = jnp.clip(scale_D[None, :] * force_CxD, -CLIP, CLIP)
         mean_CxD = (noise(number) + noise(number + 1)) / 2
-        return vector_CxD + scale_D * (jnp.sqrt(eps) * mean_CxD - eps / 2 * unit_CxD)
+        return vector_CxD + scale_D[None, :] * (jnp.sqrt(eps) * mean_CxD - eps / 2 * unit_CxD)
 
     def step_sizes(vector_CxD: jax.Array, mean_D: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Choose the size of each weight, and eps: one size for all before gradients are known."""
@@ -125,7 +125,7 @@ def estimate(
         )
         square_D = jnp.where(number == 0, stiffest / scale_D**2, square_D)
         above_C, force_CxD = pull(vector_CxD, number)
-        virial = ((vector_CxD - start) * force_CxD).sum(axis=1).mean() / start.size
+        virial = ((vector_CxD - start[None, :]) * force_CxD).sum(axis=1).mean() / start.size
         now_D = (force_CxD**2).mean(axis=0)
         square_D = DECAY * square_D + (1 - DECAY) * now_D
         mean_D += jnp.where(is_warm & (number >= warmup // 2), now_D / (warmup - warmup // 2), 0.0)
