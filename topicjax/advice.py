@@ -29,7 +29,9 @@ def program() -> list[str]:
 
 def python() -> str:
     """Return how to call this Python."""
-    return "python" if shutil.which("python") == sys.executable else sys.executable
+    found = shutil.which("python")
+    is_this = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
+    return "python" if is_this else sys.executable
 
 
 def command(*arguments: object) -> str:

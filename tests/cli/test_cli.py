@@ -320,6 +320,11 @@ def test_advice_for_users_of_make_is_what_make_understands(monkeypatch, tmp_path
 def test_what_to_install_is_advised_for_the_way_this_copy_is_called(monkeypatch):
     monkeypatch.delenv(advice.FROM_MAKE, raising=False)
     monkeypatch.setattr(advice.importlib.util, "find_spec", lambda name: None)  # as in an environment of uv
+    monkeypatch.setattr(sys, "executable", "/env/bin/python3")
+    monkeypatch.setattr(advice.shutil, "which", lambda name: f"/env/bin/{name}")
+    assert advice.python() == "python"
+    monkeypatch.setattr(advice.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert advice.python() == "/env/bin/python3"
     monkeypatch.setattr(advice, "python", lambda: "my python")
     known = ["numpy>=2", 'jax[tpu]>=0.10; extra == "tpu"', 'ray==2.60.0; extra == "ray"']
     monkeypatch.setattr(advice.metadata, "requires", lambda name: known)
