@@ -53,7 +53,7 @@ def write(folder: Path, say: Say = lambda text: None) -> Path:
     """Write the index of the runs inside a folder; return its path."""
     found = run_folders(folder)
     if not found:
-        raise UserError(f"{folder} has no run folders; allowed: a run folder, or a folder of run folders")
+        raise UserError(f"{folder} is not a run folder and has none in it; allowed: one, or a folder of them")
     entries = []
     for path in found:
         say(f"{path} ...")

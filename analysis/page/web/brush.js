@@ -10,15 +10,17 @@ const CLICK = 5; // pixels; a shorter drag is a click
 const MOST_AXES = 7; // of parallel coordinates
 const HEIGHT = 230;
 
-// Fields to begin with: the settings that vary, then the scores of the view.
-function axes() {
-  const names = [...settings.map(({ name }) => name).filter((name) => name !== "seed")];
+// Fields to begin with: the settings that vary, then the scores of the view.  Where there is no room for all,
+// those that are brushed and the score of the view stay.
+function axes(most = MOST_AXES) {
   const view = shownView();
-  if (view.score >= 0) names.push(columns[view.score].name);
-  names.push(...view.onsets.map((place) => columns[place].name), ...columns.map(({ name }) => name));
+  const score = columns[view.score]?.name;
+  const names = settings.map(({ name }) => name).filter((name) => name !== "seed");
+  names.push(score, ...view.onsets.map((place) => columns[place].name), ...columns.map(({ name }) => name));
   const known = [...new Set(names)].map((name) => fields.find((own) => own.name === name)).filter(Boolean);
-  return [...new Set([...known.filter(({ name }) => state.brushes.has(name)), ...known])].slice(0, MOST_AXES)
-    .sort((a, b) => known.indexOf(a) - known.indexOf(b));
+  const first = known.filter(({ name }) => state.brushes.has(name) || name === score);
+  const chosen = [...new Set([...first, ...known])].slice(0, most);
+  return chosen.sort((a, b) => known.indexOf(a) - known.indexOf(b));
 }
 
 export function brushPanel(redraw) {
@@ -71,7 +73,7 @@ function scaleOf({ low, high, isLog, texts }) {
   const back = isLog ? Math.exp : (value) => value;
   const pad = (texts ? 0.5 : 0.03 * (turn(high) - turn(low))) || 0.5;
   const [from, to] = [turn(low) - pad, turn(high) + pad];
-  const ticks = texts ? texts.map((_, code) => code) : isLog && high > 20 * low ? decades(low, high) : niceTicks(low, high, 4);
+  const ticks = texts ? texts.map((_, code) => code) : isLog && high > 20 * low ? decades(low, high) : niceTicks(low, high, 5);
   return { at: (value) => (turn(value) - from) / (to - from), value: (share) => back(from + share * (to - from)), ticks };
 }
 
@@ -170,7 +172,7 @@ function apart(ticks, at, room) {
 }
 
 function parallel(width, redraw) {
-  const shownAxes = axes().slice(0, Math.max(2, Math.min(MOST_AXES, Math.floor(width / 80))));
+  const shownAxes = axes(Math.max(2, Math.min(MOST_AXES, Math.floor(width / 80))));
   const all = shownAxes.map(scaleOf);
   const [high, low] = [24, HEIGHT - 22];
   const margin = Math.min(90, 14 + 6 * Math.max(5, ...(shownAxes[0].texts ?? []).map((each) => each.length)));

@@ -111,7 +111,7 @@ function columnField({ name, label, trials, log }) {
 
 // Leave in only the trials with values in this range; without a range, all of them.
 export function brush(name, range) {
-  if (range) state.brushes.set(name, range);
+  if (range) state.brushes.set(name, range.map((end) => Number(end.toPrecision(4))));
   else state.brushes.delete(name);
   leftIn = null;
 }

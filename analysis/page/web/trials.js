@@ -38,6 +38,7 @@ export function drawDetails() {
   const groups = both.map(charted);
   drawDetail(parts.detail, state.open, groups);
   if (isPinned) drawDetail(parts.pinned, state.pinned, groups);
+  else parts.pinned.replaceChildren();
 }
 
 function drawDetail(place, cell, groups) {

@@ -53,7 +53,9 @@ def test_a_folder_without_runs_and_options_of_one_run_are_refused(results, tmp_p
     assert "is empty; allowed: a run folder" in capsys.readouterr().err
     (results / "notes" / "text").write_text("x")
     assert cli.main(["report", str(results / "notes")]) == 2
-    assert "has no run folders; allowed: a run folder, or a folder of run folders" in capsys.readouterr().err
+    assert (
+        "is not a run folder and has none in it; allowed: one, or a folder of them" in capsys.readouterr().err
+    )
     assert cli.main(["report", str(results), "--filter", "seed=1"]) == 2
     assert "is a folder of runs; allowed with --filter: one run folder" in capsys.readouterr().err
     assert not (results / "index.html").exists()
