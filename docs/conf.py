@@ -1,9 +1,10 @@
 """Configuration of the documentation site: `make docs` builds it offline into build/docs/html.
 
-Notebooks are executed in build/docs/work, which they share, and their outputs are kept in build/docs/cache.
-Tables of the reference are made from the code while pages are read (generated.py).
+Notebooks are executed in one folder of build/docs, whose runs they share; their outputs are kept beside it,
+and other code has another folder.  The reference is made from the code as pages are read (generated.py).
 """
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,13 @@ from pathlib import Path
 from topicjax.version import __version__
 
 HERE = Path(__file__).resolve().parent
-BUILD = HERE.parent / "build" / "docs"
+ROOT = HERE.parent
+CODE = [
+    path for folder in ("topicjax", "analysis", "sweeps") for path in sorted((ROOT / folder).rglob("*.py"))
+]
+BUILD = (
+    ROOT / "build" / "docs" / hashlib.sha256(b"".join(path.read_bytes() for path in CODE)).hexdigest()[:12]
+)
 sys.path.insert(0, str(HERE))
 
 project, author = "topicjax", "The topicjax developers"
@@ -48,6 +55,8 @@ def prepare_notebooks() -> None:
     work, startup = BUILD / "work", BUILD / "ipython" / "profile_default" / "startup"
     work.mkdir(parents=True, exist_ok=True)
     startup.mkdir(parents=True, exist_ok=True)
+    if not (work / "sweeps").exists():
+        (work / "sweeps").symlink_to(ROOT / "sweeps")  # so that the tour takes this folder for its checkout
     (startup / "work.py").write_text(f"import os\n\nos.chdir({str(work)!r})\n")
     os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))

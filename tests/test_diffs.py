@@ -83,7 +83,7 @@ np.testing.assert_allclose(brier(output[:1], word, real)[0], ((p - word[:, :7]) 
 assert (last.eval_loss < first.eval_loss).all()
 """,
     "column": """
-weights = run.restore(last.trial_id.iloc[0])
+weights = run.restore(last.index[0])
 S = (weights["W_Q"].T @ weights["W_K"])[1:, 1:]
 np.testing.assert_allclose(last.a_symmetry.iloc[0], (S * S.T).sum() / (S * S).sum(), rtol=1e-4)
 """,
@@ -97,7 +97,7 @@ import topicjax
 assert topicjax.__file__.startswith({place!r}), topicjax.__file__
 run = topicjax.load("results/tiny")
 records = run.trajectories.sort_values("step")
-first, last = records.groupby("trial_id").head(1), records.groupby("trial_id").tail(1)
+first, last = records.groupby("trial_id").first(), records.groupby("trial_id").last()
 """
 
 
