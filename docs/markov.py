@@ -25,7 +25,8 @@ Seen at the init scale .1 (60 trials, seeds 0 to 4; the other two scales were no
              Theta .90, .89, .86, .82 at the four rates; 2 of 5 with 5 states at .03 go straight.
           3. holds in the median: .09 of that fall above the unigram line.
           4. fails for the beginning: a tenth of its rise takes the induction head 1.09 times as many steps,
-             1.2 to 2.9 times with 5 states only.  Half of it takes .55 times as many, as predicted.
+             above 1.2 times with 5 states, and with 3 at .001.  Half of it takes .55 times as many,
+             as predicted.
 """
 
 from dataclasses import dataclass
