@@ -175,7 +175,8 @@ def spread_figure(run: Run, scores: pd.DataFrame) -> Picture:
     height = 0.5 + 0.2 * len(kinds)
     with style():
         figure = Figure(figsize=(WIDTH, 2.6 + height))
-        upper, lower = figure.subfigures(2, 1, height_ratios=(2.2, height + 0.4))
+        halves: Any = figure.subfigures(2, 1, height_ratios=(2.2, height + 0.4))
+        upper, lower = halves
         axes = upper.subplots(1, len(chosen), squeeze=False)[0]
         for ax, (settings, own) in zip(axes, chosen, strict=True):
             onset_panel(own, ax)
@@ -265,11 +266,13 @@ def documents_cause_the_spread(run: Run, scores: pd.DataFrame) -> Verdict:
     row: Any = known.iloc[0]
     slopes = {name: delay_per_decade(run, scores, name) for name in ONSETS}
     parts = {
-        f"SGD, {row['document_seeds']} x {row['weight_seeds']} seeds, with jackknife standard errors.": True,
+        f"Documents cause more than half of the variance of the onset, by {ERRORS:g} standard errors, in "
+        f"{most.sum()} of {counted(len(known), 'estimate')} (median share {np.median(value):.0%}), less than "
+        f"half in {least.sum()}: SGD, {row['document_seeds']} x {row['weight_seeds']} seeds, jackknife "
+        "errors.": True,
         **{onset_text(name, known[known["measure"] == name], *slopes[name]): True for name in ONSETS},
         f"The predicted {PREDICTED[0]:.0%} to {PREDICTED[1]:.0%} lie within {ERRORS:g} standard errors in "
-        f"{fits.sum()} of {len(known)} estimates; documents cause more than half beyond the error in "
-        f"{most.sum()}, less than half in {least.sum()}.": True,
+        f"{fits.sum()} of {len(known)}.": True,
         other_text(table): True,
         f"{counted(len(onsets) - len(known), 'estimate')} left out: a trial without an onset.": (
             len(onsets) > len(known)
