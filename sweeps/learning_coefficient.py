@@ -1,7 +1,7 @@
 """Does the local learning coefficient step where the two stages do?
 
-Commands: make sweep SWEEP=learning_coefficient ARGS="--snapshots log:12"
-          .venv/bin/topicjax measure results/learning_coefficient learning_coefficient
+Command:  topicjax run learning_coefficient --snapshots log:12, then
+          topicjax measure results/learning_coefficient learning_coefficient
 Size:     6 trials, 2 programs, seconds on 2 cores; measuring takes minutes
 Expect:   (written before the run) `llc` rises twice where attention is trained: with stage 1, as W^V
           becomes constrained (P goes to 1), and again with stage 2, as W^K and W^Q leave the saddle (Q goes
