@@ -81,7 +81,7 @@ WORDS = (
     "within that ratio. The tables have the classes at ratios of "
     f"{' and '.join(f'{ratio:g}' for ratio in OTHER_RATIOS.values())}",
     f"{SYNTAX_ONLY}, {TOPICS_ONLY}: the other is not half way by the last step: with more steps it may be; "
-    f"{NEITHER}: none of the two is; {UNSCORED}: without reference losses, or with nothing to gain in one of "
+    f"{NEITHER}: neither is; {UNSCORED}: without reference losses, or with nothing to gain in one of "
     "the two",
     "progress: the held-out cross-entropy is the sum of a class part, a topic part and a word part (within a "
     "topic or class), and so are the reference losses. P of syntax is the share of class part that the model "
