@@ -36,7 +36,7 @@ def trial(
 ) -> Model:
     """Make the row, records and details of a trial; a head has columns that differ from their defaults.
 
-    By default V and the scores that use it rise with progress: there is no first one.
+    By default V and the scores that use it rise together with progress.
     """
     syntax, topic = (np.broadcast_to(np.asarray(part, float), step.shape) for part in (syntax, topic))
     word_class = 1.4 - syntax + WORST * (step == 0)

@@ -45,7 +45,7 @@ def test_the_unigram_line_is_reached_before_either_begins():
         (EARLY, NEVER, ["syntax only"] * 3),
         (NEVER, LATE, ["topics only"] * 3),
         (NEVER, NEVER, ["neither"] * 3),
-        (LATE, 0.1 * NOISE, ["syntax only"] * 3),  # noise about 0 is no progress
+        (LATE, 0.1 * NOISE, ["syntax only"] * 3),  # noise about 0 is not progress
         (LATE, np.where(STEP == 100, 0.9, EARLY * LATE), ["together"] * 3),  # one record is an outlier
         (LATE, EARLY - ramp(200, 250), ["syntax only"] * 3),  # learned at once, and lost again
         (EARLY - 3 * (STEP < 60), LATE, ["syntax first"] * 3),  # far worse than the unigram line at first

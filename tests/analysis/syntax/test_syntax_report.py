@@ -152,7 +152,7 @@ def test_the_page_of_a_synthetic_run_opens_with_its_claims(tmp_path):
 def test_the_page_of_a_trained_run_opens_with_its_claims(layers, tmp_path):
     """A few steps of a small model: nothing is learned, and the page says so."""
     base = dict(
-        topics=3, words_per_topic=2, words_per_class=2, width=8, heads=2, batch_size=8, eval_documents=8
+        topics=3, words_per_topic=2, words_per_class=2, width=8, heads=2, batch_size=8, eval_documents=128
     )
     base |= dict(length_min=12, length_max=16, steps=40, record_every=2, rare_every=5, learning_rate=0.03)
     sweep = product(alpha=(0.1, 1.0), bias_gain=(1.0, 8.0), seed=(0, 1))

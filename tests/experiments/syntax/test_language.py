@@ -105,7 +105,7 @@ def test_content_words_have_dirichlet_topics_and_words_are_uniform(drawn):
         for number in range(1 if size == 3 else 0, kind_V.max() + 1):
             own_BxJ = count_BxV[:, kind_V == number]
             assert_ratio(own_BxJ, own_BxJ.sum(axis=1), np.full(size, 1 / size))
-    assert count_BxV[:, 1:].sum() == drawn.present_BxN.sum()  # [MASK] is no word
+    assert count_BxV[:, 1:].sum() == drawn.present_BxN.sum()  # [MASK] is not a word
 
 
 def test_lengths_are_uniform_and_masked_positions_show_mask(drawn):
