@@ -116,34 +116,6 @@ WORDS = {  # word: (meaning, pattern of its uses)
     "cell": ("the trials that differ only in the seed; its class is the most frequent one", r"cells?"),
     "seed": ("the number that draws documents and initial weights", r"seeds?"),
 }
-<<<<<<< HEAD
-=======
-WORDS = (
-    f"{SYNTAX}, {TOPICS}: the half-way step of the other is more than {RATIO:g} times as late; {TOGETHER}: "
-    "within that ratio. The tables have the classes at ratios of "
-    f"{' and '.join(f'{ratio:g}' for ratio in OTHER_RATIOS.values())}",
-    f"{SYNTAX_ONLY}, {TOPICS_ONLY}: the other is not half way by the last step: with more steps it may be; "
-    f"{NEITHER}: neither is; {UNSCORED}: without reference losses, or with nothing to gain in one of "
-    "the two",
-    "progress: the held-out cross-entropy is the sum of a class part, a topic part and a word part (within a "
-    "topic or class), and so are the reference losses. P of syntax is the share of class part that the model "
-    "has gained between predicting class frequencies and the best predictor, on the same documents; P of "
-    "topics the share of the topic part. The squared loss splits in the same way",
-    "reference losses: unigram knows nothing of a masked word, topics only all visible words for its topic, "
-    "syntax all of them for its class, both uses them for both; within 1 and within 2 see one or two words "
-    "on each side",
-    f"the loss has come to the unigram line when it has gone {LEARNED:.0%} of the way from its first value",
-    f"{V_FIRST}: Θ of at least {V_FIRST_THETA:g} for the rise of the value map (same class minus different "
-    "classes; same topic minus different topics) before that of the attention scores that use it (the bias "
-    f"towards a neighbour at ±1; the score of content words minus function words). {V_NOT_FIRST}: less; "
-    f"{V_ALONE}: the part is half learned while those scores rise by less than {LEAST_SCORE:g}. Of several "
-    "layers and heads the largest value counts at each step",
-    "changed models: uniform attention has neither scores nor bias; positional keeps the bias alone, content "
-    "the scores alone; shuffled: visible words change places within a document; redrawn: visible content "
-    "words are drawn anew with other topic shares",
-    "a cell is a combination of settings; its class is the most frequent one among its seeds",
-)
->>>>>>> syntax
 
 
 def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:
