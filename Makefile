@@ -9,12 +9,15 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu test test-all lint clean
+.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu extra docs lint test test-all wheel clean
+# Commands then advise `make ...`, not `topicjax ...`.
+corpus tables sweep paper report plan list bench: export TOPICJAX_FROM_MAKE := 1
 SWEEP ?= two_stage
+CUDA ?= 12
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 # The sweeps of the paper that need no text: each names the claims it is about (CLAIMS in its file).
 PAPER ?= theorem1 theorem3 remark6 onset value_matrix embeddings joint joint_loss paper_rates \
-  two_stage key_visibility init_law robustness depth budget forced_stages gradients remark1 theorem3_limit pairs
+  two_stage key_visibility init_law robustness depth budget forced_stages gradients remark1 theorem3_limit pairs softmax_control
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +55,7 @@ tables: $(TEXT_READY)  ## topics in pretrained models (Figure 3, Tables 1 and 2)
 	@$(BIN)/topicjax probe $(ARGS)
 
 sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stage [ARGS="--set steps=200"]
-	@TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $(SWEEP) $(ARGS)
+	@$(BIN)/topicjax run $(SWEEP) $(ARGS)
 
 paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, pages, results/paper.html
 	@echo "plan (finished trials are kept; the same command continues):"
@@ -61,7 +64,7 @@ paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, page
 	  sed -n '1p;/^time/s/^/  /p;/^already/s/^/  /p' .venv/plan.txt; \
 	done
 	@for sweep in $(PAPER); do \
-	  TOPICJAX_FROM_MAKE=1 $(BIN)/topicjax run $$sweep $(ARGS) || exit $$?; \
+	  $(BIN)/topicjax run $$sweep $(ARGS) || exit $$?; \
 	  $(BIN)/topicjax report results/$$sweep || exit $$?; \
 	done
 	@$(BIN)/topicjax claims $(addprefix results/,$(PAPER)) --out results/paper.html
@@ -75,17 +78,12 @@ plan: $(RUN_READY)  ## what a sweep would do and cost: make plan SWEEP=two_stage
 list: $(RUN_READY)  ## the sweeps there are
 	@$(BIN)/topicjax list
 
-.PHONY: docs
-docs: $(DOCS_READY)  ## the documentation site, in build/docs/html; works offline, warnings are errors
-	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs/doctrees docs build/docs/html
-	@echo "build/docs/html/index.html: open it in a browser"
-
 bench: $(RUN_READY)  ## how fast this machine is, as ratios
 	@$(BIN)/topicjax bench $(ARGS)
 
-gpu: $(RUN_READY)  ## install JAX for NVIDIA GPUs (CUDA 12) too
+gpu: $(RUN_READY)  ## install JAX for NVIDIA GPUs too: make gpu [CUDA=13]
 	@$(SAY_INSTALLING)
-	@$(INSTALL) --editable '.[cuda12]'
+	@$(INSTALL) --editable '.[cuda$(CUDA)]'
 
 ray: $(RUN_READY)  ## install Ray too, for sweeps on a cluster (--cluster)
 	@$(SAY_INSTALLING)
@@ -95,10 +93,19 @@ tpu: $(RUN_READY)  ## install JAX for TPUs too
 	@$(SAY_INSTALLING)
 	@$(INSTALL) --editable '.[tpu]'
 
-lint: $(DEV_READY)  ## format check, lint, types
+extra: $(RUN_READY)  ## install an extra of pyproject.toml too: make extra EXTRA=tensorboard
+	@$(SAY_INSTALLING)
+	@$(INSTALL) --editable '.[$(EXTRA)]'
+
+docs: $(DOCS_READY)  ## the documentation site, in build/docs/html; works offline, warnings are errors
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html: open it in a browser"
+
+lint: $(DEV_READY)  ## format check, lint, types, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/zizmor --offline --quiet --strict-collection .github
 
 test: lint  ## lint, then the tests that take minutes at most
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -106,6 +113,9 @@ test: lint  ## lint, then the tests that take minutes at most
 test-all: lint  ## lint, then every test, the long runs too
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'slow or not slow'
 
+wheel: $(DEV_READY)  ## the wheel and the source archive, in dist/
+	$(BIN)/python -m build --outdir dist .
+
 clean:  ## remove the environment and caches; keeps results/
-	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

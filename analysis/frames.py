@@ -104,6 +104,11 @@ def bands(
     return table[[*keys, "step", *columns, "trials"]]
 
 
+def measured_columns(run: Run) -> list[str]:
+    """List the columns that were measured after training."""
+    return [str(name) for frame in run.measured.values() for name in frame.columns[3:]]
+
+
 def due_records(records: pd.DataFrame, trials: pd.DataFrame) -> np.ndarray:
     """Mark the records at which rare columns are measured; `trials` has the row of each record's trial."""
     if "rare_every" not in trials:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from topicjax.settings import SEEDS
 from topicjax.stages import Records, monotone, norm_rise, onset, steady
 from topicjax.store.reader import Run
 
@@ -123,7 +124,7 @@ def leaves_uniform(records: Records, curves: Frame) -> Array:
 
 def telling_settings(run: Run) -> list[str]:
     """List the settings that distinguish cells: all that vary except the seed and those fixed by others."""
-    known = [name for name in run.setting_names if name != "seed"]
+    known = [name for name in run.setting_names if name not in SEEDS]
     ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     names: list[str] = []
     for name in varying(run.trials, ordered):

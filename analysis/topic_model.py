@@ -5,7 +5,7 @@ themselves, so a run can be passed to them as loaded.  `prepared(run)` also join
 record: convenient for grouping records, but several times the memory.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,11 +18,12 @@ from .frames import check_columns, column, sort_records
 from .pictures import LABELS, PHRASES, VALUE_ORDER
 
 FIRST = (  # settings that titles and tables name first
-    *("seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
+    *("seed", "init_seed", "objective", "optimizer", "learning_rate", "init", "init_scale", "l2"),
     *("attention", "value", *trial.MEMBER_SETTINGS),
     *("embedding", "embedding_dim", "embedding_scale", "attention_dim"),
     *("output_bias", "attention_biases", "momentum", "beta1", "beta2", "epsilon", "weight_decay"),
     *("training", *trial.SCHEDULE_SETTINGS),
+    *("attention_weights", "mask_query_loss"),
     *("batch_size", "steps", "until", "record_every", "records_per_decade", "eval_documents"),
 )
 SETTINGS = (*FIRST, *(name for name in trial.SETTINGS if name not in FIRST))
@@ -37,7 +38,9 @@ STAGE_LINES = {  # limit line in manifest.json: its column in the table of trial
     **{name: f"line_{name}" for name in ("stage1", "stage2", "stage1_se", "stage2_se")},
     **{name: name for name in HELD_OUT_LINES},
 }
-ADDED = {"pair_strength": trial.DEFAULTS["pair_strength"]}  # data settings that older folders do not have
+ADDED = {  # settings that older folders do not have
+    name: trial.DEFAULTS[name] for name in ("pair_strength", "attention_weights")
+}
 NEEDED_TRIALS = (
     *("trial_id", "status", "seed", "objective", "attention", "value", "embedding"),
     *(name for name in DATA_SETTINGS if name not in ADDED),
@@ -46,17 +49,17 @@ NEEDED_TRAJECTORIES = (
     *("trial_id", "step", "eval_loss", "eval_loss_uniform", "norm_k", "norm_q", "norm_v"),
     *("v_block", "v_diag", "a_topic", "a_self"),
 )
-CLASS_COLOURS = {  # Okabe and Ito's palette: safe for colour-blind readers
+CLASS_COLOURS = {  # around Okabe and Ito's palette; a test holds them apart for colour-blind readers
     "two-stage": "#0072B2",
-    "two-stage, non-topical": "#7A6FC4",
-    "V leads": "#56B4E9",
+    "two-stage, non-topical": "#8A6BF2",
+    "V leads": "#4FD8F2",
     "simultaneous": "#E69F00",
-    "attention leads": "#F2A488",
+    "attention leads": "#F7D08A",
     "reversed": "#D55E00",
-    "stage 2 begun": "#7FD1B9",
+    "stage 2 begun": "#A9E5C8",
     "V-only": "#009E73",
-    "compensated": "#CC79A7",
-    "attention-only": "#F0E442",
+    "compensated": "#AB92AE",
+    "attention-only": "#E2F21B",
     "unfinished": "#D9D9D9",
     "no-learning": "#A6A6A6",
     "unscored": "#FFFFFF",
@@ -70,6 +73,7 @@ CLASS_HATCHES = {
 PART_COLOURS = {"norm_v": "#0072B2", "norm_k": "#D55E00", "norm_q": "#E69F00", "norm_e": "#009E73"}
 OPTIMIZERS = ("sgd", "adam", "momentum", "adamw")  # in the order of panels
 VALUE_ORDER += OPTIMIZERS
+VALUE_ORDER += get_args(trial.AttentionWeights)
 VALUES: dict[Any, str] = {"blocks": "W^V at Theorem 2", "trained": "W^V trained", "identity": "W^V identity"}
 LABELS |= {  # columns and values in words
     "norm_k": r"$\|W^K\|_F$",
@@ -79,6 +83,7 @@ LABELS |= {  # columns and values in words
     "a_topic": "attention score: same topic - other topic",
     "v_block": "value: same topic - other topic",
     "pair_strength": "pair strength",
+    "zipf_exponent": "Zipf exponent",
     "learning_rate": "learning rate",
     "init_scale": "init scale",
     "key_visibility": "keys",
@@ -92,10 +97,15 @@ LABELS |= {  # columns and values in words
     "stage2": "stage 2",
     "bayes": "Bayes",
     "log_lag": "log lag",
+    "attention_weights": "attention weights",
+    "scores_only": "S only",
+    "one_plus_scores": "1 + S",
+    "one_plus_centred": "1 + S centred",
 }
 PHRASES |= {  # short phrases for settings: per value, `...` for all other values
     **{name: {...: "{}"} for name in MAIN_SETTINGS},  # their values need no name
     "learning_rate": {...: "η {}"},
+    "attention_weights": {...: "{}"},
     "value": VALUES,
     "residual": {False: "no residual", True: "residual"},
     "layer_norm": {"none": "no LN", "pre": "pre-LN", "post": "post-LN"},
@@ -134,6 +144,12 @@ def prepared(run: Run) -> Run:
         return run
     run = aligned(run)
     return run.replace(trajectories=join_settings(run.trajectories, run.trials))
+
+
+def uses_softmax(trials: pd.DataFrame) -> np.ndarray:
+    """Mask the trials whose attention is a softmax: theory of attention is about these."""
+    found = trials.reindex(columns=["attention_weights"])["attention_weights"]
+    return (found.isna() | (found == trial.SOFTMAX)).to_numpy()
 
 
 def settings_in(frame: pd.DataFrame) -> list[str]:

@@ -1,6 +1,6 @@
 """When does a deep linear network learn each mode of its teacher?  An experiment of your own, in one file.
 
-Command:  .venv/bin/topicjax run docs/deep_linear.py
+Command:  topicjax run docs/deep_linear.py
 Size:     240 trials, 3 programs, about 20 seconds on 2 cores, most of it compiling
 Expect:   the product W = W_L ... W_1 learns the singular modes of its teacher one after another.  A mode of
           strength s is learned at a rate s; from depth 2 on it first waits, the longer the smaller the init.
@@ -226,6 +226,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     measure_rarely=measure_rarely,
     weights=lambda spec, layers: layers,
+    loss=lambda spec, stream, hypers, layers, data: loss(layers, data),  # for measures: docs/measuring.md
     references=references,
     decided=decided,
     report=report,

@@ -1,6 +1,6 @@
 """Is the edge of Figure 4's map a matter of learning rate x steps?  SGD, with twice the steps of two_stage.
 
-Command:  make sweep SWEEP=budget
+Command:  topicjax run budget
 Size:     60 trials, 1 program; a trial ends once its class can no longer change
 Expect:   learning rate x onset step is the same at all rates, and grows by a constant for each tenfold
           smaller init scale: which trials are V-only depends on the number of steps.  Of those that are

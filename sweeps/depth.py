@@ -1,6 +1,6 @@
 """Do all layers of a deeper model learn in two stages, like the one-layer model?
 
-Command:  make sweep SWEEP=depth
+Command:  topicjax run depth
 Size:     270 trials, 9 programs, 15 minutes on 2 cores
 Expect:   (written before the run, from an independent program on other seeds) as a whole, models that start
           near zero are two-stage whatever their layer norms: Θ near 0.99 without, 0.94 with them before,

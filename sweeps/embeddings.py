@@ -1,6 +1,6 @@
 """Figure 1: do trained embeddings encode the topics?  All parts are trained, with a tied head and all biases.
 
-Command:  make sweep SWEEP=embeddings
+Command:  topicjax run embeddings
 Size:     20 trials, 2 programs, about 1 minute on 2 cores
 Expect:   W_E^T W_E is larger within a topic than between topics (e_block above 0) in all four combinations:
           clear blocks with cross-entropy, faint ones with squared loss, where words learn to copy under Adam.

@@ -1,6 +1,6 @@
 """Does training in two stages miss anything that joint training does?  (sections 5.1 and 8.1)
 
-Command:  make sweep SWEEP=forced_stages
+Command:  topicjax run forced_stages
 Size:     240 trials, 2 programs
 Expect:   (written before the first run of this sweep) W^V and W^K, W^Q get 2,000 steps each: jointly; W^V 100
           or 1,000 steps ahead; W^V first, then W^K and W^Q with W^V frozen; in turns of 100 steps; and

@@ -1,6 +1,6 @@
 """Is the first gradient of W^V larger than those of W^K and W^Q?  (section 8.1)
 
-Command:  make sweep SWEEP=gradients
+Command:  topicjax run gradients
 Size:     280 trials, 1 program, mostly its compilation; a trial takes ten tiny steps
 Expect:   |dL/dW^V| / |dL/dW^K| = C / (init scale)^2 up to a scale of about 0.1: C is 0.6 to 1.3 for normal
           starts, and 7 (16 for W^Q) for uniform ones.  The paper's reason, W^Q near zero, accounts for one

@@ -1,6 +1,6 @@
 """Does the initial distribution matter?  Normal, uniform on [0, s) (the released code), or a common default.
 
-Command:  make sweep SWEEP=init_law
+Command:  topicjax run init_law
 Size:     100 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   hardly, even with the common default of linear layers.  SGD with cross-entropy is two-stage and
           topical under all three; SGD with squared loss stays V-only.  Two things change: under Adam with

@@ -1,6 +1,6 @@
 """Figure 10 and Table 3: W^K, W^Q and W^V trained together, without the biases of the paper's experiments.
 
-Command:  make sweep SWEEP=joint
+Command:  topicjax run joint
 Size:     40 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   blocks in W^V and, where attention becomes topical (a_topic above 0), more attention to the same
           topic than to others; with SGD and squared loss it does not within these steps.

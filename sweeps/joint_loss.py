@@ -1,6 +1,6 @@
 """Section 5.2: how much lower is the loss of W^K, W^Q and W^V trained together than that of W^V alone?
 
-Command:  make sweep SWEEP=joint_loss
+Command:  topicjax run joint_loss
 Size:     150 trials, 8 programs, under 5 minutes on 2 cores
 Expect:   not always "only slightly".  In units of what topical attention can gain (stage 1 - stage 2): with
           SGD and cross-entropy 0.9 with unmasked keys and 1.9 with all keys; with Adam and squared loss 2 and

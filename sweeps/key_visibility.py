@@ -1,6 +1,6 @@
 """Does it matter which positions are keys?  All of them (eq. 5), or only unmasked ones (the released code).
 
-Command:  make sweep SWEEP=key_visibility
+Command:  topicjax run key_visibility
 Size:     80 trials, 2 programs, about 2 minutes on 2 cores
 Expect:   it does.  With SGD, cross-entropy and learning rate 100, training is two-stage with unmasked keys;
           with all keys attention moves together with W^V (simultaneous), away from the [MASK] key (a_mask),

@@ -1,6 +1,6 @@
 """When does attention leave the saddle W^K = W^Q = 0?  Four topics, infinite documents, squared loss.
 
-Command:  make sweep SWEEP=onset
+Command:  topicjax run onset
 Size:     250 trials, 4 programs, about 2 minutes on 2 cores
 Expect:   with SGD, learning rate x onset step grows with ln(1 / init scale) at the slope predicted by
           onset_rate: within 2 %, and within 0.1 % if the finite step size is taken into account.  The

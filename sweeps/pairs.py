@@ -1,6 +1,6 @@
 """Topics or co-occurrence?  Words of a topic in pairs that co-occur beyond the topic model (section 8.2)
 
-Command:  make sweep SWEEP=pairs
+Command:  topicjax run pairs
 Size:     120 trials, 4 programs
 Expect:   (written before the first run of this sweep, except for what was found) partners stand apart
           from the other words of their topic by more than their co-occurrence, in W^V, in W_E^T W_E and in

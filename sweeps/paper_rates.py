@@ -1,6 +1,6 @@
 """Figures 1, 2 and 4 as the paper states them: learning rate 0.01 for both losses and optimizers, all biases.
 
-Command:  make sweep SWEEP=paper_rates
+Command:  topicjax run paper_rates
 Size:     100 trials, 6 programs, about 3 minutes on 2 cores
 Expect:   at this rate SGD never converges in 2,000 steps: with cross-entropy the loss stays at that of the
           uniform prediction; with squared loss it goes a quarter of the way to the stage-1 line from near

@@ -1,6 +1,6 @@
 """Remark 1: do the logits of cross-entropy grow without bound?  With and without L2.
 
-Command:  make sweep SWEEP=remark1
+Command:  topicjax run remark1
 Size:     50 trials, 2 programs
 Expect:   W^V under uniform attention, infinite documents of two topics: without L2 the norm of cross-entropy
           grows by the same amount with every doubling of the steps, at the rate of the largest margin; with

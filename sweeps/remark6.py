@@ -1,6 +1,6 @@
 """Remark 6: attention trained with W^V frozen at optima of stage 1 other than Theorem 2's.
 
-Command:  make sweep SWEEP=remark6
+Command:  topicjax run remark6
 Size:     40 trials, 1 program, about 1 minute on 2 cores
 Expect:   all are optimal under uniform attention, yet attention depends on which one it is.  Uniform blocks
           with another u: alpha' 7.9, 7.2, 6.5 for u = 0, Theorem 2's, and minus that.  As soon as the word

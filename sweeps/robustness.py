@@ -1,6 +1,6 @@
 """Does the two-stage phenomenon survive other documents?  One property at a time around the textbook case.
 
-Command:  make sweep SWEEP=robustness
+Command:  topicjax run robustness
 Size:     130 trials, 5 programs, under 5 minutes on 2 cores; trials end once decided
 Expect:   it survives more masking, shorter documents, fewer topics and words, and alpha 0.03, where a
           learning rate of 50 is too small for 3,000 steps.  With p_keep 0.03 attention does not get far in

@@ -1,6 +1,6 @@
 """Does everything work?  A tiny vocabulary and a few steps.
 
-Command:  make sweep SWEEP=smoke
+Command:  topicjax run smoke
 Size:     16 trials, 2 programs, under a minute on 2 cores (most of it compiling, once)
 Expect:   every file of a real run; the numbers mean nothing.
 """

@@ -1,7 +1,7 @@
 """Which does a transformer learn first, syntax or topics?
 
-Command:  make sweep SWEEP=syntax
-Size:     228 trials, 2 programs
+Command:  topicjax run syntax
+Size:     228 trials, 2 programs, about 7 minutes on 2 cores
 Expect:   (written before the run, after one seed at four points and from an independent program on other
           seeds) topics first where topics help most and the bias is slow (alpha 0.1 or less, bias gain 1 to
           2), syntax first at bias gain 8, syntax only at alpha 1 (topics are not half way in 3,000 steps).
@@ -10,6 +10,12 @@ Expect:   (written before the run, after one seed at four points and from an ind
           the length of documents, but moves between topics first and together.  Topics: V first near zero
           with SGD; not from the usual start with Adam.  Syntax: V is never first, since uniform attention
           says nothing about the class of a word.  Syntax comes suddenly, one neighbour at a time.
+Seen:     topics at alpha 0.03 and bias gain 1 are half way in a quarter of the steps of syntax, at 0.3 and 8
+          they take ten times as long: the ratio grows with both, and with alpha 1 topics are never half way.
+          At the base it is 0.7 to 1.4, so "together" as often as "topics first".  Start, rate and sharpness
+          reverse nothing.  Topics are V first in every trial of SGD from near zero (also in half of those
+          from the usual start), and in none of Adam.  Not as expected: both neighbours are learned together,
+          and V is first for syntax in a sixth of the cells.  Seeds 3 to 5 give the same borders.
 """
 
 from topicjax.sweep import chain, product

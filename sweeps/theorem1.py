@@ -1,6 +1,6 @@
 """Theorem 1: embeddings trained alone, W^V = I and uniform attention, compared with fully trained models.
 
-Command:  make sweep SWEEP=theorem1
+Command:  topicjax run theorem1
 Size:     120 trials, 5 programs, about 2 minutes on 2 cores
 Expect:   on infinite documents W_E^T W_E satisfies the equations of Theorem 1 to a relative residual of 5e-6
           (1: as far as a matrix of zeros), with its bias or without any (then Lemma 1's), at the best loss of

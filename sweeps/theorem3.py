@@ -1,6 +1,6 @@
 """Theorem 3: attention trained on infinite documents of 2, 3, 4 topics; W^V at Theorem 2, or trained as well.
 
-Command:  make sweep SWEEP=theorem3
+Command:  topicjax run theorem3
 Size:     30 trials, 2 programs, about 1 minute on 2 cores
 Expect:   with W^V frozen, alpha' is 5.86, 7.25, 8.11, within 0.2 % of the best attention, and far inside
           Theorem 3's interval, whose ends are 0.6 to 1.7 and 59,000.  The best of Assumption 2's kind has

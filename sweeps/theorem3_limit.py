@@ -1,6 +1,6 @@
 """Theorem 3's limit: does alpha' approach tau / ((1 - p_c) p_m) as the number of topics grows?
 
-Command:  make sweep SWEEP=theorem3_limit
+Command:  topicjax run theorem3_limit
 Size:     11 trials, 4 programs, most of the work for 80 topics
 Expect:   (predicted before any training) alpha' is about 7.5, 12, 21, 36 for 10, 20, 40, 80 topics and
           3, 4, 6, 9 of them per document: trained attention follows the optimum, 0.3 to 0.5 of the limit.

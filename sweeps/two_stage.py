@@ -1,6 +1,6 @@
 """Where does the two-stage phenomenon hold?
 
-Command:  make sweep SWEEP=two_stage
+Command:  topicjax run two_stage
 Size:     480 trials, 2 programs, about 4 minutes on 2 cores; a trial ends once its class can no longer change
 Expect:   only in part of the map W^V grows first and W^K, W^Q later.  SGD gives the textbook case if only
           unmasked positions are keys and the learning rate is large enough for the steps; with Adam it

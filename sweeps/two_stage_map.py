@@ -1,6 +1,6 @@
 """The two-stage map with its boundaries: wider than two_stage, and refined where neighbouring cells disagree.
 
-Command:  make sweep SWEEP=two_stage_map
+Command:  topicjax run two_stage_map
 Size:     800 trials, 2 programs for the coarse grid; then, in rounds, more trials at its boundaries, at half
           and a quarter of the spacing
 Expect:   the boundaries that two_stage only suggests, as fine as a grid of 17 x 17 per panel.

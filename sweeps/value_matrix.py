@@ -1,6 +1,6 @@
 """Figure 2: does W^V learn one block per topic?  One-hot embeddings, uniform attention, with and without L2.
 
-Command:  make sweep SWEEP=value_matrix
+Command:  topicjax run value_matrix
 Size:     64 trials, 4 programs, about 2 minutes on 2 cores
 Expect:   blocks in all four combinations; with squared loss Theorem 2's matrix on infinite documents, and on
           finite ones their optimum, which differs from it only in its diagonal (a kept word is evidence for

@@ -1,6 +1,6 @@
 """Do V, then K and Q rise in every layer on Wikipedia (the paper's Figure 5), and when is context used?
 
-Command:  make corpus, then make sweep SWEEP=wikipedia
+Command:  topicjax corpus, then topicjax run wikipedia
 Size:     24 trials, 2 programs, 8 minutes on 2 cores
 Expect:   (the last three written before the run, from an independent program) from near zero V is half way up
           by step 15 to 25 in layers 2 to 4, K and Q by step 30 to 95, so V leads at every rate, but K and Q

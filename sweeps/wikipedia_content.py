@@ -1,6 +1,6 @@
 """Does context change the picture on content words only, where it can be learned within the steps?
 
-Command:  make corpus, then make sweep SWEEP=wikipedia_content
+Command:  topicjax corpus, then topicjax run wikipedia_content
 Size:     18 trials, 1 program, 6 minutes on 2 cores
 Expect:   context begins to be used: in 4 of 6 cells the loss passes the unigram line, at step 270 to 370, but
           only at rate 3e-3 from the usual init by more than its error (0.11 nats, standard error 0.03).

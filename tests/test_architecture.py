@@ -1,4 +1,4 @@
-"""Which module may import which: the arrows of CONTRIBUTING, read from the code."""
+"""Which module may import which: the arrows of docs/internals.md, read from the code."""
 
 import ast
 import re
@@ -11,12 +11,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (  # from the ground up; a room may import from its own floor only itself, and from all floors below
-    ("errors", "version", "stages", "pace"),
+    ("errors", "advice", "version", "stages", "pace"),
     ("settings",),
     ("trial", "theory"),
     ("experiments", "shared_settings"),
     ("shared", "sweep", "store"),
-    ("corpora",),
+    ("corpora", "measures"),
     ("one_layer_settings", "encoder_settings", "syntax_settings", "text_settings"),
     ("one_layer", "encoder", "syntax", "text"),
     ("engine", "analysis", "export", "probe"),
@@ -49,6 +49,7 @@ OF_ANY_EXPERIMENT = (
     "store",
     "engine",
     "export",
+    "measures",
 )
 WITHOUT_JAX = (
     "topicjax",
@@ -70,7 +71,19 @@ FLOORS_OF_ANALYSIS = (  # rooms of a floor may import each other where the floor
     ("text",),
 )
 PLATFORM = (
-    *("errors", "settings", "trial", "stages", "pace", "api", "export", "sweep", "store", "engine"),
+    *(
+        "errors",
+        "settings",
+        "trial",
+        "stages",
+        "pace",
+        "api",
+        "export",
+        "sweep",
+        "store",
+        "engine",
+        "measures",
+    ),
     *("cli", "__main__", "__init__"),
 )
 PLATFORM_OF_ANALYSIS = ("frames", "pictures", "tables", "outputs", "maps", "figures", "page")
@@ -245,17 +258,17 @@ def graph() -> str:
     arrows = sorted(
         (here, there)
         for here, there in pairs
-        if here != there and here and there and there not in ("errors", "version")
+        if here != there and here and there and there not in ("advice", "errors", "version")
     )
     return "\n".join(["graph TD", *(f"  {here} --> {there}" for here, there in arrows)])
 
 
 DRAWN = {"tree": tree, "graph": graph}
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+INTERNALS = ROOT / "docs" / "internals.md"
 
 
 def redrawn(text: str) -> str:
-    """Return the text of CONTRIBUTING.md with both drawings as the code is now."""
+    """Return the text of docs/internals.md with both drawings as the code is now."""
     for name, draw in DRAWN.items():
         fence = "mermaid" if name == "graph" else "text"
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
@@ -264,10 +277,10 @@ def redrawn(text: str) -> str:
     return text
 
 
-def test_contributing_shows_the_tree_and_the_graph_as_they_are():
-    text = CONTRIBUTING.read_text()
+def test_the_page_shows_the_tree_and_the_graph_as_they_are():
+    text = INTERNALS.read_text()
     assert redrawn(text) == text, "to draw them again: .venv/bin/python tests/test_architecture.py"
 
 
 if __name__ == "__main__":
-    CONTRIBUTING.write_text(redrawn(CONTRIBUTING.read_text()))
+    INTERNALS.write_text(redrawn(INTERNALS.read_text()))

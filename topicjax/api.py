@@ -1,6 +1,6 @@
 """Python interface: train an experiment over a sweep, open a run folder, inspect one trial."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,37 @@ class Run(reader.Run):
         """Look up one trial; an unambiguous prefix of its id is enough."""
         return FinishedTrial(self, self.find(trial_id))
 
+    def measure(
+        self,
+        measure: str | Callable[[Any], Mapping[str, Any]],
+        *,
+        trials: Sequence[str] | None = None,
+        steps: Sequence[int] | None = None,
+        again: bool = False,
+        devices: int | Sequence[Any] | None = None,
+    ) -> pd.DataFrame:
+        """Apply a function of a Snapshot to the run's snapshots; return its table, one row each.
+
+        `measure` is a function, `FILE.py:NAME`, or the name of a shipped one (docs/measuring.md); `trials`
+        are ids or their beginnings, `steps` those of snapshots (default: all).  Only what is missing is
+        computed: the same call goes on after an interrupt.  `again` sets aside what this measure has written
+        and measures anew.  The columns are then in `trials` (final_*) and `trajectories` too.
+        """
+        from topicjax.engine.measuring import measure_run
+        from topicjax.engine.resources import available_devices, choose_devices
+        from topicjax.measures import load_measure
+
+        loaded, experiment = load_measure(measure), experiment_of(self)
+        if isinstance(devices, int | None):
+            devices = choose_devices(available_devices(), devices, None)
+        ids = None if trials is None else {self.find(own) for own in trials}
+        outcome = measure_run(self.folder, experiment, loaded, ids, steps, again, devices)
+        for name in ("_journal", "measured", "trials", "trajectories", "setting_names"):
+            vars(self).pop(name, None)
+        if outcome.left:
+            raise KeyboardInterrupt(f"{outcome.left} snapshots are left; the same call continues")
+        return self.measured[loaded.name]
+
 
 class FinishedTrial:
     """One trial of a run: its settings, records and weights; `evaluate` measures it again."""
@@ -45,7 +76,8 @@ class FinishedTrial:
     @property
     def records(self) -> pd.DataFrame:
         """One row per record: its step and what was measured."""
-        return self.run.records_of([self.trial_id])[0].reset_index(drop=True)
+        records, _ = self.run.records_of([self.trial_id])
+        return self.run.with_measured(records).reset_index(drop=True)
 
     @property
     def details(self) -> pd.DataFrame:

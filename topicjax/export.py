@@ -19,6 +19,7 @@ import pyarrow as pa
 from pandas.api.types import is_numeric_dtype
 from pyarrow import csv
 
+from topicjax.advice import install_command
 from topicjax.errors import UserError, quoted_cell
 from topicjax.store.files import StoreError, explained, is_hex_name, make_folder, sync
 from topicjax.store.parts import SNAPSHOT_COLUMNS
@@ -26,7 +27,6 @@ from topicjax.store.reader import Run
 
 UNFINISHED = ".unfinished"  # files are written here and moved out at the end
 SAY_EVERY = 500  # trials
-INSTALL = ".venv/bin/pip install --constraint constraints.txt --editable '.[tensorboard]'"
 
 Say = Callable[[str], object]
 
@@ -119,7 +119,8 @@ def load_tools() -> Tools:
         event = import_module("tensorboardX.proto.event_pb2")
         writer = import_module("tensorboardX.record_writer")
     except ModuleNotFoundError:
-        raise UserError(f"tensorboardX is not installed; to install it, type: {INSTALL}") from None
+        advice = install_command("tensorboard")
+        raise UserError(f"tensorboardX is not installed; to install it, type: {advice}") from None
     return Tools(event.Event, summary.Summary, summary.hparams, writer.RecordWriter)
 
 

@@ -18,9 +18,11 @@ import numpy as np
 
 from topicjax.errors import UserError, shown
 
+SEEDS = ("seed", "init_seed")  # settings that replicate a trial: those of a cell differ only in them
 MAX_WHOLE = 2**63  # no array holds larger integers
 NUMBERS = (int, float, np.integer, np.floating)
 MAX_INT32 = 2**31 - 1  # compiled programs count in int32 ...
+SEEDS = ("seed", "init_seed")  # settings that replicate a trial: those of a cell differ only in them
 FORM = 'Annotated[type, kind, "one line of help"], with at most one Role and one Only, or a Literal or bool'
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # ... and in float32
 

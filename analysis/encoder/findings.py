@@ -27,31 +27,61 @@ COMPARED = (
     "optimizer",
 )
 NOT_JUDGED = ("diverged", "no-learning", "unfinished")  # of a whole model
-WORDS = (
-    f"P: what values add when attention is forced uniform, compared with attention silenced; Q: what trained "
-    f"attention adds on top. Both in nats of held-out loss; '{WHOLE}': of the whole model. While the outputs "
-    "of uniform attention grow from 0 to 1 in all layers at once, the loss falls by P; each layer gets the "
-    "part of it that comes through its own output. The same with scores gives Q. So the layers add up to the "
-    "whole. Layer norms keep their scales of uniform attention while outputs grow. Without residual "
-    "connections every layer has the same P, so only that of the whole model says anything",
-    "Θ: the maximum over the steps of min(F_V, 1 - F_A), where F_V and F_A are the monotone rises of P and Q "
-    "from 0 to 1 on the way up (to the lowest loss): 1 if V was done before attention began",
-    f"two-stage: Θ of at least {CUTS.two_stage:g}; stage 2 begun: the same, but the attention of all layers "
-    f"together gained less than {CUTS.stage2:.0%} of what topics give a one-layer model; reversed: attention "
-    f"first; simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: anything "
-    "in between",
-    "V-only, attention-only: the other adds nothing; silent: the layer adds nothing at all. Nothing means "
-    f"less than {CUTS.attention:.0%} of what topics give a one-layer model, or no more than the noise of the "
-    "records or, for attention that neither follows nor avoids the topics, than the error over held-out "
-    "documents",
-    "unscored: the gain from values or from attention only falls from its initial value, as can happen with "
-    "the default initialisation",
-    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the best loss of uniform "
-    f"attention in one layer; no-learning: less than {CUTS.no_learning:.0%}",
-    "by the norms: the same score for the rises of |W^V| and of (|W^K| + |W^Q|) / 2, as plotted in the "
-    "paper's figures; unscored where a norm only falls",
-    f"attention leaves its start: its entropy is {LEAVES_UNIFORM:g} nats lower than at step 0",
-)
+WORDS = {  # word: (meaning, pattern of its uses)
+    "P and Q": (
+        "what values add when attention is forced uniform, compared with attention silenced (P), and what "
+        f"trained attention adds on top (Q), in nats of held-out loss; '{WHOLE}': of the whole model. While "
+        "the outputs of uniform attention grow from 0 to 1 in all layers at once, the loss falls by P; each "
+        "layer gets the part of it that comes through its own output. The same with scores gives Q. So the "
+        "layers add up to the whole. Layer norms keep their scales of uniform attention while outputs grow. "
+        "Without residual connections every layer has the same P, so only that of the whole model says "
+        "anything",
+        r"P and Q|P|Q",
+    ),
+    "Θ (Theta)": (
+        "the maximum over the steps of min(F_V, 1 - F_A), where F_V and F_A are the monotone rises of P and "
+        "Q from 0 to 1 on the way up (to the lowest loss): 1 if V was done before attention began",
+        r"Θ",
+    ),
+    "two-stage": (f"Θ of at least {CUTS.two_stage:g}", r"[Tt]wo-stage"),
+    "stage 2 begun": (
+        f"Θ of at least {CUTS.two_stage:g}, but the attention of all layers together gained less than "
+        f"{CUTS.stage2:.0%} of what topics give a one-layer model",
+        r"stage 2 begun",
+    ),
+    "reversed": ("attention first", r"reversed"),
+    "simultaneous": (f"Θ and its reverse are below {CUTS.simultaneous:g}", r"simultaneous"),
+    "V leads, attention leads": (
+        "between two-stage and simultaneous, and between reversed and simultaneous",
+        r"V leads|attention leads",
+    ),
+    "V-only, attention-only": (
+        f"the other adds nothing: less than {CUTS.attention:.0%} of what topics give a one-layer model, or "
+        "no more than the noise of the records or, for attention that neither follows nor avoids the topics, "
+        "than the error over held-out documents",
+        r"V-only|attention-only",
+    ),
+    "silent": ("the layer adds nothing at all", r"silent"),
+    "unscored": (
+        "the gain from values or from attention only falls from its initial value, as can happen with the "
+        "default initialisation; by the norms: a norm only falls",
+        r"unscored",
+    ),
+    "unfinished": (
+        f"the loss came less than {CUTS.finished:.0%} of the way to the best loss of uniform attention in "
+        "one layer",
+        r"unfinished",
+    ),
+    "no-learning": (f"the same, less than {CUTS.no_learning:.0%}", r"no-learning"),
+    "by the norms": (
+        "the same score for the rises of |W^V| and of (|W^K| + |W^Q|) / 2, as plotted in the paper's figures",
+        r"[Bb]y the norms",
+    ),
+    "attention leaves its start": (
+        f"its entropy is {LEAVES_UNIFORM:g} nats lower than at step 0",
+        r"attention leaves its start",
+    ),
+}
 
 
 def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from ..layers import ALL
 from ..page.contract import Chart, Entry, Page
-from ..topic_model import CLASS_COLOURS, LINES
+from ..topic_model import LINES
 from .claims import CLAIMS
 from .figures import layer_onsets, layer_topics, layers
 from .findings import WORDS, findings
-from .layer_maps import layer_map
+from .layer_maps import LOOKS, layer_map
 from .scores import LAYER_CLASSES, LAYERS_FILE, score_layers
 from .tables import (
     has_cells,
@@ -20,7 +20,7 @@ from .tables import (
 PAGE = Page(
     score=score_layers,
     of_trials=lambda scores: scores.loc[scores["layer"] == ALL].reset_index(drop=True),
-    classes={name: CLASS_COLOURS.get(name, "#FFFFFF") for name in LAYER_CLASSES},
+    classes={name: LOOKS[name] for name in LAYER_CLASSES},
     charts=(Chart("Held-out loss", {"eval_loss": "loss", "eval_loss_uniform": "uniform"}, references=True),),
     references=LINES,
     claims=CLAIMS,

@@ -19,9 +19,10 @@ from matplotlib.patches import Patch
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, counted, unknown_name
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run, Status
 
-from ..frames import Frame, bands, cell_of_rows, reference_losses, varying
+from ..frames import Frame, bands, cell_of_rows, measured_columns, reference_losses, varying
 from ..page.contract import Entry, Page
 from ..pictures import MOST_VALUES, PALETTE, Picture, evenly, first_of, sentences, style, written
 from ..tables import ERROR, SPREAD
@@ -38,6 +39,7 @@ from .step_panels import (
     title_lines,
 )
 
+TAKEN = ("trial_id", "step")
 FINAL, TRIALS, DIVERGED = "final_", "number of trials", "diverged trials"  # with spaces, unlike settings
 MOST_LINES, MOST_PLACES, MOST_SERIES = 24, 40, 8  # cells per figure; values along x; values with a line each
 PANELS, MOST_COLUMNS = 6, 24  # columns per figure, and in all figures of records
@@ -60,6 +62,7 @@ def any_page(own: Page) -> Page:
     figures = {
         "Losses": [Entry("losses", loss_figure, lambda run, _: has_references(run, own), axes=("x", "y"))],
         "Records": [Entry("records", records, axes=("x", "y"))],
+        "Measured after training": [Entry("measured", measured, is_measured, axes=("x", "y"))],
         "Details": [Entry("details", details, has_details, axes=("x", "y"))],
         "Final values": [Entry("finals", finals, has_axis, axes=("x", "y"))],
     }
@@ -141,7 +144,7 @@ def swept(run: Run, x: str | None = None, y: str | None = None) -> tuple[list[st
     These two come first: `x` and `y`, or the settings with the most values.  Words with too many values to
     distinguish are not used.
     """
-    names = varying(run.trials, [name for name in run.setting_names if name != "seed"])
+    names = varying(run.trials, [name for name in run.setting_names if name not in SEEDS])
     sizes = {name: len(run.trials[name].unique()) for name in names}
     chosen: list[str | None] = []
     for given, most in ((x, MOST_LINES), (y, MOST_SERIES)):
@@ -249,15 +252,32 @@ def draw_references(ax: Axes, references: pd.Series) -> None:
         ax.set_ylim(bottom=max(ax.get_ylim()[0], DEEPEST * above.min()))
 
 
+def is_measured(run: Run, scores: pd.DataFrame) -> bool:
+    """Tell whether columns were measured after training."""
+    return not {*measured_columns(run)}.isdisjoint(run.trajectories)
+
+
+def measured(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
+    """Draw every column that was measured after training over the steps of its snapshots."""
+    return over_steps(run, measured_columns(run), x, y)
+
+
 def records(run: Run, scores: pd.DataFrame, x: str | None = None, y: str | None = None) -> list[Picture]:
     """Draw every record column over the steps, median and quartiles of each cell, six columns per figure."""
+    later = measured_columns(run)  # have a section of their own
+    return over_steps(run, [str(name) for name in run.trajectories if name not in later], x, y)
+
+
+def over_steps(run: Run, wanted: Sequence[str], x: str | None, y: str | None) -> list[Picture]:
+    """Draw these columns over the steps, median and quartiles of each cell, six columns per figure."""
     names, axis, _ = swept(run, x, y)
     cells, cell = cell_table(run, x, y), cell_of_rows(run.trials, names)
     counts = (cells[TRIALS] - cells[DIVERGED]).to_numpy()
     known = np.flatnonzero(counts)
     drawn = known[evenly(len(known), MOST_LINES)]
     own = rows_of(run, run.trajectories, is_ok(run) & np.isin(cell, drawn))
-    columns = [name for name in own if name not in ("trial_id", "step") and is_numeric_dtype(own[name])]
+    own = own.filter([*TAKEN, *(name for name in wanted if name not in TAKEN)])
+    columns = [name for name in own if name not in TAKEN and is_numeric_dtype(own[name])]
     full = [str(name) for name in columns if np.isfinite(own[name].to_numpy(float)).any()]
     if not full:
         raise UserError(
@@ -443,7 +463,7 @@ def curves_by(
     """
     columns, by = [columns] if isinstance(columns, str) else list(columns), [panel] if panel else []
     kept = trials_where(run, columns, by, where or {})
-    inside = [name for name in varying(run.trials.loc[kept], run.setting_names, by) if name != "seed"]
+    inside = [name for name in varying(run.trials.loc[kept], run.setting_names, by) if name not in SEEDS]
     place, cell = cell_of_rows(run.trials, by), cell_of_rows(run.trials, [*by, *inside])
     found = np.unique(place[kept])
     panels = found[evenly(len(found), PANELS)]

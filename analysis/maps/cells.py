@@ -8,13 +8,13 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
 
 from ..frames import distinct, varying
 from ..page.contract import CLASS, Look, Page, Scores, View
 from ..pictures import PALETTE
 
-SEED = "seed"  # the setting that replicates a trial
 FINAL, STATUS, DIVERGED, UNSCORED = "final_", "status", "diverged", "unscored"
 NOTES = (STATUS, "diverged_step", "stopped_step", "stop_reason")  # columns that say how a trial ended
 ENDINGS = {"ok": Look("#009E73"), DIVERGED: Look("#333333", "xxxx")}  # for trials without a class
@@ -114,7 +114,7 @@ def cell_labels(run: Run, scores: Scores, page: Page) -> list[tuple[dict[str, An
             "trials with classes"
         )
     trials, settings = scored_trials(run, scores, page)
-    names = [name for name in settings if name != SEED]
+    names = [name for name in settings if name not in SEEDS]
     cells = cell_table(page, settings)(trials, names)
     labels = page.refine_by(cells) if page.refine_by else ((kind, np.nan) for kind in cells[CLASS])
     rows: Any = cells[names]

@@ -33,6 +33,7 @@ from .cells import (
     score_columns,
     scored_trials,
 )
+from .colours import shaded, weakest_shade
 from .layouts import Grid, Layout, Refinement, Regions, arrange
 
 Options = dict[str, Any]  # arguments of matplotlib
@@ -143,11 +144,12 @@ def shown_scores(cells: pd.DataFrame, view: View, looks: Mapping[str, Look]) -> 
 
 
 def cell_colours(cells: pd.DataFrame, view: View, looks: Mapping[str, Look]) -> np.ndarray:
-    """Return the colour of each cell's class, half as strong where the view's score is 0."""
+    """Return the colour of each cell's class, in its weakest shade where the view's score is 0."""
     scores = shown_scores(cells, view, looks)
     strength = np.where(np.isnan(scores), 1.0, np.clip(scores, 0, 1))
     colours = np.array([to_rgb(looks[name].colour) for name in cells[class_column(view)]]).reshape(-1, 3)
-    return 1 - (0.5 + 0.5 * strength[:, None]) * (1 - colours)
+    weakest = weakest_shade(looks)
+    return shaded(colours, weakest + (1 - weakest) * strength)
 
 
 def cell_marks(cells: pd.DataFrame, view: View) -> np.ndarray:
@@ -185,7 +187,7 @@ def class_legend(cells: pd.DataFrame, view: View, looks: Mapping[str, Look], emp
     lower = Line2D([], [], marker=(TRIANGLE * (1, -1)).tolist(), **corner)
     marks = {
         f"shade: {label(view.score)} 0, 0.5, 1": (
-            tuple(Patch(fc=1 - weight * (1 - first)) for weight in (0.5, 0.75, 1)),
+            tuple(Patch(fc=shaded(first, weight)) for weight in np.linspace(weakest_shade(looks), 1, 3)),
             view.score,
         ),
         view.hollow_words: (Patch(fc="white", ec="0.3", lw=2.5), hollow),

@@ -17,10 +17,11 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 
 from ..frames import distinct, varying
 from ..pictures import VALUE_ORDER, WIDTH, described, distinct_texts, label, sentences
-from .cells import DIVERGED, SEED, Table
+from .cells import DIVERGED, Table
 
 Array = np.ndarray
 Combination = dict[str, Any]  # values of some settings, by name
@@ -351,7 +352,7 @@ def arrange(
 
     `panel` names the settings that separate panels first; `table` pools trials to cells.
     """
-    names = [name for name in settings if name != SEED]
+    names = [name for name in settings if name not in SEEDS]
     check_arguments(trials, names, x, y, panel)
     cells = distinct(trials, names)[1]
     by = [name for name in panel if name not in (x, y)]

@@ -24,7 +24,7 @@ from topicjax.theory.theorems import lemma1_entries, lemma1_member, theorem3_int
 
 from ..frames import Array, Frame, once_per_run
 from ..pictures import WIDTH, Picture, sentences, style
-from ..topic_model import VALUES
+from ..topic_model import VALUES, uses_softmax
 from .cells import lowest_seeds
 from .seed_rows import MOST_ROWS, dots, draw_seeds, label_rows, log_axis, row_text, rows_of, telling_apart
 from .trained_models import effective_model, has_data_model, pair_kinds, with_weights
@@ -174,6 +174,7 @@ def with_exact_loss(trials: Any) -> Any:
     known = with_weights(trials)
     for name, value in KNOWN.items():
         known = known[known[name] == value]
+    known = known[uses_softmax(known)]
     known = known[has_data_model(known) & (known["topics"] > 1) & (known["words_per_topic"] > 1)]
     few = [
         comb(*sizes) <= MOST_SUBSETS

@@ -19,7 +19,7 @@ from topicjax.store.reader import Run
 from ..frames import Frame, varying
 from ..page.contract import Claim, Verdict
 from ..pictures import PALETTE, WIDTH, Picture, described, sentences, style, written
-from ..topic_model import aligned, settings_in
+from ..topic_model import aligned, settings_in, uses_softmax
 from .onsets import onset_times
 from .scores import score_trials, trains_both
 from .stability import cut_at
@@ -39,8 +39,9 @@ SHARES = (0.25, 0.5, 1.0)  # of the steps: budgets that are drawn
 
 
 def sgd_onsets(run: Run) -> Frame:
-    """Tabulate the onsets of SGD trials that train both parts."""
+    """Tabulate the onsets of SGD trials that train both parts, with softmax attention."""
     times: Any = onset_times(run)
+    times = times[uses_softmax(times)]
     return times[(times["optimizer"] == "sgd") & trains_both(times) & (times["learning_rate"] > 0)]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Array
 from topicjax.theory.progress import CUTS, Cuts
 
@@ -60,7 +61,7 @@ def lowest_seeds(trials: Any) -> Any:
 
 def cell_settings(scores: pd.DataFrame) -> list[str]:
     """List the settings that define a cell: all except the seed."""
-    return [name for name in settings_in(scores) if name != "seed"]
+    return [name for name in settings_in(scores) if name not in SEEDS]
 
 
 def cell_numbers(scores: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[list[str], Array]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS, units
@@ -74,7 +75,8 @@ def joint_gains(run: Run) -> pd.DataFrame:
     topical attention can gain.
     """
     ends: Any = endings(run)
-    keys = [name for name in settings_in(ends) if name != "attention"]
+    only_if_trained = ("attention", "mask_query_loss")
+    keys = [name for name in settings_in(ends) if name not in only_if_trained]
     both = ends.loc[trains_both(ends)].rename(columns={"loss": "joint"})
     uniform = ends.loc[ends["attention"] == "uniform", [*keys, "loss"]]
     pairs = both.merge(uniform.rename(columns={"loss": "uniform"}), on=keys)
@@ -84,7 +86,7 @@ def joint_gains(run: Run) -> pd.DataFrame:
 
 def pair_settings(pairs: pd.DataFrame) -> list[str]:
     """List the settings that distinguish pairs: objective, optimizer and all that vary except the seed."""
-    others = [name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS)]
+    others = [name for name in SETTINGS if name not in (*SEEDS, *MAIN_SETTINGS)]
     return [*MAIN_SETTINGS, *varying(pairs, others)]
 
 

@@ -1,6 +1,5 @@
 """Findings of a run of the one-layer model, in sentences: the answer, caveats, gaps, and definitions."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -20,49 +19,80 @@ from .robustness import axes_of, survival
 from .scores import CLASSES, score_trials, trains_attention, trains_both, trains_value
 
 MOST_RESCORED = 2000  # trials: larger runs are not scored a second time
-ALWAYS = ("trial", "cell")  # the page uses these words even if the answer does not
-TERMS = {  # pattern in the text: (word, meaning)
-    r"two-stage": (
-        "two-stage",
-        f"W^V learns the topics first, while attention is still uniform; then attention learns them: Θ of at "
-        f"least {CUTS.two_stage:g}, and a stage 2 that happened.",
+WORDS = {  # word: (meaning, pattern of its uses)
+    "trial": ("one training run of one model, fully described by its settings", r"trials?"),
+    "cell": ("the trials that differ only in the seed; its class is the most frequent one", r"cells?"),
+    "seed": ("the number that draws initial weights and documents", r"seeds?"),
+    "V": ("the value matrix W^V, which predicts words from the mean of what is attended to", r"V|W\^V"),
+    "keys": (
+        "the positions that attention can look at: all, as in the paper's equation, or only unmasked ones",
+        r"keys (?:all|unmasked)",
     ),
-    r"trials?": ("trial", "one training run of one model, fully described by its settings."),
-    r"V(?![-\w])": ("V", "the value matrix W^V, which predicts words from the mean of what is attended to."),
-    r"keys (?:all|unmasked)": (
-        "keys",
-        "the positions that attention can look at: all, as in the paper's equation, or only unmasked ones.",
-    ),
-    r"cells?": (
-        "cell",
-        "the trials that differ only in the seed; its class is the most frequent one.",
-    ),
-    r"seeds?": ("seed", "the number that draws initial weights and documents."),
-    r"Θ": (
-        "Θ (Theta)",
+    "Θ (Theta)": (
         "how far V had come when attention began: the maximum over the steps of min(progress of V, "
-        "1 - progress of attention). 1: V was done first; 0.5: both together.",
+        "1 - progress of attention). 1: V was done first; 0.5: both together; 0: attention was done first",
+        r"Θ",
     ),
-    r"loss view": (
-        "loss view",
+    "log lag": ("the number of e-foldings of the step by which V is ahead of attention", r"[Ll]og lag"),
+    "loss view": (
         "progress measured by held-out losses: V by the loss with attention forced uniform, attention by how "
-        "much it lowers that loss, in units of what the topics can give.",
+        "much it lowers that loss, in units of stage 1 - stage 2, which is what the topics can give",
+        r"loss view|by the loss",
     ),
-    r"norms": ("norms", "progress measured by the norms of W^V and of W^K and W^Q, as in the paper."),
-    r"topical|by topic": (
-        "topical",
-        f"attention scores within a topic are at least {CUTS.topical:g} above those between topics.",
+    "order view": (
+        "progress measured by order parameters: same-topic minus other-topic entries of the value matrix and "
+        "of the attention scores",
+        r"order view|order parameters",
     ),
-    r"V-only": ("V-only", "V is learned, but attention has not moved within the steps of the run."),
-    r"unfinished": ("unfinished", f"less than {CUTS.finished:.0%} of the way to the best loss of stage 1."),
-    r"stage 2 begun": ("stage 2 begun", f"attention gained less than {CUTS.stage2:.0%} of what topics give."),
-    r"compensated": ("compensated", "the loss reaches stage 1, but not with attention forced uniform."),
-    r"simultaneous": ("simultaneous", "V and attention are learned together."),
-    r"no-learning": (
-        "no-learning",
-        f"less than {CUTS.no_learning:.0%} of the way to the best loss of stage 1.",
+    "norms": (
+        "progress measured by the norms of W^V and of W^K and W^Q, as in the paper's Figure 4",
+        r"norms",
     ),
-    r"copying": ("copying", "at the end a word counts more for itself than for its topic."),
+    "two-stage": (
+        f"W^V learns the topics first, while attention is still uniform; then attention learns them: Θ of at "
+        f"least {CUTS.two_stage:g}, attention gained at least {CUTS.stage2:.0%} of what topics can give, and "
+        "it became topical",
+        r"two-stage|Two-stage",
+    ),
+    "topical": (
+        f"attention scores within a topic are at least {CUTS.topical:g} above those between topics",
+        r"topical|by topic",
+    ),
+    "two-stage, non-topical": ("two-stage, but attention did not become topical", r"two-stage, non-topical"),
+    "stage 2 begun": (
+        f"V was first, but attention gained less than {CUTS.stage2:.0%} of what topics give within the "
+        "steps of the run",
+        r"stage 2 begun",
+    ),
+    "V leads": (f"V was ahead of attention, but with Θ below {CUTS.two_stage:g}", r"V leads"),
+    "simultaneous": (
+        f"V and attention are learned together: Θ and its reverse are below {CUTS.simultaneous:g}",
+        r"simultaneous",
+    ),
+    "attention leads": ("attention was ahead of V, but V had begun", r"attention leads"),
+    "reversed": ("attention helps before V is learned", r"reversed"),
+    "V-only": ("V is learned, but attention has not moved within the steps of the run", r"V-only"),
+    "compensated": (
+        "the loss reaches stage 1, but not with attention forced uniform",
+        r"compensated",
+    ),
+    "attention-only": ("attention moved, but V is frozen or did not", r"attention-only"),
+    "unfinished": (f"less than {CUTS.finished:.0%} of the way to the best loss of stage 1", r"unfinished"),
+    "no-learning": (
+        f"less than {CUTS.no_learning:.0%} of the way to the best loss of stage 1",
+        r"no-learning",
+    ),
+    "diverged": ("not finite", r"diverged"),
+    "collapsed": ("finite, never finished, and the final loss is above the initial one", r"collapsed"),
+    "then lost": (
+        "a suffix: only the way up is scored, and the trial ended with less than "
+        f"{CUTS.lost:.0%} of its gain",
+        r"then lost",
+    ),
+    "then copying": (
+        "a suffix: at the end a word counts more for itself than for its topic",
+        r"then copying|copying",
+    ),
 }
 
 
@@ -253,12 +283,3 @@ def smallest_to_largest(values: np.ndarray) -> str:
     """Write the range of numbers, or one number if its ends look the same."""
     low, high = (written(float(end), 3) for end in (np.nanmin(values), np.nanmax(values)))
     return low if low == high else f"{low} to {high}"
-
-
-def definitions(sentences: Sequence[str]) -> dict[str, str]:
-    """Define the words that these sentences use, in order of appearance."""
-    text = " ".join(sentences)
-    first = {pattern: re.search(rf"\b(?:{pattern})", text) for pattern in TERMS}
-    places = {pattern: found.start() for pattern, found in first.items() if found}
-    places |= {pattern: places.get(pattern, len(text)) for pattern in TERMS if TERMS[pattern][0] in ALWAYS}
-    return dict(TERMS[pattern] for pattern in sorted(places, key=lambda pattern: places[pattern]))

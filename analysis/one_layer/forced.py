@@ -15,13 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import counted
+from topicjax.experiments.one_layer.settings import SOFTMAX
 from topicjax.stages import Records
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 
 from ..frames import Array, Frame, column
 from ..page.contract import Claim, Verdict
-from ..pictures import PALETTE, SMALL, WIDTH, Picture, label, sentences, style
+from ..pictures import PALETTE, SMALL, WIDTH, Picture, label, sentences, setting_text, style
 from ..topic_model import MAIN_SETTINGS, STAGE_LINES, aligned, settings_in
 from .scores import topic_bound, trains_both
 
@@ -49,6 +50,8 @@ def schedule(row: Mapping[Any, Any]) -> str:
     """Name the schedule of a trial."""
     if row.get("training") != "by_part" or row["attention"] != "trained" or row["value"] != "trained":
         return ""
+    if row.get("attention_weights", SOFTMAX) != SOFTMAX:
+        return ""  # the claims are about the paper's model
     if row["alternate"]:
         return TURNS
     start, end = int(row["attention_from"]), int(row["value_until"])
@@ -224,10 +227,12 @@ def compared(run: Run, name: str, words: str) -> Verdict:
     joint = {
         tuple(row[each] for each in KIND): row for row in table.to_dict("records") if row["schedule"] == JOINT
     }
+    several_rates = (table.groupby(list(KIND[:-1]))["learning_rate"].nunique() > 1).any()
     same, other, open_ = [], [], []
     for row in table[table["schedule"] == name].to_dict("records"):
         kind = tuple(row[each] for each in KIND)
         text = f"{label(kind[0])}, {label(kind[1])}, keys {kind[2]}"
+        text += f", {setting_text(KIND[-1], kind[-1])}" if several_rates else ""
         start, moved = joint[kind], (row["stage1"] - row["stage2"]) * CUTS.stage2
         if row["stage1"] - min(row["eval_loss"], joint[kind]["eval_loss"]) < moved:
             open_.append(text)

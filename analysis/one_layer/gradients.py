@@ -12,26 +12,27 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Records
 from topicjax.store.reader import Run
 
 from ..frames import Frame, column, distinct, varying
 from ..page.contract import Claim, Verdict
 from ..pictures import PALETTE, WIDTH, Picture, sentences, setting_text, style, written
-from ..topic_model import aligned, settings_in
+from ..topic_model import aligned, settings_in, uses_softmax
 from .scores import trains_both
 
 RATIOS = {"ratio_k": "W^K", "ratio_q": "W^Q"}
 SMALL_START = 0.1  # scales up to here count as near zero: those of the paper's Figure 4 and of two_stage
 LEAST_SCALES = 3
-POOLED = ("seed", "init_scale", "learning_rate", "steps", "record_every", "optimizer", "until")
+POOLED = (*SEEDS, "init_scale", "learning_rate", "steps", "record_every", "optimizer", "until")
 
 
 def first_gradients(run: Run) -> Frame:
     """Tabulate the trials that train both parts: settings, gradient norms at step 0, and their ratios.
 
-    Trials that differ only in settings that act later (learning rate, optimizer) have the same gradients and
-    are kept once.
+    The claim is about softmax attention; other trials are left out.  Trials that differ only in settings that
+    act later (learning rate, optimizer) have the same gradients and are kept once.
     """
     run = aligned(run)
     records = Records.of(run.trajectories["step"].to_numpy())
@@ -44,10 +45,15 @@ def first_gradients(run: Run) -> Frame:
             **{f"ratio_{name}": norms["v"] / norms[name] for name in "kq"},
         )
     used = frame.loc[
-        trains_both(frame) & np.isfinite(frame[list(RATIOS)]).all(axis=1) & (frame["init_scale"] > 0)
+        trains_both(frame)
+        & uses_softmax(frame)
+        & np.isfinite(frame[list(RATIOS)]).all(axis=1)
+        & (frame["init_scale"] > 0)
     ]
     same = [name for name in settings_in(used) if name not in POOLED]
-    return used.drop_duplicates([*same, "seed", "init_scale"]).reset_index(drop=True)
+    return used.drop_duplicates([*same, *(name for name in SEEDS if name in used), "init_scale"]).reset_index(
+        drop=True
+    )
 
 
 def has_first_gradients(run: Run, scores: pd.DataFrame) -> bool:

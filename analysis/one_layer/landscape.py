@@ -26,7 +26,7 @@ from topicjax.theory.theorems import lemma1_entries
 
 from ..frames import Array, Frame, varying
 from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
-from ..topic_model import CLASS_COLOURS
+from ..topic_model import CLASS_COLOURS, uses_softmax
 from .attention_theory import has_uniform_blocks, member, theorem3
 from .scores import classes_of
 from .trained_models import data_model, has_data_model
@@ -56,9 +56,9 @@ class LandscapeDocuments:
 
 
 def points(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
-    """Select the trials that train attention, with weight_topic (alpha), weight_self (beta) and class."""
+    """Select trials with softmax attention; add weight_topic (alpha), weight_self (beta) and class."""
     trials: Frame = run.trials.assign(**{"class": classes_of(scores, run.trials["trial_id"].tolist())})
-    trials = trials[trials["attention"] == "trained"]
+    trials = trials[(trials["attention"] == "trained") & uses_softmax(trials)]
     topic, own = (trials[f"final_{name}"].to_numpy(float) for name in ("a_topic", "a_self"))
     is_placed = (trials["status"] == "ok").to_numpy() & np.isfinite(topic + own)
     topic, own = np.where(is_placed, topic, np.nan), np.where(is_placed, own, np.nan)

@@ -20,6 +20,7 @@ from topicjax.theory.theorems import many_topics_weight, theorem2_matrix, theore
 from ..frames import Frame
 from ..page.contract import Claim, Verdict
 from ..pictures import PALETTE, WIDTH, Picture, sentences, style
+from ..topic_model import uses_softmax
 from .attention_theory import KNOWN, has_uniform_blocks, measured_weights
 from .cells import lowest_seeds
 from .trained_models import effective_model, has_data_model, with_weights
@@ -38,6 +39,7 @@ def with_known_limit(trials: Any) -> Any:
     known = with_weights(trials)
     for name, value in (KNOWN | dict(value="blocks", key_visibility="all")).items():
         known = known[known[name] == value]
+    known = known[uses_softmax(known)]
     blocks = has_uniform_blocks(known) & (known.reindex(columns=["value_shift"]).fillna(0.0) == 0).all(axis=1)
     return known[blocks & has_data_model(known) & (known["topics_per_document"] > 1)]
 

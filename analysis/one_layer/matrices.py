@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from topicjax.errors import UserError, counted
+from topicjax.experiments.one_layer.settings import SOFTMAX, AttentionWeights
 from topicjax.store.reader import Run
 from topicjax.theory.document_settings import DATA_SETTINGS
 from topicjax.theory.theorems import theorem2_matrix
@@ -43,11 +44,15 @@ READING = (
     "Tokens are sorted by topic; [MASK] comes first, before the black line, and is drawn wider than a word. "
     "Single entries may exceed the colour scale."
 )
+MEAN_MATTERS = ("scores_only", "one_plus_scores")  # attention weights that depend on a query's mean score
 BLOCKS = "the share of the variance over pairs of different words that is explained by sharing a topic"
 Measure = Callable[[EffectiveModel, Mapping[str, Any]], Measured]
 Restore = Callable[[str], Mapping[str, Array]]  # trial id -> weights under the paper's names
 OBJECTIVES = ("cross_entropy", "squared")
-ROW_SETTINGS = (*DATA_SETTINGS, "l2", "attention", "value", "embedding", "output_bias", "attention_biases")
+ROW_SETTINGS = (
+    *(*DATA_SETTINGS, "l2", "attention", "value", "embedding", "output_bias", "attention_biases"),
+    "attention_weights",
+)
 MOST_ROWS = 4  # of panels
 MOST_ACROSS = 3  # panels per line
 LONGEST = 28  # characters of a label at a panel's side; a longer one has one line per setting
@@ -211,7 +216,7 @@ def choose_cells(trials: Frame, restore: Restore) -> ChosenCells:
         raise UserError(f"none of {len(trials)} trials is finite and has stored weights to draw")
     found = [name for name in OPTIMIZERS if (usable["optimizer"] == name).any()]
     pairs = [(objective, optimizer) for objective in OBJECTIVES for optimizer in found[:2]]
-    names = [name for name in ROW_SETTINGS if usable[name].nunique() > 1]
+    names = [name for name in ROW_SETTINGS if name in usable and usable[name].nunique() > 1]
     distinct = usable[names].drop_duplicates().sort_values(names) if names else usable[[]].head(1)
     picked = np.linspace(0, len(distinct) - 1, min(MOST_ROWS, len(distinct))).round().astype(int)
     rows = [
@@ -278,12 +283,14 @@ def heat_map(matrix: Array, ax: Axes, words_per_topic: int, limit: float) -> Axe
     return ax
 
 
-def attention_matrix(S: Array, ax: Axes, words_per_topic: int, limit: float | None = None) -> Axes:
-    """Draw attention scores (row = key, column = query) minus each query's mean over word keys.
+def attention_matrix(
+    S: Array, ax: Axes, words_per_topic: int, limit: float | None = None, kind: AttentionWeights = SOFTMAX
+) -> Axes:
+    """Draw attention scores (row = key, column = query), minus each query's mean over word keys.
 
-    The softmax over keys does not depend on this mean.
+    Softmax over keys does not depend on this mean; S and 1 + S do, and are drawn as they are.
     """
-    centred = S - S[1:].mean(axis=0, keepdims=True)
+    centred = S if kind in MEAN_MATTERS else S - S[1:].mean(axis=0, keepdims=True)
     heat_map(centred, ax, words_per_topic, limit or colour_limit([(centred, words_per_topic)]))
     ax.set(xlabel="attending token (topic)", ylabel="seen token (topic)")
     return ax

@@ -19,13 +19,22 @@ from matplotlib.transforms import ScaledTranslation
 
 from topicjax.errors import UserError, counted
 from topicjax.experiments.one_layer.settings import MEMBER_SETTINGS
+from topicjax.settings import SEEDS
 from topicjax.stages import Array, Records, onset
 from topicjax.store.reader import Run
 from topicjax.theory.theorems import onset_rate
 
 from ..frames import column, varying
 from ..pictures import WIDTH, Picture, described, evenly, label, sentences, style
-from ..topic_model import CLASS_COLOURS, MAIN_SETTINGS, OPTIMIZERS, SETTINGS, aligned, settings_in
+from ..topic_model import (
+    CLASS_COLOURS,
+    MAIN_SETTINGS,
+    OPTIMIZERS,
+    SETTINGS,
+    aligned,
+    settings_in,
+    uses_softmax,
+)
 
 LEVEL = 0.1  # of a_topic, in units of attention scores
 FLOOR = 1e-3  # of the level: a smaller a_topic counts as this much when interpolating
@@ -44,7 +53,7 @@ ASSUMED = dict(  # assumptions of onset_rate
 )
 SIZES = ("topics", "words_per_topic", "topics_per_document", "p_mask", "p_keep", "p_random")
 POOLED = (  # may differ within one fit
-    *("seed", "init_scale", "steps", "record_every", "records_per_decade", "eval_documents"),
+    *(*SEEDS, "init_scale", "steps", "record_every", "records_per_decade", "eval_documents"),
 )
 MEANS = ("onset_time", "log_scale", "predicted", "predicted_steps")
 FLAT = ("adam", "adamw")  # their onset should not depend on the init scale
@@ -94,6 +103,7 @@ def value_distance(records: Records, frame: pd.DataFrame, step: Array) -> Array:
 def predicted_rate(trials: pd.DataFrame, distance: Array) -> Array:
     """Compute gamma of each trial, NaN where an assumption of onset_rate does not hold."""
     holds = np.all([trials[name] == value for name, value in ASSUMED.items()], axis=0)
+    holds &= uses_softmax(trials)
     is_learned = (trials["value"] == "trained") & (distance < LEARNED)
     is_theorem2 = (trials.reindex(columns=list(MEMBER_SETTINGS)).fillna(0.0) == 0).all(axis=1)
     holds &= ((trials["value"] == "blocks") & is_theorem2 | is_learned).to_numpy()

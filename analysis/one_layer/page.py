@@ -11,17 +11,29 @@ import pandas as pd
 
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, Status
-from topicjax.theory.progress import CUTS
 
 from ..page.contract import Entry, Page
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
-from . import budget, co_occurrence, forced, gradients, many_topics, tables, unbounded
+from . import (
+    attention_kinds,
+    budget,
+    co_occurrence,
+    dilution,
+    forced,
+    gradients,
+    learning_coefficient,
+    many_topics,
+    spread,
+    tables,
+    unbounded,
+)
 from .attention_theory import attention_theory, has_uniform_blocks, with_exact_loss
 from .cells import count_cells, score_cells
 from .claims import ABOUT_STAGES, CLAIMS
 from .embedding_theory import embedding_cases, embeddings_alone, theorem1_equations, trains_all
 from .endings import joint_gains, joint_losses
-from .findings import definitions, documents, findings
+from .findings import WORDS, documents, findings
+from .inside import token_matrices, topic_blocks
 from .landscape import landscapes
 from .loss_curves import loss_curves
 from .matrices import figure1, figure2
@@ -160,6 +172,7 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("bands", norm_bands, has_seeds),
         Entry("rotation", rotation, has_rotation),
         Entry("loss", loss_curves),
+        Entry("dilution", dilution.dilution_figure, dilution.has_frequencies),
     ],
     "Joint training": [
         Entry("joint_loss", joint_losses, has_pairs),
@@ -192,6 +205,11 @@ FIGURES: dict[str, list[Entry]] = {  # by section
         Entry("theorem3_limit", many_topics.limit_figure, many_topics.has_limit),
         Entry("remark1", unbounded.growth_figure, unbounded.has_penalties),
         Entry("gradients", gradients.gradient_ratios, gradients.has_first_gradients),
+        Entry("seed_causes", spread.spread_figure, spread.is_crossed),
+    ],
+    "With and without softmax": [
+        Entry("softmax_control", attention_kinds.kinds_figures, attention_kinds.has_kinds),
+        Entry("escape", attention_kinds.escape_figure, attention_kinds.has_escape),
     ],
 }
 EVERY_CLAIM = (
@@ -203,6 +221,10 @@ EVERY_CLAIM = (
     unbounded.CLAIM,
     budget.CLAIM,
     co_occurrence.CLAIM,
+    spread.CLAIM,
+    dilution.CLAIM,
+    *attention_kinds.CLAIMS,
+    learning_coefficient.CLAIM,
 )
 TABLES = [
     Entry("classes", tables.classes, title="Trials per class, in the three views"),
@@ -299,6 +321,12 @@ TABLES = [
         "Missed: the loss above the best, in % of what the best attention gains over uniform attention",
     ),
     Entry(
+        "coefficients",
+        learning_coefficient.coefficient_table,
+        learning_coefficient.has_coefficients,
+        "Local learning coefficient of snapshots by their place relative to the stages, medians",
+    ),
+    Entry(
         "sensitivity",
         tables.sensitivity,
         some_train_both,
@@ -311,31 +339,31 @@ TABLES = [
         "Scored after a quarter and half of the steps: how many of the trials that are two-stage then still "
         "are after twice as many; a trial that has ended keeps its class",
     ),
-]
-WORDS = (
-    (
-        "Three views of a trial. Loss: how much of the way to the best uniform-attention loss (stage 1) W^V "
-        "has gone when attention is forced uniform, and what attention adds in units of stage 1 - stage 2. "
-        "Order parameters: same-topic minus other-topic entries of the value matrix and of the attention "
-        "scores. Norms: as in the paper's Figure 4. Θ is the maximum over the steps of min(progress of V, "
-        "1 - progress of attention): 1 if V was done before attention began; log lag is the number of "
-        "e-foldings of the step by which V is ahead."
+    Entry(
+        "seed_causes",
+        spread.spread_table,
+        spread.is_crossed,
+        "Spread over seeds by its cause: mean, standard deviations and shares of the variance, with "
+        "jackknife standard errors",
     ),
-    f"two-stage: Θ at least {CUTS.two_stage:g} (V is learned before attention helps), and stage 2 happened: "
-    f"attention gained at least {CUTS.stage2:.0%} of what topics can give and became topical, with scores of "
-    f"same-topic pairs at least {CUTS.topical:g} above those of other pairs",
-    "two-stage, non-topical: the same, but attention did not become topical; stage 2 begun: Θ as high, but "
-    "attention gained less than that within the steps of the run",
-    "reversed: attention helps before V is learned",
-    f"simultaneous: Θ and its reverse below {CUTS.simultaneous:g}; V leads, attention leads: in between",
-    "V-only: V is learned, but attention has not moved within the steps of the run",
-    "compensated: the loss reaches stage 1, but not with attention forced uniform",
-    f"unfinished: the loss came less than {CUTS.finished:.0%} of the way to the stage-1 line; no-learning: "
-    f"less than {CUTS.no_learning:.0%}",
-    "diverged: not finite; collapsed: finite, never finished, and the final loss is above the initial one",
-    "only the way up is scored; what came after is a suffix. then lost: the trial ended with less than "
-    f"{CUTS.lost:.0%} of its gain; then copying: at the end a word counts more for itself than for its topic",
-)
+    Entry(
+        "dilution",
+        dilution.dilution_table,
+        dilution.has_frequencies,
+        "Focus on frequent words and dilution: cycles of each seed, how many curves rise again at the end, "
+        "first peak and end of the score, participation ratio of W^K; medians over seeds",
+    ),
+    Entry(
+        "softmax_control",
+        attention_kinds.kinds_table,
+        attention_kinds.has_kinds,
+        "Kinds of attention: most frequent classes and Θ by the loss (against uniform attention, and against "
+        "the scores of [MASK] for every query) and by norms, medians over seeds; escape: step at which |W^K| "
+        f"reaches {attention_kinds.LEVEL:g}; contrast: 1 - weight of keys of other topics / of the own; "
+        "drift: change of |W^V|^2 - |W^K|^2 until then, relative; first ratio: |dL/dW^V| / |dL/dW^K| at "
+        "step 0",
+    ),
+]
 
 
 def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
@@ -346,6 +374,8 @@ def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) 
         yield from documents(run, scores)
     if not claims and has_few_cells(run, scores):
         yield from tables.convergence(run)
+    if attention_kinds.has_linear(scores):
+        yield attention_kinds.NOTE
 
 
 PAGE = Page(
@@ -358,13 +388,14 @@ PAGE = Page(
     references=LINES,
     claims=EVERY_CLAIM,
     findings=opening,
-    terms=definitions,
     lead=(LEAD,),
     figures=FIGURES,
     tables=TABLES,
     headers=tables.HEADERS,
     words=WORDS,
     inspect=inspect,
+    inside=topic_blocks,
+    inside_cell=token_matrices,
     panels=MAIN_SETTINGS,
     refine_by=lambda cells: zip(cells["class"], cells["theta"], strict=True),
     replaces=("findings", "losses", "records", "finals", "cells"),

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
 from topicjax.theory.progress import CUTS
 
@@ -110,7 +111,7 @@ def map_layout(
     settings, trials = settings_in(scores), of_both_parts(scores)
     main = [name for name in panel or MAIN_SETTINGS if panel or name in settings]
     layout = arrange(trials, settings, score_cells, Refinement.of(run.manifest), x, y, main)
-    names = [name for name in settings if name != "seed"]
+    names = [name for name in settings if name not in SEEDS]
     frozen = len(scores.drop_duplicates(names)) - len(trials.drop_duplicates(names))
     words = f"Not drawn: {counted(frozen, 'cell')} that train only one part."
     return layout, sentences({layout.summary: True, words: frozen})

@@ -6,7 +6,8 @@ There are three views of a trial; the columns of the second and third end in _or
 - norms: the rise of |W^V| and of (|W^K| + |W^Q|) / 2, as in the paper's Figure 4.
 In the loss view only the way up is scored, to step t_end (topicjax.stages.way_up); what came after is the
 suffix.  In every view the loss decides whether a trial diverged, collapsed, learned and finished, so the
-views differ only in V and attention.
+views differ only in V and attention.  Runs with eval_loss_mask_query have a fourth, *_mask_query: the loss
+view with another baseline than uniform attention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ CLASSES = (  # in the order of tables; in a tie between seeds the earlier one wi
 VIEWS = {"loss": "", "order": "_order", "norm": "_norm"}  # name: suffix of its columns
 STAGES_FILE = "stages.parquet"
 SCORES = ("theta", "theta_reversed", "log_lag")
+BASELINE = "eval_loss_mask_query"  # another baseline of the loss view; see with_baseline
 Curves = tuple[Array, Array]  # progress of V and of attention, one value per record
 HAS_STAGE2 = (  # classes with a meaningful Theta and lag, if attention got half way
     *("compensated", "two-stage", "two-stage, non-topical"),
@@ -84,7 +86,26 @@ def score_trials(run: Run, cuts: Cuts = CUTS) -> pd.DataFrame:
         happened = np.isin(classes, HAS_STAGE2) & (scores["max_attention" + end] >= cuts.stage2)
         known = {name + end: scores[f"{name}_any{end}"].where(happened) for name in SCORES}
         scores = scores.assign(**{"class" + end: classes}, **known)
-    return scores.assign(suffix=suffixes(scores, cuts))
+    scores = scores.assign(suffix=suffixes(scores, cuts))
+    return scores if BASELINE not in frame else with_baseline(run, scores, cuts)
+
+
+def with_baseline(run: Run, scores: pd.DataFrame, cuts: Cuts) -> pd.DataFrame:
+    """Add the loss view with the scores of [MASK] as baseline, *_mask_query, to trials that recorded it.
+
+    Its P and Q are those of the loss view, with this loss in the place of that under uniform attention.
+    Linear attention needs it: there the loss under uniform attention changes if a factor moves from the
+    scores to the values, which changes no output of the model.
+    """
+    frame = run.trajectories
+    is_first = (frame["step"] == 0).to_numpy()
+    recorded = np.isfinite(column(frame, BASELINE)[is_first])
+    if not recorded.any():
+        return scores
+    instead = frame.assign(eval_loss_uniform=frame[BASELINE]).drop(columns=BASELINE)
+    by_mask = score_trials(run.replace(trajectories=instead), cuts)
+    names = ("class", *SCORES, "onset_v", "onset_attention", "max_v", "max_attention")
+    return scores.assign(**{f"{name}_mask_query": by_mask[name].where(recorded, None) for name in names})
 
 
 def score_view(

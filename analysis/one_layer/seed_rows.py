@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from topicjax.errors import counted
+from topicjax.settings import SEEDS
 from topicjax.theory import document_settings
 from topicjax.theory.document_settings import DATA_SETTINGS
 
@@ -41,7 +42,7 @@ def rows_of(frame: Frame, names: Sequence[str]) -> tuple[Array, list[dict[str, A
 def telling_apart(frame: Frame, without: Iterable[str] = ()) -> list[str]:
     """List the settings that vary, except the seed and `without`; those of the documents come first."""
     names = dict.fromkeys((*DATA_SETTINGS, *SETTINGS))
-    return varying(frame, [name for name in names if name not in ("seed", *without)])
+    return varying(frame, [name for name in names if name not in (*SEEDS, *without)])
 
 
 def row_text(row: Mapping[str, Any], first: Sequence[str] = ()) -> str:

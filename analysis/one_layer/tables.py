@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.stages import Array
 from topicjax.store.reader import Run
 
@@ -74,11 +75,28 @@ HEADERS = {  # columns in words
     "best_value": "in the best W^V",
     "share_min": "pair's share, least",
     "share_max": "most",
+    "class_mask_query": "class against the scores of [MASK]",
+    "class_norm": "class by norms",
+    "theta_mask_query": "Θ against the scores of [MASK]",
+    "theta_norm": "Θ by norms",
+    "escape_time": "learning rate x escape",
     "line_stage1": "stage 1",
     "line_stage2": "stage 2",
     "line_bayes": "Bayes",
     "held_out_stage1": "stage 1, these documents",
     "held_out_stage2": "stage 2, these documents",
+    "document_seeds": "seeds of documents",
+    "weight_seeds": "of weights",
+    "without": "trials without the score",
+    **{f"sd_{cause}": f"standard deviation: {cause}" for cause in ("documents", "weights", "remainder")},
+    **{f"share_{cause}": f"share: {cause}" for cause in ("documents", "weights", "remainder")},
+    "rising": "curves that rise at the end",
+    "peak": "first peak",
+    "peak_step": "at step",
+    "end": "at the end",
+    "rank_k_least": "participation ratio of W^K: least",
+    "rank_k_most": "most",
+    "rank_k_end": "at the end",
 }
 WEIGHTS = ("average", "mask", "topic", "self")  # of kinds of keys
 UNIFORM = ("infinite_documents", "length_min", "length_max", "key_visibility", "p_mask")  # its settings
@@ -252,7 +270,7 @@ def row_settings(trials: Frame) -> list[str]:
     """List the settings that distinguish the rows of a table: objective, optimizer and all that vary."""
     return [
         *MAIN_SETTINGS,
-        *varying(trials, (name for name in SETTINGS if name not in ("seed", *MAIN_SETTINGS))),
+        *varying(trials, (name for name in SETTINGS if name not in (*SEEDS, *MAIN_SETTINGS))),
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from topicjax.errors import UserError
+from topicjax.experiments.one_layer.settings import SOFTMAX, AttentionWeights
 from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import ridge_path, uniform_attention_optimum
 from topicjax.theory.theorems import theorem2_matrix
@@ -56,13 +57,21 @@ def effective_model(weights: Mapping[str, Array], settings: Mapping[str, Any]) -
     )
 
 
-def attention(S: Array, keys: Sequence[int] | Array, queries: Sequence[int] | Array) -> Array:
+def attention(
+    S: Array,
+    keys: Sequence[int] | Array,
+    queries: Sequence[int] | Array,
+    kind: AttentionWeights = SOFTMAX,
+) -> Array:
     """Compute the attention in a document: row = position attended to, column = attending position.
 
     `keys` are the tokens of the visible positions, `queries` those of the attending ones; each
-    column sums to 1.  Without visible positions there are no rows.
+    column of a softmax sums to 1.  Without visible positions there are no rows.
     """
     score = S[np.ix_(np.asarray(keys, int), np.asarray(queries, int))]
+    if kind != SOFTMAX:
+        mean = score.mean(axis=0) if len(score) and kind == "one_plus_centred" else 0.0
+        return (score - mean + (kind != "scores_only")) / max(len(score), 1)
     weight = np.exp(score - score.max(axis=0, initial=-np.inf, keepdims=True))
     return weight / weight.sum(axis=0, keepdims=True) if len(weight) else weight
 

@@ -13,14 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from topicjax.errors import UserError
-from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial
+from topicjax.experiments.one_layer.settings import DEFAULTS, SOFTMAX, AttentionWeights, make_trial
 from topicjax.stages import Array
 from topicjax.store.reader import Run
 from topicjax.theory.documents import DataModel, sample_queries
 
 from ..pictures import Picture, described, style, written
 from ..topic_model import SETTINGS, prepared
-from .matrices import attention_matrix, heat_map
+from .matrices import MEAN_MATTERS, attention_matrix, heat_map
 from .scores import VIEWS, score_trials
 from .tables import HEADERS
 from .trained_models import (
@@ -102,7 +102,7 @@ def draw_matrices(model: EffectiveModel, settings: Mapping[str, Any], figure: Su
     name = r"$W^V$" if model.E is None else r"$(W^E)^\top W^V W^E$"
     heat_map(model.U, axes[0], words, colour_limit([(model.U, words)]))
     axes[0].set(title=f"value {name}", xlabel="key token (topic)", ylabel="predicted token (topic)")
-    attention_matrix(model.S, axes[1], words)
+    attention_matrix(model.S, axes[1], words, kind=kind_of(settings))
     axes[1].set_title(r"attention scores $S$, eq. (5)" if model.E is not None else SCORES)
     if model.E is not None:
         heat_map(model.E, axes[2], words, colour_limit([(model.E, words)]))
@@ -118,7 +118,7 @@ def draw_documents(
     documents = sample_documents(settings, topic_word)
     axes = np.atleast_1d(figure.subplots(1, len(documents)))
     for place, (keys, ax) in enumerate(zip(documents, axes, strict=True), 1):
-        attention_panel(model.S, keys, ax, int(settings["words_per_topic"]))
+        attention_panel(model.S, keys, ax, int(settings["words_per_topic"]), kind_of(settings))
         ax.set_title(f"attention, document {place} ({len(keys)} keys)")
     axes[0].set_ylabel("seen position (by topic)")
     image = axes[0].images[0]
@@ -140,10 +140,20 @@ def sample_documents(settings: Mapping[str, Any], topic_word: Array | None) -> l
     return [np.repeat(np.arange(counts.shape[1]), document) for document in counts]
 
 
-def attention_panel(S: Array, keys: Array, ax: Axes, words_per_topic: int) -> Axes:
-    """Draw log2 of the attention between the visible positions, relative to uniform attention."""
+def kind_of(settings: Mapping[str, Any]) -> AttentionWeights:
+    """Read how scores become attention weights."""
+    return settings.get("attention_weights", SOFTMAX)
+
+
+def attention_panel(
+    S: Array, keys: Array, ax: Axes, words_per_topic: int, kind: AttentionWeights = SOFTMAX
+) -> Axes:
+    """Draw log2 of the attention between the visible positions, relative to uniform attention.
+
+    Without softmax weights can be negative: these are drawn like zero.
+    """
     queries = np.r_[0, keys[keys > 0]]  # a single [MASK]: all of them attend alike
-    relative = np.log2(np.maximum(len(keys) * attention(S, keys, queries), 1e-9))
+    relative = np.log2(np.maximum(len(keys) * attention(S, keys, queries, kind), 1e-9))
     ax.imshow(relative, cmap="PuOr_r", vmin=-RANGE, vmax=RANGE, interpolation="nearest", aspect="auto")
     for tokens, line, axis in ((keys, ax.axhline, ax.yaxis), (queries, ax.axvline, ax.xaxis)):
         topic = np.where(tokens > 0, (tokens + words_per_topic - 1) // words_per_topic, 0)
@@ -207,10 +217,14 @@ def write_values(values: list[NamedValue], figure: SubFigure) -> None:
 
 def caption(settings: Mapping[str, Any], documents: str) -> str:
     """Say what is drawn."""
+    kind = kind_of(settings)
+    mean = " minus each query's mean over words, which does not change the attention"
+    below_zero = "" if kind == SOFTMAX else " Weights below zero are drawn like zero."
     return (
         "Top: trained matrices between token types sorted by topic, [MASK] first and wider; attention scores "
-        "are drawn minus each query's mean over words, which does not change the softmax. Middle: attention "
-        f"between the visible positions of documents, sorted by topic, the first column [MASK]. {documents} "
+        f"are drawn{'' if kind in MEAN_MATTERS else mean}. Middle: attention "
+        f"between the visible positions of documents, sorted by topic, the first column [MASK].{below_zero} "
+        f"{documents} "
         "Bottom: the trial's trajectory with its stages marked, and its numbers; distances are relative "
         f"Frobenius distances of the value matrix. Keys: {settings['key_visibility']}."
     )

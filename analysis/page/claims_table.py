@@ -3,11 +3,10 @@
 Everything is judged again from the run folders; the table links to the page and the figure of each run.
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -202,16 +201,6 @@ def to_markdown(table: Table, base: Path, title: str) -> str:
     body = "\n".join(f"| {' | '.join(line)} |" for line in [list(HEAD), ["---"] * len(HEAD), *lines])
     remarks = "".join(f"- {markdown_cell(text)}\n" for text in table.remarks)
     return f"# {title}\n\n{table.summary} {table.origin}\n\n{body}\n\n{remarks}"
-
-
-def to_json(table: Table) -> str:
-    """Write the table for programs; numbers that are not finite become null."""
-    content: Any = asdict(table)
-    for row in content["rows"]:
-        row["numbers"] = {
-            n: value if abs(value) < float("inf") else None for n, value in row["numbers"].items()
-        }
-    return json.dumps(content, indent=2, allow_nan=False)
 
 
 def relative(path: str, base: Path) -> str:

@@ -1,4 +1,4 @@
-"""The contract of a page: an experiment's scores, classes, claims, figures, tables and words.
+"""The contract of a page: an experiment's scores, classes, claims, figures, tables, words and matrices.
 
 `Experiment.report` returns a Page.  Everything in it is optional: an empty Page still shows loss curves with
 their reference losses, a map, the explorer, details, final values and how trials ended.
@@ -14,6 +14,9 @@ from topicjax.store.reader import Run, Status
 
 Scores = pd.DataFrame  # one row per trial: trial_id, settings, the experiment's scores, class
 CLASS = "class"  # the column of a trial's class
+Matrices = Mapping[str, Any]  # name: a DataFrame, whose labels stand at rows and columns, or a plain matrix
+Inside = Callable[[Run, Scores, Sequence[str]], Mapping[str, Matrices]]
+# (run, scores, trial ids) -> matrices of each of these trials, without those that have none
 
 
 @dataclass(frozen=True)
@@ -98,16 +101,17 @@ class Page:
     claims: Sequence[Claim] = ()
     findings: Callable[[Run, Scores, pd.DataFrame, Status], Iterable[str]] | None = None
     # (run, scores, cells, status) -> opening sentences
-    terms: Callable[[Sequence[str]], Mapping[str, str]] | None = None  # sentences -> {word: meaning}
-    lead: Sequence[Entry] = ()  # figures above the table of contents
+    lead: Sequence[Entry] = ()  # figures that follow the answer
     figures: Any = ()  # Entries or functions of (run, scores), in a list, or in lists by section
     tables: Any = ()  # the same
     headers: Mapping[str, str] = field(default_factory=dict)  # columns of tables in words
-    words: Any = ()  # sentences, or {word: meaning}
+    words: Any = ()  # {word: meaning, or (meaning, pattern of its uses)}; or sentences
     views: Sequence[View] = (View("class"),)
     charts: Sequence[Chart] = ()  # default: the loss columns with their references, then every other column
     references: Sequence[str] = ()  # reference losses that are drawn; default: all, without standard errors
     inspect: Callable[..., Any] | None = None  # (run, trial_id, step) -> Pictures of one trained model
+    inside: Inside | None = None  # small matrices of every trained model, drawn when its cell is open
+    inside_cell: Inside | None = None  # larger ones, of the trial that stands for a cell
     prepare: Callable[[Run], Run] | None = None  # applied to the run before `score` and all other functions
     of_trials: Callable[[Scores], Scores] | None = None  # reduces the scores to one row per trial
     panels: Sequence[str] = ()  # settings that separate panels of a map first

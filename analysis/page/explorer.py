@@ -8,7 +8,8 @@ is compressed in the page.
 import base64
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -18,14 +19,14 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm, to_hex, to_rgb
 from pandas.api.types import is_numeric_dtype
 
-from topicjax.errors import counted
+from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
 
-from ..frames import column, distinct, reference_losses, varying
+from ..frames import column, distinct, measured_columns, reference_losses, varying
 from ..maps.cells import (
     FINAL,
     NOTES,
-    SEED,
     STATUS,
     cell_table,
     class_column,
@@ -34,10 +35,13 @@ from ..maps.cells import (
     score_columns,
     scored_trials,
 )
+from ..maps.colours import shaded
 from ..maps.drawing import brightness, cell_colours, cell_marks, colour_scale, hatch_ink
 from ..maps.layouts import AXES, MOST_VALUES, Layout, Refinement, arrange, rank
 from ..pictures import distinct_texts, label, sentences, written
+from .claims import Explain
 from .contract import Chart, Look, Page, Scores, View
+from .html import NO_WORDS, Words
 from .scripts import WEB, bundle, packed
 
 Array = np.ndarray
@@ -51,8 +55,18 @@ SEVERAL = -1  # the index of a setting that takes several values in a cell
 LEVELS = 32766  # from code 1 to code 32767
 NEGATIVE = 0x8000  # added to the code of a negative number; alone it means non-finite
 SHARE_OF_MARKS = 12  # each mark gets one in this many records
+NONE = np.zeros(0, int)
+MOST_MEASURED = 12  # columns measured after training, each with a small chart
+ALL_MATRICES = 2_200_000  # limit for numbers of matrices: about 0.8 MB, as most entries of a matrix are alike
+MOST_INSIDE = 1000  # trials with matrices: their weights are read one by one, some 100 a second
+MOST_SIDE = 400  # rows and columns of a matrix
+FINE, COARSE = 90, 24  # levels of the entries of a small matrix and of one with more than FEW entries
+FEW, NO_VALUE, FIRST_LEVEL = 1000, "!", 35  # an entry is a character: no value, or its level
 CELL = "cell of the page"
-LINE_COLOURS = ("#0072B2", "#D55E00", "#B87700", "#007D5B", "#8A4F7D", "#56606A")
+LINE_COLOURS = (  # on a light page, on a dark page
+    *(("#0072B2", "#4FA8DC"), ("#D55E00", "#F0853A"), ("#B87700", "#E6A83A"), ("#007D5B", "#2FB58C")),
+    *(("#8A4F7D", "#C98ABC"), ("#56606A", "#A9B4BF")),
+)
 DASHES = ("", "5 3", "2 3", "8 3 2 3")
 HATCHES = {  # matplotlib's hatch characters as SVG paths in a square of 8 by 8
     "/": "M-2 2L2 -2M0 8L8 0M6 10L10 6",
@@ -64,12 +78,22 @@ HATCHES = {  # matplotlib's hatch characters as SVG paths in a square of 8 by 8
 }
 
 
-def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str | None = None) -> str:
+def explorer(
+    run: Run,
+    scores: Scores,
+    page: Page,
+    x: str | None = None,
+    y: str | None = None,
+    words: Words = NO_WORDS,
+    explain: Explain | None = None,
+) -> str:
     """Write the interactive map as HTML: its section, style, data and script.
 
-    `x` and `y` are the axes shown first.
+    `x` and `y` are the axes shown first; classes that are among the `words` are explained.  `explain` says
+    why matrices cannot be drawn, given the name of their function and its exception.
     """
-    text = json.dumps(page_data(run, scores, page, x, y), separators=(",", ":"), allow_nan=False)
+    found = page_data(run, scores, page, x, y, words, explain)
+    text = json.dumps(found, separators=(",", ":"), allow_nan=False)
     note = "The interactive map needs JavaScript; the figures below show the same run without it."
     return (
         f"<style>{(WEB / 'explorer.css').read_text(encoding='utf-8')}</style>\n"
@@ -81,7 +105,13 @@ def explorer(run: Run, scores: Scores, page: Page, x: str | None = None, y: str 
 
 
 def page_data(
-    run: Run, scores: Scores, page: Page, x: str | None = None, y: str | None = None
+    run: Run,
+    scores: Scores,
+    page: Page,
+    x: str | None = None,
+    y: str | None = None,
+    words: Words = NO_WORDS,
+    explain: Explain | None = None,
 ) -> dict[str, Any]:
     """Collect everything the explorer shows of a run, ready for JSON."""
     trials, settings = scored_trials(run, scores, page)
@@ -96,11 +126,18 @@ def page_data(
     first = f"view:{views[0].name}"
     charts = drawn_charts(run, page)
     records, sentence = packed_records(run, trials, settings, charts, page)
+    try:
+        stands = standing(trials, members, views[0])
+        inside, remark = packed_matrices(run, scores, trials, stands, page)
+    except Exception as error:
+        if explain is None:
+            raise
+        inside, remark = None, f"No matrices: {explain('inside', error)}."
     return {
         "name": run.name,
         "ids": trials["trial_id"].tolist(),
         "settings": coded_settings(trials, settings, layouts, members, numbers),
-        "classes": [class_look(name, look) for name, look in looks.items()],
+        "classes": [class_look(name, look, words) for name, look in looks.items()],
         "views": [packed_view(view, views, trials, cells, looks, names) for view in views],
         "columns": [packed_column(name, trials, cells, views) for name in names],
         "notes": {name: coded_values(trials[name]) for name in note_columns(trials, settings, page)},
@@ -116,7 +153,8 @@ def page_data(
         },
         "charts": charts,
         "records": records,
-        "sentence": sentence,
+        "inside": inside,
+        "sentence": " ".join(filter(None, (sentence, remark))),
     }
 
 
@@ -128,7 +166,7 @@ def map_layouts(
     If there are many pairs, those with the most values come first.  Pairs that would leave out panels are
     skipped.
     """
-    several = varying(trials, [name for name in settings if name != SEED])
+    several = varying(trials, [name for name in settings if name not in SEEDS])
     panels = [name for name in first_panels(trials, settings, page) if name not in (x, y)]
     if len(several) > 1:  # constant settings do not separate cells
         settings = [name for name in settings if name in {*several, *panels, x, y}]
@@ -307,13 +345,19 @@ def packed_view(
     }
 
 
-def class_look(name: str, look: Look) -> dict[str, Any]:
-    """Describe how a class is drawn; lines are darkened to a contrast of 3:1 on white."""
+def class_look(name: str, look: Look, words: Words = NO_WORDS) -> dict[str, Any]:
+    """Describe how a class is drawn.
+
+    Lines are darkened to a contrast of 3:1 on a light page, and lightened to the same on a dark one.
+    """
     colour: Any = np.array(to_rgb(look.colour))
-    line = to_hex(colour * min(1, 0.55 / max(brightness(colour), 0.01)))
+    bright = max(brightness(colour), 0.01)
+    light: Any = shaded(colour, min(1, 0.55 / (1.01 - bright)))
+    line = to_hex(colour * min(1, 0.55 / bright)), to_hex(light)
     path = HATCHES.get(look.hatch[:1], HATCHES["/"]) if look.hatch else ""
     ink = to_hex(hatch_ink(look))
-    return dict(name=name, colour=to_hex(colour), line=line, hatch=path, ink=ink)
+    drawn = dict(name=name, colour=to_hex(colour), line=line, hatch=path, ink=ink)
+    return drawn | dict(word=words.anchor(name))
 
 
 def telling_cell(cells: pd.DataFrame, view: View, looks: Mapping[str, Look]) -> Any:
@@ -350,20 +394,26 @@ def coded_values(values: Any) -> dict[str, Any]:
 def drawn_charts(run: Run, page: Page) -> list[dict[str, Any]]:
     """Describe the charts of a trial's records and the style of their curves.
 
-    By default all losses share one chart, and every other column has a small one.
+    By default all losses share one chart, and every other column has a small one; columns that were measured
+    after training always do.
     """
-    frame = run.trajectories
+    frame, later = run.trajectories, measured_columns(run)
     known = {*run.setting_names, *NOTES, "trial_id", "step"}
     numeric = [str(n) for n in frame if n not in known and is_numeric_dtype(frame[n])]
     full = [name for name in numeric if np.isfinite(column(frame, name)).any()]
-    charts: Iterable[Chart] = page.charts
+    charts: Sequence[Chart] = page.charts
+
+    def small(name: str) -> Chart:
+        return Chart(plain_label(name), {name: plain_label(name)}, scale_of(frame[name]))
+
     if not page.charts:
         losses = [name for name in full if "loss" in name]
         others = [name for name in full if name not in losses]
-        small = [Chart(plain_label(n), {n: plain_label(n)}, scale_of(frame[n])) for n in others]
-        charts = [Chart("Loss", {n: plain_label(n) for n in losses}, references=True), *small]
-    found, room = [], MOST_CURVES
-    for chart in charts:
+        charts = [Chart("Loss", {n: plain_label(n) for n in losses}, references=True), *map(small, others)]
+    drawn = {name for chart in charts for name in chart.columns}
+    further = [name for name in full if name in later and name not in drawn][:MOST_MEASURED]
+    found, room = [], MOST_CURVES + len(further)
+    for chart in [*map(small, further), *charts] if page.charts else charts:
         names = [name for name in chart.columns if name in full][:room]
         room -= len(names)
         curves = [
@@ -375,7 +425,7 @@ def drawn_charts(run: Run, page: Page) -> list[dict[str, Any]]:
             )
             for place, name in enumerate(names)
         ]
-        is_small = not page.charts and not chart.references
+        is_small = (not page.charts or {*chart.columns} <= {*further}) and not chart.references
         look = dict(title=chart.title, log=chart.scale == "log", references=chart.references, small=is_small)
         found += [look | dict(curves=curves)] if curves else []
     return found
@@ -392,7 +442,7 @@ def packed_records(
 ) -> tuple[dict[str, Any] | None, str]:
     """Pack the records of the trials whose trajectories fit on a page; say what was left out."""
     names = list(dict.fromkeys(curve["name"] for chart in charts for curve in chart["curves"]))
-    cell = distinct(trials, [name for name in settings if name != SEED])[0]
+    cell = distinct(trials, [name for name in settings if name not in SEEDS])[0]
     rows, most, sentence = trials_that_fit(cell, len(names))
     if not len(rows) or not names:
         return None, sentence
@@ -404,8 +454,12 @@ def packed_records(
     marks = [str(name) for name in trials if str(name).startswith("onset_")][:MOST_MARKS]
     at = trials[marks].to_numpy(float)
     pace: Any = (trials["record_every"] * trials["rare_every"]).to_numpy() if "rare_every" in trials else None
+    later = [name for name in measured_columns(run) if name in frame]
+    is_rare = np.any(frame[later].notna().to_numpy(), axis=1)[order]  # there is a snapshot that was measured
+    if pace is not None:
+        is_rare |= step % np.where(owner[order] >= 0, pace[owner[order]], 1) == 0
     kept = [
-        low + kept_records(step[low:high], at[row], most, 0 if pace is None else int(pace[row]))
+        low + kept_records(step[low:high], at[row], most, np.flatnonzero(is_rare[low:high]))
         for row, low, high in zip(rows, starts, ends, strict=True)
     ]
     if not sentence and (ends - starts).max() > most:
@@ -459,19 +513,19 @@ def packed_references(found: pd.DataFrame, run: Run, trial_ids: pd.Series) -> li
     ]
 
 
-def kept_records(step: Array, marks: Array, most: int, rare: int = 0) -> Array:
+def kept_records(step: Array, marks: Array, most: int, rare: Array = NONE) -> Array:
     """Choose at most `most` of a trial's records; return their indices.
 
     These are the first and the last, others spaced evenly and evenly in the logarithm, and those around each
-    mark.  A mark is a step at which something happens, or NaN.
+    mark.  A mark is a step at which something happens, or NaN.  `rare` are the records with columns that
+    others lack.
     """
     last = len(step) - 1
     if last < most:
         return np.arange(last + 1)
-    if rare:  # half of them where rare columns are measured, every so many steps
-        due = np.flatnonzero(step % rare == 0)
+    if len(rare):  # half of them among those that have rare columns
         return np.union1d(
-            kept_records(step, marks, most - most // 2), due[kept_records(step[due], marks, most // 2)]
+            kept_records(step, marks, most - most // 2), rare[kept_records(step[rare], marks, most // 2)]
         )
     around = max(1, most // SHARE_OF_MARKS)
     spread = most - around * len(marks)
@@ -502,6 +556,98 @@ def code_series(values: Array, start: Array) -> tuple[Array, Array, Array]:
     codes = 1 + np.clip(level.round(), 0, LEVELS).astype(np.uint16)
     codes = np.where(is_sized, codes + np.where(values < 0, NEGATIVE, 0), 0)
     return np.where(np.isfinite(values), codes, NEGATIVE).astype("<u2"), low, high
+
+
+def standing(trials: pd.DataFrame, members: Sequence[Array], view: View) -> list[int]:
+    """Choose the trial that stands for each cell: of its class, with the middle score, the first of these."""
+    kinds = trials[class_column(view)].to_numpy()
+    scores = column(trials, view.score + view.suffix) if view.score else np.zeros(len(trials))
+    scores = np.nan_to_num(scores, nan=-1)
+    chosen = []
+    for own in members:
+        found = pd.Series(kinds[own]).mode()
+        like = own[kinds[own] == found[0]]
+        chosen.append(int(like[np.abs(scores[like] - np.median(scores[like])).argmin()]))
+    return chosen
+
+
+def packed_matrices(
+    run: Run,
+    scores: Scores,
+    trials: pd.DataFrame,
+    standing: Sequence[int],
+    page: Page,
+) -> tuple[dict[str, Any] | None, str]:
+    """Pack the matrices inside trained models; return them with a sentence on what was left out.
+
+    All trials have small ones, and those that stand for a cell larger ones.  If there is no room for all
+    trials, only those that stand for a cell have any.
+    """
+    ids = trials["trial_id"].to_numpy()
+    stands = [*dict.fromkeys(standing)]
+    every = [*range(len(ids))] if len(ids) <= MOST_INSIDE else stands[:MOST_INSIDE]
+    labels: dict[tuple[str, tuple[str, ...]], int] = {}
+    found: dict[int, list[dict[str, Any]]] = {}
+    room, left_out = ALL_MATRICES, 0
+    for make, chosen in ((page.inside, every), (page.inside_cell, stands[:MOST_INSIDE])):
+        if make is None:
+            continue
+        made = make(run, scores, [str(ids[trial]) for trial in chosen])
+        for trial in chosen:
+            own = [packed_matrix(name, each, labels) for name, each in made.get(str(ids[trial]), {}).items()]
+            size = sum(math.prod(each["shape"]) for each in own)
+            left_out += size > room
+            if own and size <= room:
+                room -= size
+                found.setdefault(trial, []).extend(own)
+    if not found:
+        return None, ""
+    texts = [dict(title=title, texts=own) for title, own in labels]
+    few = f"Matrices of {counted(left_out, 'model')} do not fit." * bool(left_out)
+    return dict(labels=texts, trials={str(trial): own for trial, own in found.items()}), few
+
+
+def packed_matrix(name: str, given: Any, labels: dict[tuple[str, tuple[str, ...]], int]) -> dict[str, Any]:
+    """Pack a matrix in one character per entry, with its labels and the range of its colours.
+
+    Colours end at the largest size of all but one in a hundred entries, so a few large ones hide nothing.  In
+    a large matrix the entries end there too: its levels are few, because they take most of the page.
+    """
+    frame = given if isinstance(given, pd.DataFrame) else None
+    values = np.asarray(given, float)
+    if values.ndim != 2 or not values.size or max(values.shape) > MOST_SIDE:
+        allowed = f"a matrix of at most {MOST_SIDE} rows and columns"
+        raise UserError(f"inside: {name} has shape {values.shape}; allowed: {allowed}")
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    high = high if high > low else low + 1
+    if low < 0 < high:
+        limit = float(np.quantile(np.abs(known), 0.99)) or max(-low, high)
+        shade = [-limit, limit]
+    else:
+        shade = [float(end) for end in np.quantile(known, (0.005, 0.995))] if known.size else [low, high]
+    is_large = values.size > FEW
+    low, high = shade if is_large else (low, high)
+    level = (np.clip(np.nan_to_num(values), low, high) - low) / (high - low or 1)
+    codes = (FIRST_LEVEL + level * ((COARSE if is_large else FINE) - 1)).round().astype("u1")
+    codes[~np.isfinite(values)] = ord(NO_VALUE)
+    places = [-1, -1]
+    if frame is not None:
+        for number, own in enumerate((frame.index, frame.columns)):
+            key = (str(own.name or ""), tuple(map(str, own)))
+            places[number] = labels.setdefault(key, len(labels))
+    digits = [float(f"{end:.4g}") for end in (low, high, *shade)]
+    return {
+        "name": name,
+        "shape": list(values.shape),
+        "labels": places,
+        "low": digits[0],
+        "high": digits[1],
+        "shade": digits[2:],
+        "levels": COARSE if is_large else FINE,
+        "cut": is_large,
+        "codes": codes.tobytes().decode("ascii"),
+    }
 
 
 def in_text(values: Array, kind: str) -> str:

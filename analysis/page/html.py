@@ -3,7 +3,8 @@
 Text arguments are escaped; functions return Markup, which is not escaped again.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from .scripts import bundle, packed
 
 LARGEST_SVG = 2_000_000  # bytes; browsers are slow to draw a larger SVG, so the page shows the PNG
 MOST_OPEN_ROWS = 12  # a longer table is folded
+SENTENCES, LETTERS, FEWEST = 2, 260, 40  # of a text that are shown; the rest is behind "more"
+SENTENCE_END = re.compile(r"(?<=[.?!)])(?<!\b[a-z]\.[a-z]\.)\s+(?=[^\sa-z])")
 
 
 def finalized(value: object) -> object:
@@ -52,7 +55,7 @@ def page(
         subtitle=subtitle,
         lead=Markup(lead),
         sections=parts,
-        script=Markup(bundle("figures.js")),
+        script=Markup(bundle("document.js")),
         reload=reload_seconds,
     )
 
@@ -72,19 +75,87 @@ def preformatted(text: str) -> Markup:
     return PARTS.preformatted(text)
 
 
-def items(sentences: Sequence[str], kind: str = "") -> Markup:
+def items(sentences: Iterable[str], kind: str = "") -> Markup:
     """Write sentences as a list; `kind` is its CSS class."""
-    return PARTS.items(sentences, kind)
+    return PARTS.items(list(sentences), kind)
 
 
-def terms(meanings: Mapping[str, str]) -> Markup:
-    """Write a list of words with their meanings."""
-    return PARTS.terms(meanings)
+class Words:
+    """Words of a page with their meanings: each use is a link to the glossary, which tells its meaning."""
+
+    def __init__(self, given: Any = ()) -> None:
+        """Take {word: meaning, or (meaning, pattern of its uses)}; sentences are for the glossary alone."""
+        self.sentences = [] if isinstance(given, Mapping) else list(given)
+        pairs = given.items() if isinstance(given, Mapping) else ()
+        found = {word: (own, re.escape(word)) if isinstance(own, str) else own for word, own in pairs}
+        self.meanings = {str(word): meaning for word, (meaning, _) in found.items()}
+        longest_first = sorted(found.items(), key=lambda pair: -len(pair[1][1]))
+        self.patterns = {
+            str(word): re.compile(rf"(?<![-\w])(?:{own[1]})(?![-\w])") for word, own in longest_first
+        }
+
+    def anchor(self, text: str) -> str:
+        """Return the anchor of the word that this whole text is a use of; empty if there is none."""
+        own = (word for word, pattern in self.patterns.items() if word == text or pattern.fullmatch(text))
+        return next((word_anchor(word) for word in own), "")
+
+    def linked(self, text: str) -> Markup:
+        """Link the first use of each word in a text to the glossary."""
+        text, taken = printable(text), list[tuple[int, int, str]]()
+        for word, pattern in self.patterns.items():
+            uses = (use.span() for use in pattern.finditer(text))
+            free = (span for span in uses if all(span[1] <= low or high <= span[0] for low, high, _ in taken))
+            taken += [(*span, word_anchor(word)) for span in [next(free, None)] if span]
+        made, end = Markup(), 0
+        for low, high, place in sorted(taken):
+            made += text[end:low] + PARTS.term(text[low:high], place)
+            end = high
+        return made + text[end:]
+
+    def folded(self, text: str) -> Markup:
+        """Write a text with its words linked; of a long one, all but the first sentences behind "more"."""
+        first, rest = split(text)
+        return self.linked(first) + (PARTS.more(self.linked(rest)) if rest else Markup())
+
+    def glossary(self) -> Markup:
+        """List all words with their meanings, or the sentences."""
+        pairs = [(word, word_anchor(word), meaning) for word, meaning in self.meanings.items()]
+        return (PARTS.glossary(pairs) if pairs else Markup()) + (
+            items(self.sentences) if self.sentences else Markup()
+        )
 
 
-def claims(judged: Sequence[tuple[Claim, Verdict, str]]) -> Markup:
+NO_WORDS = Words()
+
+
+def word_anchor(word: str) -> str:
+    """Name the anchor of a word in the glossary."""
+    return f"word-{anchor(word)}"
+
+
+def split(text: str) -> tuple[str, str]:
+    """Split a text into what is shown, one or two sentences or the beginning of a long one, and the rest."""
+    parts, shown = SENTENCE_END.split(text.strip()), 1
+    begin, colon, end = parts[0].partition(": ")
+    if len(parts[0]) > LETTERS and FEWEST < len(begin) <= LETTERS and colon:
+        return f"{begin}:", " ".join([end, *parts[1:]])
+    while shown < min(SENTENCES, len(parts)) and len(" ".join(parts[: shown + 1])) <= LETTERS:
+        shown += 1
+    return " ".join(parts[:shown]), " ".join(parts[shown:])
+
+
+def answer(text: str, head: str, kind: str, others: Sequence[tuple[str, str]], words: Words) -> Markup:
+    """Write the answer of a page: its first claim with the verdict, or its first finding.
+
+    `kind` is its verdict, `others` are the names and verdicts of the other claims.
+    """
+    return PARTS.answer(words.folded(text), head, kind, others)
+
+
+def claims(judged: Sequence[tuple[Claim, Verdict, str]], words: Words = NO_WORDS) -> Markup:
     """Write claims, each with its verdict and the anchor of what shows it (empty: nothing does)."""
-    return PARTS.claims(judged)
+    rows = [(claim, verdict, words.linked(verdict.sentence), place) for claim, verdict, place in judged]
+    return PARTS.claims(rows)
 
 
 def claims_table(head: Sequence[str], rows: Sequence[tuple[Any, str, str]], missing: Sequence[Any]) -> Markup:
@@ -92,7 +163,12 @@ def claims_table(head: Sequence[str], rows: Sequence[tuple[Any, str, str]], miss
     return PARTS.claims_table(head, rows, missing)
 
 
-def figure(picture: Picture, files: Sequence[Path], folder: Path) -> Markup:
+def runs(entries: Sequence[Any]) -> Markup:
+    """Write a table of runs with a box to search their names, questions and settings."""
+    return PARTS.runs(entries)
+
+
+def figure(picture: Picture, files: Sequence[Path], folder: Path, words: Words = NO_WORDS) -> Markup:
     """Embed a picture in the page, with its caption and links to its files."""
     by_kind = {file.suffix: file for file in files}
     svg, png = by_kind[".svg"].read_bytes(), by_kind[".png"].read_bytes()
@@ -102,7 +178,8 @@ def figure(picture: Picture, files: Sequence[Path], folder: Path) -> Markup:
     size = [round(96 * inches) for inches in picture.figure.get_size_inches()]  # CSS pixels
     pairs = [(address(file, folder), file.suffix[1:].upper()) for file in files]
     svg_address = address(by_kind[".svg"], folder)
-    return PARTS.figure(picture, source, kind, size, svg_address, pairs, f"figure-{files[0].stem}")
+    caption, place = words.folded(picture.caption), f"figure-{files[0].stem}"
+    return PARTS.figure(picture, caption, source, kind, size, svg_address, pairs, place)
 
 
 def links(files: Sequence[Path], folder: Path) -> Markup:

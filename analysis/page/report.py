@@ -1,4 +1,4 @@
-"""Write report.html of a run: claims, findings, the map, figures, tables, settings, provenance.
+"""Write report.html of a run: its answer and the map, then claims, findings, figures, tables, provenance.
 
 All experiments share one pipeline.  The experiment's own Page (`lookup`) comes first, then the figures and
 tables of any run (`figures.any_run`) that the Page does not replace.  All files go into the run folder,
@@ -7,7 +7,7 @@ report.html last.
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from topicjax.errors import UserError, counted
+from topicjax.settings import SEEDS
 from topicjax.store.files import StoreError, write_whole
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, load, status
@@ -52,7 +53,8 @@ MOST_LINES = 1000  # of a Markdown file; a longer table is pooled there and on t
 KEPT_WEIGHTS = 256  # trials whose weights stay in memory while a report is made
 INSPECT_FOLDER = "inspect"
 EVERYTHING = Selection()
-FIGURES, TABLES, WORDS = "Figures", "Tables", "Words"  # sections for what a Page lists without a section
+FIGURES, TABLES = "Figures", "Tables"  # sections for what a Page lists without a section
+ANSWER, WORDS = "Answer", "Words"
 ABSENT = {"figure": "Not drawn", "table": "No table", "page": "No interactive map"}
 Say = Callable[[str], object]
 logger = logging.getLogger(__name__)
@@ -119,6 +121,8 @@ class Report:
     filtered: str = ""  # a sentence on the trials that are shown
     failed: Markup = field(default_factory=Markup)  # why there are no scores
     judged: list[Judged] = field(default_factory=list)  # the claims that the sweep is about
+    findings: list[str] = field(default_factory=list)  # what the run says, in sentences
+    words: html.Words = html.NO_WORDS  # of the page's own; texts link to its glossary
     plain: Run = field(init=False)  # the run as loaded: `page.prepare` has added no columns
 
     def __post_init__(self) -> None:
@@ -178,7 +182,7 @@ class Report:
 
     def _cells(self) -> pd.DataFrame:
         """Make the table of cells: the page's own, or the general one."""
-        names = [str(name) for name in self.scores if name in self.plain.setting_names and name != "seed"]
+        names = [str(name) for name in self.scores if name in self.plain.setting_names and name not in SEEDS]
         return self.page.cells(self.scores, names) if self.page.cells else cell_table(self.plain)
 
     @property
@@ -200,31 +204,29 @@ class Report:
                     yield head, page, entries, self.draw
             for head, entries in entries_of(page.tables, TABLES).items():
                 yield head, page, entries, self.tabulate
-            if page.words:
-                yield WORDS, page, [], self.tabulate
 
     def render(self) -> str:
         """Render the page; its figures and tables are written to files on the way."""
         run, live, page = self.plain, self.live, self.page
         self.say.total = sum(self._fits(entry, of) for entry, of in self.entries)
-        lead = html.paragraph(live.sentence(run), "live") if live else Markup()
-        lead += self.part("plans", self.remarks)
-        lead += self.part("claims", self.judged_claims, of=page)
+        glossary = self.part("words", self.explain_words, of=page)
+        claims = self.part("claims", self.judged_claims, of=page)
         opened, shown_first = self.shown_first()
-        lead += shown_first + self.part("answer", self.answer, of=page) + self.failed
+        failed = self.part("answer", self.find, of=page) + self.failed
+        lead = html.paragraph(live.sentence(run), "live") if live else Markup()
+        lead += self.part("answer", self.answer, of=page) + failed
+        lead += Markup().join(map(html.paragraph, filter(None, (self.found.remark, self.filtered))))
+        lead += self.explore()
+        found = html.items(map(self.words.linked, self.findings)) if self.findings else Markup()
         first = Markup().join(self.draw(entry, page) for entry in page.lead if entry is not opened)
-        lead += self.explore() + first
-        sections = [
-            (
-                head,
-                self.part("words", self.words, of, of=of)
-                if head == WORDS
-                else Markup().join(make(entry, of) for entry in entries if entry is not opened),
-            )
+        sections = [(ANSWER, self.part("plans", self.remarks) + claims + found + shown_first + first)]
+        sections += [
+            (head, Markup().join(make(entry, of) for entry in entries if entry is not opened))
             for head, of, entries, make in self._sections()
         ]
         defaults = self.found.settings.defaults if self.found.settings else {}
         sections += [
+            (WORDS, glossary),
             ("Settings", self.part("settings", settings_tables, run, defaults)),
             ("Provenance", self.part("provenance", provenance, run)),
             ("Files", self.part("files", files, run.folder, {page.file: page.file_holds})),
@@ -236,10 +238,9 @@ class Report:
         return html.page(f"topicjax: {run.name}", subtitle, lead, shown, live.reload_seconds if live else 0)
 
     def remarks(self) -> Markup:
-        """Say which plans and arithmetic the folder has, why it lacks its own page, and what was filtered."""
+        """Say which plans, versions of the code and arithmetic the folder has, where that is unusual."""
         state = status(self.run.folder)
-        origin = (code_sentence(state), arithmetic_sentence(state))
-        texts = (plans_sentence(state), *origin, self.found.remark, self.filtered)
+        texts = (plans_sentence(state), code_sentence(state), arithmetic_sentence(state))
         return Markup().join(html.paragraph(text) for text in texts if text)
 
     def judged_claims(self) -> Markup:
@@ -249,9 +250,8 @@ class Report:
             return Markup()
         judged = self.judged = [judge(claim, self.run, self.scores, self._why) for claim in asked]
         places = ["-".join(filter(None, evidence(claim, self.page))) for claim in asked]
-        return html.claims(
-            [(claim, verdict, place) for (claim, verdict), place in zip(judged, places, strict=True)]
-        )
+        shown = [(own.claim, own.verdict, place) for own, place in zip(judged, places, strict=True)]
+        return html.claims(shown, self.words)
 
     def _why(self, name: str, error: BaseException) -> str:
         return self.reason(name, error, self.page)
@@ -271,32 +271,45 @@ class Report:
                     return entry, make(entry, page)
         return None, Markup()
 
-    def answer(self) -> Markup:
-        """Write the opening sentences, and the meanings of their words."""
-        state, sentences, failed = status(self.run.folder), [], Markup()
+    def find(self) -> Markup:
+        """Collect the findings of the run; return what cannot be shown."""
+        state, failed = status(self.run.folder), Markup()
         for page in (self.page, self.general):
             try:
-                if page.findings:
-                    sentences += page.findings(self._run_for(page), self.scores, self.cells, state)
+                found = (
+                    page.findings(self._run_for(page), self.scores, self.cells, state)
+                    if page.findings
+                    else ()
+                )
+                self.findings += map(str, found)
             except (Exception, SystemExit) as error:
                 failed += self.absent("Not shown", "answer", error, page)
-        said = [text for claim, verdict in self.judged for text in (verdict.sentence, claim.says)]
-        meanings = self.page.terms([*said, *sentences]) if self.page.terms else {}
-        return html.items(sentences, "answer") + (html.terms(meanings) if meanings else Markup()) + failed
+        return failed
+
+    def answer(self) -> Markup:
+        """Write the answer: the verdict on the first claim of the sweep, or else the first finding."""
+        others = [(claim.name, verdict.verdict) for claim, verdict in self.judged[1:]]
+        if self.judged:
+            (claim, verdict), *_ = self.judged
+            return html.answer(verdict.sentence, claim.name, verdict.verdict, others, self.words)
+        return html.answer(self.findings.pop(0), "", "", others, self.words) if self.findings else Markup()
 
     def explore(self) -> Markup:
         """Make the interactive map."""
-        entry = Entry("explorer", functools.partial(explorer, page=self.page), axes=("x", "y"))
+        make = functools.partial(explorer, page=self.page, words=self.words, explain=self._why)
+        entry = Entry("explorer", make, axes=("x", "y"))
 
         def show(entry: Entry, page: Page) -> Markup:
             return Markup(entry.make(self.run, self.trial_scores))
 
         return self._attempt("page", entry, self.page, show)
 
-    def words(self, page: Page) -> Markup:
-        """Explain the words of a page."""
-        words = page.words
-        return html.terms(words) if isinstance(words, Mapping) else html.items(words)
+    def explain_words(self) -> Markup:
+        """Write the glossary; texts that are made from now on link to it."""
+        words = html.Words(self.page.words)
+        glossary = words.glossary()
+        self.words = words
+        return glossary
 
     def draw(self, entry: Entry, page: Page) -> Markup:
         """Draw the figures of an entry, or say why they are missing; empty if they do not fit the run."""
@@ -334,7 +347,7 @@ class Report:
             if not isinstance(picture, Picture):
                 raise UserError(f"it returns {type(picture).__name__}; allowed: a Figure, or a list of them")
             name = entry.name if number == 1 else f"{entry.name}_{number}"
-            found += html.figure(picture, picture.save(folder / name), self.run.folder)
+            found += html.figure(picture, picture.save(folder / name), self.run.folder, self.words)
             picture.close()
         return found
 
@@ -397,7 +410,7 @@ def checked_scores(run: Run, scores: Any, page: Page) -> Scores:
 
 def settings_to_pool(run: Run, rows: int) -> list[str]:
     """Choose the settings to pool, those with the most values first, so that at most `rows` rows remain."""
-    keys: list[str] = varying(run.trials, [name for name in run.setting_names if name != "seed"])
+    keys: list[str] = varying(run.trials, [name for name in run.setting_names if name not in SEEDS])
     pooled: list[str] = []
     for name in sorted(keys, key=lambda name: -run.trials[name].nunique()):
         if len(run.trials[keys].drop_duplicates()) <= rows:

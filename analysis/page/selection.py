@@ -9,7 +9,7 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from topicjax.errors import UserError, unknown_name
-from topicjax.settings import Setting
+from topicjax.settings import SEEDS, Setting
 from topicjax.store.reader import Run
 
 from ..pictures import Picture, first_of, written
@@ -40,8 +40,11 @@ class Selection:
         for name in named:
             if name not in run.setting_names:
                 raise UserError(unknown_name("setting", name, run.setting_names))
-        if "seed" in named:
-            raise UserError("a cell holds all its seeds; allowed as --x, --y or --panel: settings but seed")
+        for name in SEEDS:
+            if name in named:
+                raise UserError(
+                    f"a cell holds all its seeds; allowed as --x, --y or --panel: settings but {name}"
+                )
         twice = [name for name in named if named.count(name) > 1]
         if twice:
             raise UserError(f"{twice[0]} is given twice; allowed: once, as --x, --y or --panel")

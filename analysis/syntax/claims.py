@@ -46,6 +46,7 @@ NO_MATTER = ("init", "init_scale", "embedding_scale", "learning_rate", "sharpnes
 BRIEF = 2.0  # syntax comes suddenly if it takes at most this factor in steps from 20 to 80 %
 NEAR, BEYOND = 0.05, 0.01  # how far P_syntax may be from that of the two neighbours: below, above
 WORDS = {"syntax": "syntax", "topic": "topics"}  # parts in sentences
+VERBS = {"syntax": "is", "topics": "are"}
 
 
 def learned_first(run: Run, scores: Frame, side: str) -> Verdict:
@@ -59,7 +60,7 @@ def learned_first(run: Run, scores: Frame, side: str) -> Verdict:
     alone = count_of(judged["class"] == f"{side} only")
     sentence = (
         f"{side.capitalize()} first in {hits} of {counted(len(judged), 'cell')} (in {alone} of them {other} "
-        f"are never half way), {other} first in {others}, together in "
+        f"{VERBS[other]} never half way), {other} first in {others}, together in "
         f"{count_of(judged['side'] == TOGETHER)}. "
         f"{ratio_words(judged)} {seed_words(judged)} {sensitivity_words(cells, side)}"
     )
@@ -182,15 +183,16 @@ def v_before_scores(run: Run, scores: Frame, part: str) -> Verdict:
     judged = cells.loc[cells[kind].isin((V_FIRST, V_NOT_FIRST))]
     alone = count_of(cells[kind] == V_ALONE)
     what = {"syntax": "bias towards a neighbour", "topic": "score of content words"}[part]
-    rest = f"In {counted(alone, 'cell')} {WORDS[part]} are learned with V alone: "
+    known = f"{WORDS[part]} {VERBS[WORDS[part]]}"
+    rest = f"In {counted(alone, 'cell')} {known} learned with V alone: "
     rest += f"no {what} rises by {LEAST_SCORE:g}."
     if judged.empty:
-        why = rest if alone else f"In no cell are {WORDS[part]} half way with both V and the {what} recorded."
+        why = rest if alone else f"In no cell {known} half way with both V and the {what} recorded."
         return Verdict("undecided", why, "more steps, or a larger bias gain")
     hits, theta = count_of(judged[kind] == V_FIRST), judged[f"v_theta_{part}"]
     wait = judged[f"scores_50_{part}"] / judged[f"v_50_{part}"]
     sentence = (
-        f"V first in {hits} of {counted(len(judged), 'cell')} where {WORDS[part]} are half learned and the "
+        f"V first in {hits} of {counted(len(judged), 'cell')} where {known} half learned and the "
         f"{what} rises by at least {LEAST_SCORE:g}: Θ {spread(theta)} (median and range; V first from "
         f"{V_FIRST_THETA:g}), half of the rise of the {what} at {spread(wait)} times the step of V. The "
         f"seeds agree in {count_of(judged[f'agreement_v_{part}'] == 1)} cells."
@@ -301,7 +303,9 @@ def sensitivity_words(cells: Frame, side: str) -> str:
 
 def nothing_learned() -> Verdict:
     """Give the verdict on a run in which nothing is half way."""
-    return Verdict("undecided", "In no cell are syntax or topics half way.", "more steps, or a larger rate")
+    return Verdict(
+        "undecided", "In no cell is syntax or are topics half way.", "more steps, or a larger rate"
+    )
 
 
 def counted_verdict(hits: int, judged: int, sentence: str, change: str, **numbers: float) -> Verdict:

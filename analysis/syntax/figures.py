@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from topicjax.errors import UserError, counted
 from topicjax.store.reader import Run
@@ -293,8 +294,10 @@ def ratio_figure(run: Run, scores: Frame, axis: str, names: Sequence[str]) -> Pi
     trials: Frame = scores.loc[np.isfinite(bounded_ratio(scores))].copy()
     trials["bounded"], trials["is_bound"] = bounded_ratio(trials), trials["ratio"].isna()
     panel = cell_of_rows(trials, apart)
-    found = np.unique(panel)
+    values_in = trials.groupby(panel)[axis].nunique()
+    found = values_in.index[values_in > 1] if (values_in > 1).any() else values_in.index  # curves, not dots
     shown = found[evenly(len(found), PANELS)]
+    drawn = trials.loc[np.isin(panel, shown)]
     titles = [title_lines(described(trials.loc[panel == n].iloc[0], apart), ACROSS) or [""] for n in shown]
     with style():
         figure, columns = panel_grid(titles, ACROSS, {"half-way step,\ntopics / syntax": 1.7})
@@ -311,19 +314,22 @@ def ratio_figure(run: Run, scores: Frame, axis: str, names: Sequence[str]) -> Pi
                 draw_ratio(ax, mine, axis, shade)
             ax.set(xscale="log" if trials[axis].gt(0).all() else "linear", yscale="log", xlabel=label(axis))
             ax.minorticks_off()
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             ticks = np.unique(trials[axis])
             ax.set_xticks(ticks, [f"{value:g}" for value in ticks])
         share_height(every)
         handles = [
             Patch(fc="0.92", lw=0, label=f"together: within a factor {RATIO:g}"),
-            *(bound_handle(is_late) for is_late in (True, False) if has_bound(trials, is_late)),
+            *(bound_handle(is_late) for is_late in (True, False) if has_bound(drawn, is_late)),
         ]
         shared_legend(figure, columns, more=handles)
     never = len(scores) - len(trials)
     parts = {
         "Above 1 syntax is half way first, below 1 topics; a dot per trial, lines through the medians of the "
         "seeds.": True,
-        "Triangles are bounds: one of the two is not half way by the last step.": trials["is_bound"].any(),
+        "Triangles are bounds: one of the two is not half way by the last step.": drawn["is_bound"].any(),
+        f"Settings with one value of {label(axis)} are left out.": len(found) < len(values_in),
         f"Not drawn: {counted(never, 'trial')} in which neither is half way, or that diverged.": never,
         f"Shown: {len(shown)} of {len(found)} panels.": len(shown) < len(found),
     }

@@ -1,7 +1,6 @@
 """Findings of a run, in sentences: which of syntax and topics is learned first, and with what it changes."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from topicjax.errors import counted
 from topicjax.store.manifest import last_run
@@ -33,74 +32,90 @@ from .scores import (
     syntax_cells,
 )
 
-TERMS = {  # pattern in the text: (word, meaning)
-    r"syntax": (
-        "syntax",
+WORDS = {  # word: (meaning, pattern of its uses)
+    "syntax": (
         "the classes of words, which follow a Markov chain: what is learned about them is P of syntax, from "
-        "0 (the frequencies of classes) to 1 (the best predictor that sees all classes).",
+        "0 (the frequencies of classes) to 1 (the best predictor that sees all classes)",
+        r"syntax",
     ),
-    r"topics": (
-        "topics",
+    "topics": (
         "the topics of content words: what is learned about them is P of topics, from 0 (all topics as "
-        "likely) to 1 (the best predictor that sees all words).",
+        "likely) to 1 (the best predictor that sees all words)",
+        r"topics",
     ),
-    r"half way|half-way|half learned": (
-        "half way",
-        "P of syntax or of topics is 0.5, on a fit over the steps that never falls.",
+    "progress": (
+        "the held-out cross-entropy is the sum of a class part, a topic part and a word part (within a "
+        "topic or class), and so are the reference losses. P of syntax is the share of class part "
+        "that the model has gained between predicting class frequencies and the best predictor, on the same "
+        "documents; P of topics the share of the topic part. The squared loss splits in the same way",
+        r"progress",
     ),
-    r"alpha": (
-        "alpha",
+    "half way": (
+        "P of syntax or of topics is 0.5, on a fit over the steps that never falls",
+        r"half way|half-way|half learned",
+    ),
+    f"{SYNTAX}, {TOPICS}": (
+        f"the half-way step of the other is more than {RATIO:g} times as late. The tables have the classes "
+        f"at ratios of {' and '.join(f'{ratio:g}' for ratio in OTHER_RATIOS.values())}",
+        f"{SYNTAX}|{TOPICS}",
+    ),
+    TOGETHER: (f"half-way steps within a factor of {RATIO:g}", TOGETHER),
+    f"{SYNTAX_ONLY}, {TOPICS_ONLY}": (
+        "the other is not half way by the last step: with more steps it may be",
+        f"{SYNTAX_ONLY}|{TOPICS_ONLY}",
+    ),
+    NEITHER: ("none of the two is half way by the last step", NEITHER),
+    UNSCORED: ("without reference losses, or with nothing to gain in one of the two", UNSCORED),
+    "reference losses": (
+        "unigram knows nothing of a masked word, topics only all visible words for its topic, syntax all of "
+        "them for its class, both uses them for both; within 1 and within 2 see one or two words per side",
+        r"reference loss(?:es)?",
+    ),
+    "unigram line": (
+        "the loss of predicting each word by its frequency. The loss has come to it when it has gone "
+        f"{LEARNED:.0%} of the way from its first value",
+        r"unigram line",
+    ),
+    "alpha": (
         "concentration of the topic shares of a document: the smaller, the fewer topics it has, and the more "
-        "topics help to predict. It does not change what syntax can give.",
+        "topics help to predict. It does not change what syntax can give",
+        r"alpha",
     ),
-    r"[Bb]ias gain": (
-        "bias gain κ",
-        "factor of the attention bias by distance: the larger, the faster a head comes to look at "
-        "neighbours.",
+    "bias gain κ": (
+        "factor of the attention bias by distance: the larger, the faster a head comes to look at neighbours",
+        r"[Bb]ias gain",
     ),
-    r"[Ss]harpness": (
-        "sharpness",
-        "share of transitions that follow the cycle of classes; the others are drawn by frequency.",
+    "sharpness": (
+        "share of transitions that follow the cycle of classes; the others are drawn by frequency",
+        r"[Ss]harpness",
     ),
-    r"Θ": (
-        "Θ (Theta)",
+    "Θ (Theta)": (
         "how far the first of two curves had come when the second began: the maximum over the steps of "
-        "min(first, 1 - second). 1: the first was done before; 0.5: both together.",
+        "min(first, 1 - second). 1: the first was done before; 0.5: both together",
+        r"Θ",
     ),
-    r"lag": (
-        "lag",
-        "the factor in steps by which topics come after syntax, averaged over all levels of progress.",
+    "lag": (
+        "the factor in steps by which topics come after syntax, averaged over all levels of progress",
+        r"lag",
     ),
-    r"±1": ("±1", "the word before and the word after the masked one."),
-    r"unigram line": ("unigram line", "the loss of predicting each word by its frequency."),
-    r"cells?": ("cell", "the trials that differ only in the seed; its class is the most frequent one."),
-    r"seeds?": ("seed", "the number that draws documents and initial weights."),
+    "±1": ("the word before and the word after the masked one", r"±1"),
+    V_FIRST: (
+        f"Θ of at least {V_FIRST_THETA:g} for the rise of the value map (same class minus different classes; "
+        "same topic minus different topics) before that of the attention scores that use it (the bias "
+        "towards a neighbour at ±1; the score of content words minus function words). "
+        f"{V_NOT_FIRST}: less. Of several layers and heads the largest value counts at each step",
+        f"{V_FIRST}|{V_NOT_FIRST}",
+    ),
+    V_ALONE: (f"the part is half learned while those scores rise by less than {LEAST_SCORE:g}", V_ALONE),
+    "changed models": (
+        "uniform attention has neither scores nor bias; positional keeps the bias alone, content the scores "
+        "alone; shuffled: visible words change places within a document; redrawn: visible content words are "
+        "drawn anew with other topic shares",
+        r"[Cc]hanged models",
+    ),
+    "cell": ("the trials that differ only in the seed; its class is the most frequent one", r"cells?"),
+    "seed": ("the number that draws documents and initial weights", r"seeds?"),
 }
-WORDS = (
-    f"{SYNTAX}, {TOPICS}: the half-way step of the other is more than {RATIO:g} times as late; {TOGETHER}: "
-    "within that ratio. The tables have the classes at ratios of "
-    f"{' and '.join(f'{ratio:g}' for ratio in OTHER_RATIOS.values())}",
-    f"{SYNTAX_ONLY}, {TOPICS_ONLY}: the other is not half way by the last step: with more steps it may be; "
-    f"{NEITHER}: none of the two is; {UNSCORED}: without reference losses, or with nothing to gain in one of "
-    "the two",
-    "progress: the held-out cross-entropy is the sum of a class part, a topic part and a word part (within a "
-    "topic or class), and so are the reference losses. P of syntax is the share of class part that the model "
-    "has gained between predicting class frequencies and the best predictor, on the same documents; P of "
-    "topics the share of the topic part. The squared loss splits in the same way",
-    "reference losses: unigram knows nothing of a masked word, topics only all visible words for its topic, "
-    "syntax all of them for its class, both uses them for both; within 1 and within 2 see one or two words "
-    "on each side",
-    f"the loss has come to the unigram line when it has gone {LEARNED:.0%} of the way from its first value",
-    f"{V_FIRST}: Θ of at least {V_FIRST_THETA:g} for the rise of the value map (same class minus different "
-    "classes; same topic minus different topics) before that of the attention scores that use it (the bias "
-    f"towards a neighbour at ±1; the score of content words minus function words). {V_NOT_FIRST}: less; "
-    f"{V_ALONE}: the part is half learned while those scores rise by less than {LEAST_SCORE:g}. Of several "
-    "layers and heads the largest value counts at each step",
-    "changed models: uniform attention has neither scores nor bias; positional keeps the bias alone, content "
-    "the scores alone; shuffled: visible words change places within a document; redrawn: visible content "
-    "words are drawn anew with other topic shares",
-    "a cell is a combination of settings; its class is the most frequent one among its seeds",
-)
 
 
 def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:
@@ -116,7 +131,7 @@ def answer(cells: Frame) -> Iterator[str]:
     """Count the cells by class, and with the other ratios."""
     judged = cells.loc[cells["side"] != ""]
     if judged.empty:
-        yield f"In none of {counted(len(cells), 'cell')} are syntax or topics half way."
+        yield f"In none of {counted(len(cells), 'cell')} is syntax or are topics half way."
         return
     counts = judged["class"].value_counts()
     named = [f"{counts[kind]} {kind}" for kind in CLASSES if kind in counts]
@@ -153,11 +168,3 @@ def doubts(cells: Frame) -> Iterator[str]:
         yield f"In {counted(alone, 'cell')} only one of the two is half way by the last step."
     one = (cells["trials"] == 1).all()
     yield "Every cell has one seed, so this run cannot say how much it matters." if one else seed_words(cells)
-
-
-def terms(said: Sequence[str]) -> dict[str, str]:
-    """Define the words that these sentences use, in order of appearance."""
-    text = " ".join(said)
-    found = {pattern: re.search(pattern, text) for pattern in TERMS}
-    places = {pattern: match.start() for pattern, match in found.items() if match}
-    return dict(TERMS[pattern] for pattern in sorted(places, key=lambda pattern: places[pattern]))

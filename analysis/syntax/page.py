@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
 
 from ..frames import varying
@@ -13,7 +14,7 @@ from ..page.contract import Chart, Entry, Look, Page, View
 from ..pictures import Picture
 from . import figures, tables
 from .claims import CLAIMS
-from .findings import WORDS, findings, terms
+from .findings import WORDS, findings
 from .scores import (
     DIVERGED,
     NEITHER,
@@ -40,7 +41,7 @@ LOOKS: dict[str, str | Look] = {  # Okabe and Ito's colours: syntax is blue, top
     TOPICS_ONLY: "#E69F00",
     TOPICS: "#D55E00",
     V_FIRST: "#CC79A7",
-    V_NOT_FIRST: "#7A6FC4",
+    V_NOT_FIRST: "#8A6BF2",
     V_ALONE: "#F0E442",
     NEITHER: Look("#A6A6A6", "...."),
     UNSCORED: Look("#FFFFFF", "\\\\\\\\"),
@@ -80,7 +81,7 @@ def which_first(run: Run, scores: pd.DataFrame, **axes: Any) -> Picture:
 
 def has_several_cells(run: Run, scores: pd.DataFrame) -> bool:
     """Tell whether any setting but the seed varies."""
-    return bool(varying(run.trials, [name for name in run.setting_names if name != "seed"]))
+    return bool(varying(run.trials, [name for name in run.setting_names if name not in SEEDS]))
 
 
 PAGE = Page(
@@ -92,7 +93,6 @@ PAGE = Page(
     references=("unigram", "topics", "syntax", "both"),
     claims=CLAIMS,
     findings=findings,
-    terms=terms,
     lead=(
         Entry("square", figures.square),
         Entry("which_first", which_first, has_several_cells, axes=("x", "y")),

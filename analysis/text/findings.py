@@ -12,23 +12,39 @@ from ..encoder.findings import count_of
 from ..frames import Frame
 from ..layers import telling_settings
 from ..pictures import described, first_of, setting_text
-from .scores import AROUND, ERRORS, FIGURE5, GROWTH, LEADS, LITTLE, SHAPES, STILL, text_cells
+from .scores import AROUND, ERRORS, FIGURE5, GROWTH, LEADS, LITTLE, SHAPES, STILL, TOGETHER, text_cells
 
-WORDS = (
-    f"{FIGURE5}: the shape of the paper's Figure 5, by norms: when |W^V| has made {HALF:.0%} of its rise, "
-    f"(|W^K| + |W^Q|)/2 has made less than {LITTLE:.0%} of its own",
-    f"{LEADS}: V is half way earlier than K and Q, but these have begun; not V first: K and Q are half way "
-    f"no later than V; {STILL}: a norm grows by less than a factor of {GROWTH:g}, as it does from the usual "
-    "initial weights, so the order of the rises means nothing",
-    "unigram line: the loss of predicting each word by its frequency in the training documents, on the same "
-    "held-out words as the losses. A model above it does not use context yet, whatever its norms do",
-    f"context is surely used from the step at which the loss is {ERRORS:g} standard errors below that line; "
-    f"norms around this step are those from it divided by {AROUND:g} to it times {AROUND:g}",
-    "held-out losses are measured on documents never trained on, at positions that show [MASK]; uniform: "
-    "attention forced uniform in all layers; silenced: its output set to zero, with the scales that layer "
-    "norms have under uniform attention",
-    "a cell is a combination of settings; its shape is the most frequent one among its seeds",
-)
+WORDS = {  # word: (meaning, pattern of its uses)
+    FIGURE5: (
+        f"the shape of the paper's Figure 5, by norms: when |W^V| has made {HALF:.0%} of its rise, "
+        f"(|W^K| + |W^Q|)/2 has made less than {LITTLE:.0%} of its own",
+        FIGURE5,
+    ),
+    LEADS: ("V is half way earlier than K and Q, but these have begun", LEADS),
+    TOGETHER: ("K and Q are half way no later than V", TOGETHER),
+    STILL: (
+        f"a norm grows by less than a factor of {GROWTH:g}, as it does from the usual initial weights, so "
+        "the order of the rises means nothing",
+        STILL,
+    ),
+    "unigram line": (
+        "the loss of predicting each word by its frequency in the training documents, on the same held-out "
+        "words as the losses. A model above it does not use context yet, whatever its norms do",
+        r"unigram line|unigram",
+    ),
+    "context": (
+        f"it is surely used from the step at which the loss is {ERRORS:g} standard errors below the unigram "
+        f"line; norms around this step are those from it divided by {AROUND:g} to it times {AROUND:g}",
+        r"context",
+    ),
+    "held-out loss": (
+        "measured on documents never trained on, at positions that show [MASK]; uniform: attention forced "
+        "uniform in all layers; silenced: its output set to zero, with the scales that layer norms have "
+        "under uniform attention",
+        r"[Hh]eld-out loss(?:es)?",
+    ),
+    "cell": ("a combination of settings; its shape is the most frequent one among its seeds", r"cells?"),
+}
 
 
 def findings(run: Run, scores: Frame, cells: Frame, state: Status) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from topicjax import cli
+from topicjax.advice import install_command
 from topicjax.analysis.figures import bench_sizes
 from topicjax.bench import compare, deep, linear_attention, machine, sizes, timing, tiny
 from topicjax.bench.compare import summary, text
@@ -64,14 +65,9 @@ def test_json_is_strict_and_keeps_the_promised_names():
     assert read["gemm_gflops"] == 100.0
 
 
-def test_json_names_the_machine_that_a_stranger_measured_on(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(compare, "run", lambda repeats: result(load_before=float("nan")))
-    monkeypatch.setattr(compare, "use_all_cores", lambda: None)
+def test_the_machine_that_a_stranger_measured_on_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path / "version")
-    compare.compare(1, as_json=True)
-    read = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    found = read["machine"]
-    assert read["gemm_gflops"] == 100.0 and read["load_before"] is None
+    found = machine.machine()
     assert found["devices"] == ["cpu"] * jax.local_device_count() and found["platform"] == "cpu"
     assert found["versions"]["jax"] == jax.__version__ and found["driver"] is None
     assert {"runtime", "system", "processor", "cores", "accelerator_packages", "python"} <= found.keys()
@@ -95,7 +91,7 @@ def test_table_without_torch_says_how_to_add_it():
     table = text(result(with_torch=False))
     (adam,) = [line for line in table.splitlines() if line.startswith("engine-adam")]
     assert adam.split()[4] == "-"
-    assert ".venv/bin/pip install --editable '.[bench]'" in table
+    assert f"torch-eager was left out; to add it: {install_command('bench')}\n" in f"{table}\n"
 
 
 def test_a_busy_machine_is_named():
@@ -389,6 +385,37 @@ def test_torch_on_text_has_the_loss_and_gradients_of_the_encoder():
     np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
     for name, gradient in gradients.items():
         np.testing.assert_allclose(module.weights[name].grad, gradient, rtol=1e-3, atol=2e-6, err_msg=name)
+
+
+def test_torch_on_syntax_has_the_loss_and_gradients_of_the_encoder():
+    torch = pytest.importorskip("torch", reason="PyTorch comes with the extra `bench`")
+    from topicjax.bench import torch_eager
+    from topicjax.experiments.shared import encoder as encoder_model
+    from topicjax.experiments.syntax import masked, model, settings
+
+    spec = settings.Spec(topics=3, words_per_topic=4, classes=2, heads=2, width=8, longest=12)
+    spec = dataclasses.replace(spec, mask_probability=1.0, relative_reach=2)
+    hypers, documents = settings.traced(settings.Hypers(bias_gain=2.0)), small_documents()
+    documents = documents._replace(shown_BxN=np.where(documents.masked_BxN, 0, documents.word_BxN))
+
+    @jax.jit
+    def both(key):
+        params = encoder_model.init(spec, hypers, key)
+        params["R"] = jax.random.normal(key, params["R"].shape)
+        own = masked.from_documents(spec, jax.tree.map(jnp.asarray, documents))
+        return params, *model.loss_and_gradients(spec, hypers, params, {}, own)
+
+    params, expected, gradients = both(jax.random.key(0))
+    given = dict(model="encoder", weights=params, heads=2, layer_norm="none", bias_gain=2.0)
+    given |= dict(only_masked=False, documents=[tuple(documents)], learning_rate=0.1)
+    trial = torch_eager.given_trial(given)
+    assert trial.batches[0].target_BxM.shape[1] == documents.masked_BxN.sum(axis=1).max()
+    found = trial.loss(trial.model, trial.batches[0])
+    found.backward()
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+    assert torch.abs(trial.model.weights["R"].grad).max() > 1e-4
+    for name, weight in trial.model.weights.items():
+        np.testing.assert_allclose(weight.grad, gradients[name], rtol=1e-3, atol=2e-6, err_msg=name)
 
 
 def test_deep_rows_against_hand_values():

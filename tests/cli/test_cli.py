@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, real signals, one sentence for every mistake."""
 
+import ast
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +18,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import engine_runs
-from support.command_line import DEEP, FAST, environment, start
+from support.command_line import DEEP, FAST, ROOT, environment, start
 
 import topicjax
-from topicjax import cli
-from topicjax.cli import terminal
+from topicjax import advice, cli
 from topicjax.engine.progress import Progress
 from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
@@ -115,7 +116,7 @@ def test_ctrl_c_stops_says_how_to_continue_and_returns_130(tmp_path, cache, caps
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)  # seconds on a quiet machine
     assert process.returncode == 130
-    again = f"python -m topicjax run {shlex.join(arguments)}"
+    again = f"{advice.python()} -m topicjax run {shlex.join(arguments)}"
     assert f"Continue with the same command: {again}\n" in out
     assert cli.main(["status", str(tmp_path / "my runs")]) == 0
     status = capsys.readouterr().out
@@ -288,32 +289,79 @@ def test_our_own_bugs_are_not_called_the_users_mistake(error, monkeypatch, capsy
     assert cli.main(["list"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("Traceback") and "operands could not be broadcast" in said
-    assert said.endswith("please report it with the lines above (CONTRIBUTING.md says where)\n")
+    assert said.endswith("please report it, with the lines above, where you got topicjax\n")
 
 
 def test_advice_repeats_what_was_typed(monkeypatch):
     typed = ["run", "--set", "steps=20", "my sweep.py", "--out", "a $b"]
     monkeypatch.setattr(sys, "argv", [".venv/bin/topicjax", *typed])
-    monkeypatch.delenv(terminal.FROM_MAKE, raising=False)
-    assert terminal.same_again(typed) == ".venv/bin/topicjax run --set steps=20 'my sweep.py' --out 'a $b'"
-    assert terminal.report_command(Path("results/a")) == ".venv/bin/topicjax report results/a"
+    monkeypatch.delenv(advice.FROM_MAKE, raising=False)
+    assert advice.same_again(typed) == ".venv/bin/topicjax run --set steps=20 'my sweep.py' --out 'a $b'"
+    assert advice.report_command(Path("results/a")) == ".venv/bin/topicjax report results/a"
 
 
 def test_advice_for_users_of_make_is_what_make_understands(monkeypatch, tmp_path):
     typed = ["run", "my sweep.py", "--out", "a $b 'c'", "--set", "steps=20"]
-    monkeypatch.setenv(terminal.FROM_MAKE, "1")
-    assert terminal.report_command(Path("results/a")) == "make report SWEEP=a"
+    monkeypatch.setenv(advice.FROM_MAKE, "1")
+    assert advice.report_command(Path("results/a")) == "make report SWEEP=a"
     assert (
-        terminal.same_again(["run", "smoke", "--set", "steps=20"])
+        advice.same_again(["run", "smoke", "--set", "steps=20"])
         == "make sweep SWEEP=smoke ARGS='--set steps=20'"
     )
     recipe = "sweep:\n\t@printf '%s\\n' run $(SWEEP) $(ARGS)\n"
     (tmp_path / "Makefile").write_text(recipe)
     for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # `make test` runs this: its own make is not the user's
         monkeypatch.delenv(name, raising=False)
-    command = terminal.same_again(typed)
+    command = advice.same_again(typed)
     shown = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines() == typed
+
+
+def test_what_to_install_is_advised_for_the_way_this_copy_is_called(monkeypatch):
+    monkeypatch.delenv(advice.FROM_MAKE, raising=False)
+    monkeypatch.setattr(advice.importlib.util, "find_spec", lambda name: None)  # as in an environment of uv
+    monkeypatch.setattr(sys, "executable", "/env/bin/python3")
+    monkeypatch.setattr(advice.shutil, "which", lambda name: f"/env/bin/{name}")
+    assert advice.python() == "python"
+    monkeypatch.setattr(advice.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert advice.python() == "/env/bin/python3"
+    monkeypatch.setattr(advice, "python", lambda: "my python")
+    known = ["numpy>=2", 'jax[tpu]>=0.10; extra == "tpu"', 'ray==2.60.0; extra == "ray"']
+    monkeypatch.setattr(advice.metadata, "requires", lambda name: known)
+    assert advice.install_command("tpu") == "uv pip install --python 'my python' 'jax[tpu]>=0.10'"
+    monkeypatch.setattr(advice.importlib.util, "find_spec", lambda name: name)
+    assert advice.install_command("ray") == "'my python' -m pip install ray==2.60.0"
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/topicjax"])
+    monkeypatch.setattr(advice.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert advice.corpus_command(is_standard=False) == "topicjax corpus --text my.txt"
+    monkeypatch.setattr(advice.shutil, "which", lambda name: f"/bin/{name}")  # another one comes first
+    assert advice.command("list") == "/usr/bin/topicjax list"
+    monkeypatch.setenv(advice.FROM_MAKE, "1")
+    assert advice.install_command("tpu") == "make tpu"
+    assert advice.install_command("bench") == "make extra EXTRA=bench"
+    assert advice.corpus_command(is_standard=False) == "make corpus TEXT=my.txt"
+
+
+def test_every_extra_is_known_and_every_target_of_make_exists():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert all(advice.requirements(name)[0] != f".[{name}]" for name in ("tpu", "ray", "text", "bench"))
+    makefile = (ROOT / "Makefile").read_text()
+    for extra, target in {**advice.MAKE_TARGETS, "any": "extra", "corpus": "corpus"}.items():
+        assert re.search(rf"^{target}: ", makefile, re.M) and (
+            extra in listed or target in ("extra", "corpus")
+        )
+
+
+def test_no_advice_names_make_or_an_environment():
+    """Only `advice` knows how this copy is called."""
+    for path in [*(ROOT / "topicjax").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]:
+        texts = [
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        found = [text for text in texts if re.search(r"\bmake [a-z-]+ [A-Z]+=|\.venv|: make|`make ", text)]
+        assert path.name == "advice.py" or not found, (path, found)
 
 
 def test_version_and_settings_are_printed(capsys):
@@ -327,6 +375,7 @@ def test_version_and_settings_are_printed(capsys):
     assert [lines[head] for head in heads] == [
         "experiment encoder",
         "experiment one_layer",
+        "experiment syntax",
         "experiment text",
     ]
     own = lines[heads[1] + 2 : heads[2]]

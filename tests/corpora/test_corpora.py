@@ -84,16 +84,17 @@ def test_a_damaged_or_missing_corpus_is_one_sentence(tmp_path):
     folder = write_corpora(tmp_path)
     ids = np.load(folder / "own" / "ids.npy")
     np.save(folder / "own" / "ids.npy", ids[::-1])
-    with pytest.raises(UserError, match="is not as it was written; to make it again: make corpus TEXT="):
+    with pytest.raises(UserError, match=r"is not as it was written; to make it again: .* --text"):
         corpus.load_corpus("own", folder)
     (folder / "own" / "vocabulary.txt").unlink()
     with pytest.raises(
-        UserError, match=r"vocabulary.txt cannot be used: No such file.*; to make it again: make corpus TEXT="
+        UserError,
+        match=r"vocabulary.txt cannot be used: No such file.*; to make it again: .* --text",
     ):
         corpus.load_corpus("own", folder)
-    with pytest.raises(UserError, match=r"the corpus wikipedia is not in .*; to make it: make corpus$"):
+    with pytest.raises(UserError, match=r"the corpus wikipedia is not in .*; to make it: .*topicjax corpus$"):
         corpus.load_corpus(corpus.STANDARD["wikipedia"].hash, folder)
-    with pytest.raises(UserError, match=r"the corpus 0123456789ab is not in .* make corpus TEXT=my.txt"):
+    with pytest.raises(UserError, match=r"the corpus 0123456789ab is not in .*topicjax corpus --text my.txt"):
         corpus.load_corpus("0123456789ab", folder)
 
 
@@ -143,9 +144,7 @@ def test_an_unusable_array_is_named_and_made_again(tmp_path, kind, name):
     folder = write_corpora(tmp_path)
     damage, why = DAMAGE[kind]
     damage(folder / "own" / name)
-    sentence = (
-        rf"^{folder}/own/(ids|ends).npy cannot be used: {why}[^\n]*; to make it again: make corpus TEXT="
-    )
+    sentence = rf"^{folder}/own/(ids|ends).npy cannot be used: {why}[^\n]*; to make it again: .* --text"
     with pytest.raises(UserError, match=sentence):
         corpus.load_corpus("own", folder)
     if (folder / "own" / name).is_file():
@@ -160,7 +159,7 @@ def test_an_unusable_description_is_named_and_made_again(tmp_path, text):
     folder = write_corpora(tmp_path)
     (folder / "own" / "corpus.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(
-        UserError, match=r"own/corpus.json cannot be used: [^\n]*; to make it again: make corpus"
+        UserError, match=r"own/corpus.json cannot be used: [^\n]*; to make it again: .*topicjax corpus"
     ):
         corpus.load_corpus("own_content", folder)
     write_corpora(tmp_path)

@@ -134,6 +134,23 @@ def test_details_follow_their_closed_forms_at_every_depth(run):
             assert not np.isfinite(found[~finite]).any()
 
 
+def test_details_become_columns_of_the_trajectories(run):
+    """One per layer, NaN where a trial has fewer layers; a second time changes nothing."""
+    wide = run.with_details("size", "slope")
+    names = [f"{name}_{layer}" for name in ("size", "slope") for layer in (1, 2, 3)]
+    assert list(wide.trajectories) == [*RECORDS, "first", *names]
+    pd.testing.assert_frame_equal(wide.trajectories[list(run.trajectories)], run.trajectories)
+    own = wide.trajectories.merge(run.trials[["trial_id", "depth"]], on="trial_id")
+    assert own.loc[own["depth"] == 1, ["size_2", "slope_3"]].isna().all(axis=None)
+    for layer in (1, 2, 3):
+        found = own.loc[own["depth"] >= layer, [*RECORDS, f"size_{layer}"]].sort_values(RECORDS)
+        expected = run.details[run.details["layer"] == layer].sort_values(RECORDS)
+        np.testing.assert_array_equal(found[f"size_{layer}"], expected["size"])
+    pd.testing.assert_frame_equal(wide.with_details("size").trajectories, wide.trajectories)
+    with pytest.raises(UserError, match=r"unknown column of the details 'sise'; did you mean 'size'\?"):
+        run.with_details("sise")
+
+
 def test_a_layer_that_is_not_finite_makes_the_trial_diverge(run, tmp_path):
     """The third layer is (-80)^t: 81 x 80^20 is beyond float32, 81 x 80^18 is not, nor is 15^20."""
     lost = run.trials.query("rate == 1 and depth == 3")

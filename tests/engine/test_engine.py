@@ -105,6 +105,16 @@ def test_chunks_and_devices_do_not_change_results(whole, case, tmp_path, lanes, 
     np.testing.assert_allclose(records(found), records(whole), rtol=1e-4, atol=1e-6)
 
 
+def test_empty_arrays_are_placed_on_several_devices(tmp_path, monkeypatch):
+    """JAX returns them replicated, whatever was asked for: also to programs that were compiled ahead."""
+    own = replace(DEEP_LINEAR, source=lambda spec, stream: dict(nothing=jax.numpy.zeros((0, 3))))
+    case = dict(sweep=product(depth=(1, 2), seed=(0, 1)), base=DEEP_BASE, experiment=own, devices=2)
+    with stopped_at_every_segment(monkeypatch):
+        train_sweep(tmp_path / "run", **case)
+    found, _ = train_sweep(tmp_path / "run", **case)
+    assert (found.trials["stopped_step"] == DEEP_BASE["steps"]).all()
+
+
 def test_a_lane_is_the_trial_alone(whole, case, tmp_path):
     """Also on other devices: 18 trials in lanes of 4 devices against one of them."""
     alone = product(seed=1, learning_rate=LARGEST_RATE[case["experiment"].name], init_scale=0.3)
@@ -353,7 +363,7 @@ def test_shipped_sweeps_run(name, tmp_path):
     own = replace(load_experiment(named.experiment), references=None)
     pairs = zip(small.sweep, expand_any(own.settings, small.base, small.sweep), strict=False)
     sweep = Sweep(tuple({trial.spec: row for row, trial in pairs}.values()))
-    found, outcome = train_sweep(tmp_path / "run", sweep, small.base, devices=1, experiment=own)
+    found, outcome = train_sweep(tmp_path / "run", sweep, small.base, devices=2, experiment=own)
     assert outcome.programs == len(sweep)
     assert np.isfinite(found.trials["final_eval_loss"]).all()
 

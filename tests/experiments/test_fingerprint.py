@@ -104,6 +104,28 @@ def test_what_changes_results_is_named(folder, old, new, parts):
     assert changed_parts(of_file(folder), of_file(folder, old, new)) == parts
 
 
+PAGED = (
+    "def report():\n    raise NotImplementedError",
+    "BEST = 1\n\ndef scores(run):\n    return loss(run) < BEST\n\ndef report():\n    return scores",
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("BEST = 1", "BEST = 2", []),
+        ("loss(run) < BEST", "loss(run) > BEST", []),
+        ("TARGET = 0.5", "TARGET = 7.0", ["TARGET"]),
+        ("(state - TARGET) ** 2", "abs(state - TARGET)", ["loss"]),  # which the report uses too
+        ("(0.1, 0.2))", "(0.1, 0.2))\nif BEST > 2:\n    del SWEEP", ["...", "BEST"]),  # used elsewhere
+    ],
+)
+def test_what_only_the_report_uses_changes_nothing(folder, monkeypatch, old, new, parts):
+    own = FILE.replace(*PAGED)
+    monkeypatch.setitem(globals(), "FILE", own)
+    assert changed_parts(of_file(folder), of_file(folder, old, new)) == parts
+
+
 def test_modules_beside_the_file_count(folder):
     before = of_file(folder)
     (folder / "helpers.py").write_text(HELPERS.replace("1 - rate", "1 - 2 * rate"))

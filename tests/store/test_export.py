@@ -146,7 +146,7 @@ def test_without_tensorboardx_one_sentence_says_what_to_type(run: Run, tmp_path:
     for name in [name for name in sys.modules if name.split(".")[0] == "tensorboardX"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(UserError, match=r"tensorboardX is not installed; .* --editable '\.\[tensorboard\]'$"):
+    with pytest.raises(UserError, match=r"tensorboardX is not installed; .* install 'tensorboardX>="):
         export.write_tensorboard(run, tmp_path / "events")
     assert not (tmp_path / "events").exists()
 

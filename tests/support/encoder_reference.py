@@ -17,7 +17,15 @@ def gelu(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def attend(params, layer, heads, states, keys, query, gate):
+def relative_bias(params, layer, head, distance):
+    """Look up what a head adds to the score of a key this many positions to the right of its query."""
+    reach = params["R"].shape[2] // 2
+    if distance == 0 or abs(distance) > reach:
+        return 0.0
+    return params["R"][layer][head][distance + reach - (distance > 0)]
+
+
+def attend(params, layer, heads, states, keys, query, gate, bias_gain):
     """Compute the joined output of all heads at one position, and the attention of each head to the keys."""
     joined, attention = [], []
     size = len(states[0]) // heads
@@ -25,6 +33,9 @@ def attend(params, layer, heads, states, keys, query, gate):
         own = slice(head * size, (head + 1) * size)
         q = params["W_Q"][layer][own] @ states[query]
         scores = [(params["W_K"][layer][own] @ states[n]) @ q / np.sqrt(size) for n in keys]
+        if bias_gain:
+            biases = [relative_bias(params, layer, head, n - query) for n in keys]
+            scores = [score + bias_gain * bias for score, bias in zip(scores, biases, strict=True)]
         scores = [gate * score for score in scores]
         weights = np.array([np.exp(score - max(np.real(scores))) for score in scores])
         weights = weights / weights.sum() if keys else weights
@@ -34,11 +45,25 @@ def attend(params, layer, heads, states, keys, query, gate):
     return np.concatenate(joined), attention
 
 
-def encode(params, shown, keys, *, heads, residual, norm, scores=None, outputs=None, find=None, scales=None):
+def encode(
+    params,
+    shown,
+    keys,
+    *,
+    heads,
+    residual,
+    norm,
+    bias_gain=0.0,
+    scores=None,
+    outputs=None,
+    find=None,
+    scales=None,
+):
     """Compute the outputs of all positions, and the attention of each layer, position and head.
 
-    `scores` and `outputs` have one factor per layer, for its scores and for the output of its attention.
-    `find` is a list that gets the scale of every layer norm, in their order; `scales` are used instead.
+    `bias_gain` multiplies the relative bias R, layers x heads x offsets from -r to r without 0.  `scores` and
+    `outputs` have one factor per layer, for its scores and for the output of its attention.  `find` is a list
+    that gets the scale of every layer norm, in their order; `scales` are used instead.
     """
     given = iter(scales or ())
     layers = len(params["W_K"])
@@ -65,7 +90,7 @@ def encode(params, shown, keys, *, heads, residual, norm, scores=None, outputs=N
 
         def attention(inside, query, layer=layer, seen=seen):
             gate = 1 if scores is None else scores[layer]
-            joined, weights = attend(params, layer, heads, inside, keys, query, gate)
+            joined, weights = attend(params, layer, heads, inside, keys, query, gate, bias_gain)
             seen.append(weights)
             projected = params["W_O"][layer] @ joined if "W_O" in params else joined
             return projected if outputs is None else outputs[layer] * projected

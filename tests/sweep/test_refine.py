@@ -96,6 +96,17 @@ def test_every_point_has_all_seeds_of_its_panel_and_other_settings_are_kept():
     assert len({frozenset(seeds) for seeds in by_point.values()}) == 2
 
 
+def test_seeds_of_documents_and_of_weights_are_seeds_of_one_panel():
+    sweep = GRID * product(init_seed=(3, 4))
+    panels, cells, _ = refined(sweep, circle, levels=1)
+    assert len(panels) == 1
+    by_point: dict[tuple, set] = {}
+    for own in cells:
+        by_point.setdefault(tuple(own[name] for name in AXES), set()).add((own["seed"], own["init_seed"]))
+    assert {frozenset(seeds) for seeds in by_point.values()} == {frozenset({(0, 3), (0, 4), (1, 3), (1, 4)})}
+    assert len(by_point) > 16
+
+
 def test_squares_that_the_sweep_leaves_out_stay_out():
     """An L-shaped grid: no trials in the corner that the sweep does not have."""
     low, high = logspace(1e-3, 1e-2, 2), logspace(1e-2, 1, 3)

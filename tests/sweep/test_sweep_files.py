@@ -12,6 +12,7 @@ from topicjax.sweep.files import load_sweep, sweep_names
 SIZES = {  # trials, programs, first, middle and last id: other ids would make old run folders useless
     "budget": (60, 1, "cd0f95e118e4", "18113f7a34d9", "53452c5dbb74"),
     "depth": (270, 9, "1474fd67a417", "b60da744ae74", "55178d66c9a6"),
+    "dilution": (36, 4, "76f52e8dc9de", "7bb9ceeda747", "5efcaceef660"),
     "embeddings": (20, 2, "cc1780e29019", "139f11f68fd3", "1213d7eef65f"),
     "forced_stages": (240, 2, "fec64aa777c2", "ec355b53c367", "dc6275977b16"),
     "gradients": (280, 1, "1067f6f9cb74", "3d67fd38cc3c", "d222fffffff5"),
@@ -23,9 +24,13 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "pairs": (120, 4, "5198e0ea0d60", "467634d2671e", "9b1a6b285a03"),
     "paper_rates": (100, 6, "0030b1d98859", "0885539b78b5", "f4e2e80ef52e"),
     "robustness": (130, 5, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
-    "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "635fcfd9f7f6"),
+    "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "2be6e48b74ee"),
     "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
+    "seed_causes": (384, 2, "e3818186b390", "1c660d30e6ca", "d603987e6e7a"),
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
+    "syntax": (228, 2, "33f0c994a3f3", "83e6e660a5a6", "ce5d75b59c9c"),
+    "syntax_depth": (54, 9, "220615fff0b8", "b62c10ef2c93", "eb4c48c3ac35"),
+    "softmax_control": (320, 10, "276c52a190de", "7dea9b4532a8", "233fdba1f6bb"),
     "theorem1": (120, 5, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
     "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
     "theorem3_limit": (11, 4, "6304f09b481b", "d46b4a41842d", "def214f129a5"),
@@ -50,13 +55,13 @@ def test_shipped_sweeps_say_how_large_they_are_and_how_to_run_them(name: str) ->
     count, programs, *_ = SIZES[name]
     text = load_sweep(name).description
     assert f"Size:     {count:,} trials, {programs} program" in text
-    assert f"make sweep SWEEP={name}" in text
+    assert f"topicjax run {name}\n" in text and "make " not in text.split("Size:")[0]
 
 
 NAMED = 'from topicjax.sweep import product\nEXPERIMENT = "one_layer"\n'
 FILE = '''"""Two optimizers.
 
-    make sweep SWEEP=mine
+    topicjax run mine
 """
 from topicjax.sweep import expand, product
 EXPERIMENT = "one_layer"
@@ -79,7 +84,7 @@ def test_shipped_sweeps_are_listed_and_loaded_by_name(shipped: Path) -> None:
     assert sweep_names() == ["joint", "two_stage"]
     found = load_sweep("two_stage")
     assert (found.name, found.base) == ("two_stage", dict(steps=40))
-    assert found.description == "Two optimizers.\n\nmake sweep SWEEP=mine"
+    assert found.description == "Two optimizers.\n\ntopicjax run mine"
     assert found.sweep == product(optimizer=["sgd", "adam"], seed=range(2))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from topicjax.bench import machine
+from topicjax.advice import install_command
 from topicjax.bench.timing import (
     EngineChunks,
     Method,
@@ -217,11 +217,11 @@ def record_share(with_records: Sequence[float], without: Sequence[float]) -> flo
     return 1 - statistics.median(one / other for one, other in zip(with_records, without, strict=True))
 
 
-def compare(repeats: int, as_json: bool) -> None:
-    """Time all methods on the default model and print the result."""
+def compare(repeats: int) -> tuple[dict[str, Any], str]:
+    """Time all methods on the default model; return the numbers, and a table of them."""
     use_all_cores()
     result = run(repeats)
-    print(machine.as_json(result) if as_json else text(result))
+    return result, text(result)
 
 
 def summary(
@@ -265,7 +265,7 @@ def text(result: Mapping[str, Any]) -> str:
         f"peak memory of the whole process, compiling included: {result['peak_memory_bytes'] / 1e6:,.0f} MB",
     ]
     if not any(row["method"] == "torch-eager" for row in rows):
-        lines.append("torch-eager was left out; to add it: .venv/bin/pip install --editable '.[bench]'")
+        lines.append(f"torch-eager was left out; to add it: {install_command('bench')}")
     return "\n".join(lines + warnings(result))
 
 

@@ -1,11 +1,13 @@
-"""Compare encoders and text with eager PyTorch, timed in turns: trust ratios, not rates.
+"""Compare encoders on topics, text and syntax with eager PyTorch, timed in turns: trust ratios, not rates.
 
 `topicjax bench --layers`: encoders of 1, 2 and 4 layers with four heads, residual connections, no layer norm
 or MLP, and Adam: those of the sweep `depth` (narrower, fewer documents), and with default settings.
-`topicjax bench --text`: the model of the sweep `wikipedia`, on windows of
-words drawn by Zipf's law, so that no corpus is needed.  The engine runs its own programs on all devices, with
-the records of the experiment, and without any.  PyTorch trains one trial per process, on batches drawn
-beforehand, with one process per core or one process with all threads, whichever is faster.
+`topicjax bench --text`: the model of the sweep `wikipedia`, on windows of words drawn by Zipf's law, so that
+no corpus is needed.  `topicjax bench --syntax`: the model of the sweep `syntax`, with Adam, and with as many
+records as a trial of the sweep has on average; PyTorch computes it position by position.  The engine runs its
+own programs on all devices, with the records of the experiment, and without any.  PyTorch trains one trial
+per process, on batches drawn beforehand, with one process per core or one process with all threads, whichever
+is faster.
 """
 
 import functools
@@ -23,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from topicjax.bench import machine
+from topicjax.advice import install_command
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
 from topicjax.engine import costs
@@ -33,14 +35,17 @@ from topicjax.experiments import Experiment
 from topicjax.experiments.contract import Data
 from topicjax.experiments.encoder.experiment import EXPERIMENT as ENCODER
 from topicjax.experiments.shared import encoder, lda, threefry
+from topicjax.experiments.syntax import language
+from topicjax.experiments.syntax.experiment import EXPERIMENT as SYNTAX
 from topicjax.experiments.text import experiment as text
 from topicjax.experiments.text.windows import Windows, id_type
+from topicjax.pace import record_count
 from topicjax.sweep import expand, logspace, product
 from topicjax.sweep.files import load_sweep
 
 LAYERS, HEADS = (1, 2, 4), 4
 TRIALS = 8  # per device, with the same data
-TORCH_BATCHES, TORCH_STEPS = 10, {"encoder": 10, "text": 4}  # steps in a turn
+TORCH_BATCHES, TORCH_STEPS = 10, {"encoder": 10, "text": 4, "syntax": 40}  # steps in a turn
 RATE = 1e-3
 TRAINING_WINDOWS = 4096  # of text; rates do not depend on it
 HEADER = (
@@ -88,6 +93,23 @@ def text_case() -> Case:
         return [draw(step) for step in range(number)]
 
     return Case("text", drawn, base | dict(init="default", init_scale=1.0), documents)
+
+
+def syntax_case() -> Case:
+    """Describe the model of the sweep `syntax`."""
+
+    def documents(spec: Any, stream: Any, number: int) -> list[lda.Documents]:
+        key = threefry.raw(language.documents_key(0))
+        draw = jax.jit(
+            lambda step: language.draw_documents(spec, stream, threefry.fold_in(key, step), spec.batch_size)
+        )
+        return [draw(step) for step in range(number)]
+
+    base = load_sweep("syntax").base
+    steps, every = base["steps"], base["record_every"]
+    records = record_count(every, base["records_per_decade"], steps)
+    evenly = dict(record_every=every * round(steps / records / every), records_per_decade=0)
+    return Case("syntax", SYNTAX, base | evenly | dict(optimizer="adam"), documents)
 
 
 @functools.cache
@@ -162,6 +184,7 @@ def torch_given(case: Case) -> dict[str, Any]:
         weights={name: np.asarray(weights[name]) for name in encoder.trained_names(trial.spec)},
         heads=trial.spec.heads,
         layer_norm=trial.hypers.layer_norm,
+        bias_gain=getattr(trial.hypers, "bias_gain", 0.0),
         only_masked=case.name == "text",  # outputs over a large vocabulary
         documents=[tuple(map(np.asarray, documents)) for documents in drawn],
     )
@@ -184,7 +207,7 @@ def best_torch(given: dict[str, Any], steps: int) -> TorchProcesses:
 def need_torch() -> None:
     """Raise a UserError if PyTorch is missing."""
     if importlib.util.find_spec("torch") is None:
-        raise UserError("PyTorch is not installed; .venv/bin/pip install --editable '.[bench]'")
+        raise UserError(f"PyTorch is not installed; to install it: {install_command('bench')}")
 
 
 def run(
@@ -248,15 +271,17 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
     )
 
 
-def compare_deep(on_text: bool, repeats: int, as_json: bool) -> None:
-    """Time encoders of several depths, or the model on text; print a line as soon as a case is measured."""
+def cases_of(what: str) -> list[Case]:
+    """List what to time: encoders of several depths, or the model on text, or on syntax and topics."""
+    if what == "layers":
+        return [encoder_case(layers, sweep) for sweep in ("depth", "") for layers in LAYERS]
+    return [text_case() if what == "text" else syntax_case()]
+
+
+def compare_deep(what: str, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time "layers", "text" or "syntax"; say a line as soon as a case is measured."""
     use_all_cores()
-    encoders = [encoder_case(layers, sweep) for sweep in ("depth", "") for layers in LAYERS]
-    cases = [text_case()] if on_text else encoders
-    if as_json:
-        print(machine.as_json(run(cases, repeats)))
-    else:
-        run(cases, repeats, functools.partial(print, flush=True))
+    return run(cases_of(what), repeats, say)
 
 
 def table_row(row: dict[str, Any]) -> str:

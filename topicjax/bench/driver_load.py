@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topicjax.bench import machine
 from topicjax.bench.sleepers import MODULE, STEPS, sleeping
 from topicjax.engine.chunk import Chunk, Start
 from topicjax.engine.cluster.connection import Cluster
@@ -111,8 +110,8 @@ def simulate(cluster: Cluster, trials: int, seconds: float, rounds: int) -> floa
     return count / outcome.seconds
 
 
-def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
-    """Measure, derive, simulate and print."""
+def measure_driver(repeats: int, say: Callable[[str], None]) -> tuple[dict[str, Any], str]:
+    """Measure, derive and simulate; return the numbers, and a text about them."""
     say(f"starting {WORKERS} workers that sleep ...")
     with Cluster(parse_address(f"local:{WORKERS}"), maker=SLEEPER) as cluster:
         cluster.members.gather(PATIENCE)
@@ -126,7 +125,7 @@ def main(repeats: int, as_json: bool, say: Callable[[str], None]) -> None:
             runs.append({"load": load, "sleep": sleep, "expected": expected, "rounds": rounds})
             runs[-1]["measured"] = simulate(cluster, SMALL, sleep, rounds)
     found = {"trials": TRIALS, **large._asdict(), "small": small._asdict(), "simulation": runs}
-    print(machine.as_json(found) if as_json else text(large, runs))
+    return found, text(large, runs)
 
 
 def text(costs: Costs, runs: Sequence[dict[str, float]]) -> str:

@@ -1,11 +1,9 @@
 """Describe the machine of a benchmark: with `--json`, all that is needed to read figures sent by others."""
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +53,3 @@ def processor() -> str:
     except OSError:
         found = None
     return found[1] if found else platform.processor()
-
-
-def as_json(result: Mapping[str, Any]) -> str:
-    """Write the figures of a benchmark and the machine they were measured on; NaN is written as null."""
-    text = json.dumps({**result, "machine": machine()})
-    return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2)

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from topicjax.bench import linear_attention as model
-from topicjax.bench import machine
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, jitted, rates_of, record_share
 from topicjax.bench.deep import best_torch, need_torch
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
@@ -195,8 +194,8 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines + busy_warning(result))
 
 
-def compare_tiny(repeats: int, as_json: bool) -> None:
-    """Time all methods on the tiny model and print the result."""
+def compare_tiny(repeats: int) -> tuple[dict[str, Any], str]:
+    """Time all methods on the tiny model; return the numbers, and a table of them."""
     use_all_cores()
     result = run(repeats)
-    print(machine.as_json(result) if as_json else table(result))
+    return result, table(result)

@@ -4,10 +4,10 @@ All are as fast as eager code allows: all documents of a batch at once, padded t
 looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.  Equation 7
 has one-hot embeddings, no biases, and every position is a key.  The plain version has an output for every
 position, as equation 7 does; in the tuned one only masked positions attend, since the others have no loss.
-In the encoder every position goes through every
-layer; on text only masked positions have outputs.  Run as a program, this trains one trial in a process of
-its own.  Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary,
-D width, H heads, A size of a head.
+In the encoder every position goes through every layer; on text only masked positions have outputs, and in one
+layer on syntax and topics only they attend.  Run as a program, this trains one trial in a process of its own.
+Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, D width,
+H heads, A size of a head, O offsets with a relative bias.
 """
 
 import pickle
@@ -35,6 +35,7 @@ class Batch(NamedTuple):
     query_BxM: Any  # what they show
     target_BxM: Any
     weight_BxM: Any  # the loss is the weighted sum; padding and unmasked positions have weight zero
+    near_BxMxNxO: Any = None  # 1 where a key is at an offset from an attending position
 
 
 def batch(documents: Documents, only_masked: bool = False) -> Batch:
@@ -64,7 +65,15 @@ def batch(documents: Documents, only_masked: bool = False) -> Batch:
 def only_targets(batch: Batch) -> Batch:
     """Keep as attending positions only those with a loss, of all documents in one row."""
     has_loss = batch.weight_BxM > 0
-    return Batch(*batch[:2], *(part[has_loss][None] for part in batch[2:]))
+    return Batch(*batch[:2], *(part[has_loss][None] for part in batch[2:6]))
+
+
+def with_offsets(batch: Batch, reach: int) -> Batch:
+    """Mark the keys at each offset from -reach to reach, without 0, of every attending position."""
+    place_N = torch.arange(batch.shown_BxN.shape[1])
+    offset_O = torch.tensor([offset for offset in range(-reach, reach + 1) if offset])
+    apart_BxMxN = place_N[None, None, :] - (batch.place_BxM % len(place_N))[:, :, None]
+    return batch._replace(near_BxMxNxO=(apart_BxMxN[..., None] == offset_O).float())
 
 
 class Attention(torch.nn.Module):
@@ -87,11 +96,16 @@ class Attention(torch.nn.Module):
 
 
 class Encoder(torch.nn.Module):
-    """The encoder of `experiments.shared`, without post-norms; outputs at the attending positions."""
+    """The encoder of `experiments.shared`, without post-norms; outputs at the attending positions.
 
-    def __init__(self, weights: dict[str, Any], heads: int, layer_norm: str = "none") -> None:
+    A relative bias R is for one layer, in which only the attending positions have queries.
+    """
+
+    def __init__(
+        self, weights: dict[str, Any], heads: int, layer_norm: str = "none", bias_gain: float = 0.0
+    ) -> None:
         super().__init__()
-        self.heads, self.is_pre = heads, layer_norm == "pre"
+        self.heads, self.is_pre, self.bias_gain = heads, layer_norm == "pre", bias_gain
         needed = [name for name in weights if self.is_pre or not name.startswith(("gain_", "bias_"))]
         self.weights = torch.nn.ParameterDict(
             {name: torch.nn.Parameter(torch.tensor(np.asarray(weights[name]))) for name in needed}
@@ -104,13 +118,13 @@ class Encoder(torch.nn.Module):
         B, N, D = X_BxNxD.shape
         if "W_P" in own:
             X_BxNxD = X_BxNxD + own["W_P"].T[:N]
+        if "R" in own:
+            return self.outputs(self.attended_by_few(batch, X_BxNxD))
         is_key_Bx1x1xN = batch.is_key_BxN[:, None, None, :]
         for layer in range(len(own["W_K"])):
             inside = self.normed(X_BxNxD, "attention", layer)
             matrices = torch.cat([own[name][layer] for name in ("W_Q", "W_K", "W_V")])
-            Q, K, V = (
-                each.view(B, N, self.heads, -1).transpose(1, 2) for each in (inside @ matrices.T).chunk(3, 2)
-            )  # B x H x N x A
+            Q, K, V = map(self.in_heads, (inside @ matrices.T).chunk(3, 2))
             attended = scaled_dot_product_attention(Q, K, V, attn_mask=is_key_Bx1x1xN)
             attended = attended.transpose(1, 2).reshape(B, N, D)
             X_BxNxD = X_BxNxD + (attended @ own["W_O"][layer].T if "W_O" in own else attended)
@@ -118,11 +132,32 @@ class Encoder(torch.nn.Module):
                 inside = self.normed(X_BxNxD, "mlp", layer)
                 hidden = gelu(linear(inside, own["W_1"][layer], own["b_1"][layer]), approximate="tanh")
                 X_BxNxD = X_BxNxD + linear(hidden, own["W_2"][layer], own["b_2"][layer])
-        X_BxMxD = X_BxNxD.reshape(B * N, D)[batch.place_BxM]
+        return self.outputs(X_BxNxD.reshape(B * N, D)[batch.place_BxM])
+
+    def outputs(self, X_BxMxD: Any) -> Any:
+        """Compute outputs from last states."""
+        own = self.weights
         if self.is_pre:
-            X_BxMxD = layer_norm(X_BxMxD, (D,), own["gain_last"], own["bias_last"])
+            X_BxMxD = layer_norm(X_BxMxD, X_BxMxD.shape[2:], own["gain_last"], own["bias_last"])
         output_BxMxV = X_BxMxD @ own["W_E"]
         return output_BxMxV + own["b_pred"] if "b_pred" in own else output_BxMxV
+
+    def attended_by_few(self, batch: Batch, X_BxNxD: Any) -> Any:
+        """Compute the states after one layer of attending positions, with a bias by offset."""
+        own = self.weights
+        X_BxMxD = X_BxNxD.flatten(0, 1)[batch.place_BxM]
+        matrices = torch.cat([own["W_K"][0], own["W_V"][0]])
+        K, V = map(self.in_heads, (X_BxNxD @ matrices.T).chunk(2, 2))
+        bias_BxMxNxH = batch.near_BxMxNxO @ (self.bias_gain * own["R"][0].T)
+        added = bias_BxMxNxH.permute(0, 3, 1, 2).masked_fill(~batch.is_key_BxN[:, None, None, :], -torch.inf)
+        attended = scaled_dot_product_attention(
+            self.in_heads(X_BxMxD @ own["W_Q"][0].T), K, V, attn_mask=added
+        )
+        return X_BxMxD + attended.transpose(1, 2).flatten(2)
+
+    def in_heads(self, X_BxRxD: Any) -> Any:
+        """Split off the axis of heads: B x H x R x A."""
+        return X_BxRxD.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
     def normed(self, X_BxNxD: Any, kind: str, layer: int) -> Any:
         """Apply a layer norm, if the model has any."""
@@ -207,9 +242,15 @@ def given_trial(given: dict[str, Any]) -> EagerTrial:
     if given["model"] == "linear_attention":
         prompts = [tuple(map(torch.tensor, each)) for each in given["prompts"]]
         return EagerTrial(LinearAttention(given["weights"]), prompts, rate, lambda model, batch: model(batch))
-    batches = [batch(Documents(*documents)) for documents in given["documents"]]
-    batches = [only_targets(each) if given["only_masked"] else each for each in batches]
-    return EagerTrial(Encoder(given["weights"], given["heads"], given["layer_norm"]), batches, rate)
+    weights = given["weights"]
+    few = "R" in weights  # one layer: only masked positions attend
+    batches = [batch(Documents(*documents), few) for documents in given["documents"]]
+    if few:
+        batches = [with_offsets(each, weights["R"].shape[2] // 2) for each in batches]
+    elif given["only_masked"]:
+        batches = [only_targets(each) for each in batches]
+    model = Encoder(weights, given["heads"], given["layer_norm"], given["bias_gain"])
+    return EagerTrial(model, batches, rate)
 
 
 def serve(stdin: Any, stdout: Any) -> None:

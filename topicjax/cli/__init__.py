@@ -8,6 +8,7 @@
 """
 
 import argparse
+import contextlib
 import errno
 import os
 import signal
@@ -23,8 +24,8 @@ from topicjax.errors import ClusterLost, UserError
 from topicjax.store.files import OF_THE_DISK, REASONS, StoreError
 
 DEFECT = (
-    "topicjax: this is a defect of topicjax, not a mistake of yours; please report it with the lines above "
-    "(CONTRIBUTING.md says where)"
+    "topicjax: this is a defect of topicjax, not a mistake of yours; please report it, with the lines above, "
+    "where you got topicjax"
 )
 INTERRUPTED = 128 + signal.SIGINT
 MISNAMED = (
@@ -57,11 +58,15 @@ def run_command(arguments: list[str]) -> int:
     """Run a command to its end, even if its output can no longer be written."""
     with steady_output() as out:
         typed = make_parser().parse_args(arguments)
-        typed.arguments = arguments
-        code = guarded(typed)
+        typed.arguments, typed.out_stream = arguments, out
+        for_programs = getattr(typed, "json", False)  # then the object is all that goes to standard output
+        with contextlib.redirect_stdout(sys.stderr if for_programs else sys.stdout):
+            code = guarded(typed)
         out.flush()
         is_lost = out.error is not None and not isinstance(out.error, BrokenPipeError)
-        if is_lost and typed.prints and code == 0:  # its output was all the command had to do
+        if (
+            is_lost and (typed.prints or for_programs) and code == 0
+        ):  # its output was all the command had to do
             code = fail(f"cannot write to standard output: {out.error}", 1)
     return code
 

@@ -6,10 +6,11 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from topicjax.cli import terminal
+from topicjax import advice
 from topicjax.cli.folder_commands import analysis
+from topicjax.cli.json_output import write_json
 from topicjax.cli.terminal import say, show
 from topicjax.engine.options import OPTIONS, Options, read_options, requested_cpu_devices
 from topicjax.errors import UserError, duration, size
@@ -20,28 +21,40 @@ from topicjax.sweep import expand as expand_trials
 from topicjax.sweep.files import NamedSweep, failing_line, failure_sentence, load_sweep, sweep_names
 from topicjax.sweep.overrides import override
 from topicjax.sweep.refine import Label, Panel, Refinement, make_panels, next_trials
-from topicjax.trial import Trial
+from topicjax.trial import Trial, TrialSettings
 
 if TYPE_CHECKING:
     from topicjax.engine.resources import Resources
     from topicjax.engine.run import Outcome
 
 RESULTS = Path("results")
+PARTS = ("Spec", "Stream", "Hypers")  # of a trial's settings
 MOST_IDS = 4  # of failed trials in a message
 
 
 def list_sweeps(typed: argparse.Namespace) -> int:
     """Print each sweep with its size and first sentence."""
+    rows = []
     for name in sweep_names():
         named = load_sweep(name)
         count = len(expand_trials(named.settings, named.base, named.sweep))
-        show(f"{name:18} {count:5,} trials   {named.description.splitlines()[0]}")
+        question = named.description.splitlines()[0]
+        if not typed.json:
+            show(f"{name:18} {count:5,} trials   {question}")
+        about = {"name": name, "question": question, "experiment": named.settings.experiment}
+        rows.append({**about, "trials": count, "claims": named.claims})
+    if typed.json:
+        write_json(typed, {"sweeps": rows})
     return 0
 
 
 def list_settings(typed: argparse.Namespace) -> int:
     """Print every setting of a sweep's experiment, or of each shipped one: default, range, meaning."""
     every = [load_sweep(typed.sweep).settings] if typed.sweep else list(map(trial_settings, SHIPPED))
+    if typed.json:
+        found = [{"experiment": known.experiment, "settings": settings_rows(known)} for known in every]
+        write_json(typed, {"experiments": found})
+        return 0
     header = ("setting", "default", "allowed", "meaning")
     for known in every:
         show(f"experiment {known.experiment}")
@@ -53,12 +66,24 @@ def list_settings(typed: argparse.Namespace) -> int:
     return 0
 
 
+def settings_rows(known: TrialSettings) -> list[dict[str, Any]]:
+    """List the settings of an experiment for programs."""
+    part = {name: kind for kind, names in zip(PARTS, known.names, strict=True) for name in names}
+    return [
+        {"name": s.name, "part": part[s.name], "default": s.default}
+        | {"allowed": s.kind.allowed, "meaning": s.meaning}
+        for s in known.settings.values()
+    ]
+
+
 def plan_sweep(typed: argparse.Namespace) -> int:
     """Print what a run would do; nothing is written, and nothing compiled except for a --target."""
     options = typed_options(typed)
     if typed.target is not None:
         if options.devices is not None:
             raise UserError("--target is given with --devices; allowed: either, a target names its devices")
+        if typed.json:
+            raise UserError("--target is given with --json; allowed: either")
         named, trials, _ = expand(typed)
         from topicjax.engine.target import compile_for
 
@@ -66,18 +91,26 @@ def plan_sweep(typed: argparse.Namespace) -> int:
         return 0
     named, trials, folder = expand_for(typed, options)
     from topicjax.engine.admission import fitted_to_folder
-    from topicjax.engine.plan_text import plan_text
+    from topicjax.engine.plan_text import make_plan, plan_numbers, plan_text
     from topicjax.engine.resources import open_resources
 
     with open_resources(options, plans_only=True) as (options, resources):
         named = fitted_to_folder(named, folder)
-        show(plan_text(named, trials, folder, options, resources))
-    if named.refinement is not None:
-        panels = make_panels(named.settings, trials, named.refinement)
+        plan = make_plan(named, trials, folder, options, resources)
+        numbers = plan_numbers(plan) if typed.json else {}
+        if not typed.json:
+            show(plan_text(plan))
+    refinement, about = named.refinement, None
+    if refinement is not None:
+        panels = make_panels(named.settings, trials, refinement)
+        most = refinement.budget or sum(map(Panel.dense_trials, panels))
+        about = {"axes": refinement.axes, "levels": refinement.levels, "most_trials": most}
         show(
-            f"then refined along {', '.join(named.refinement.axes)}: further trials where neighbouring cells "
-            f"disagree, at most {named.refinement.budget or sum(map(Panel.dense_trials, panels)):,} in all"
+            f"then refined along {', '.join(refinement.axes)}: further trials where neighbouring cells "
+            f"disagree, at most {most:,} in all"
         )
+    if typed.json:
+        write_json(typed, {**numbers, "notes": typed.notes, "refinement": about})
     return 0
 
 
@@ -136,6 +169,7 @@ def expand(typed: argparse.Namespace) -> tuple[NamedSweep, list[Trial], Path]:
     overrides = (*(f"--set {text}" for text in typed.sets), *(f"--axis {text}" for text in typed.axes))
     named = replace(named, refinement=asked_refinement(typed, named), overrides=overrides)
     trials = expand_trials(named.settings, named.base, named.sweep)
+    typed.notes = list(notes)
     for note in notes:
         show(note)
     return named, trials, typed.folder
@@ -224,7 +258,7 @@ def closing(folder: Path, outcome: "Outcome") -> str:
     if not trained:
         return (
             f"Nothing left to train: all trials of this sweep are in {folder}.\n"
-            f"Next: {terminal.report_command(folder)}"
+            f"Next: {advice.report_command(folder)}"
         )
     busy = outcome.seconds - outcome.compile_seconds
     example = min(reader.committed(folder))
@@ -244,9 +278,9 @@ def closing(folder: Path, outcome: "Outcome") -> str:
             ),
             f"  {folder}/checkpoints    weights (orbax); {size(total)} in all",
             "Next:",
-            f"  {terminal.report_command(folder)}",
-            f"  {terminal.command('inspect', folder, example)}",
-            f"  {terminal.command('restore', folder, example, '--out', 'weights.npz')}",
+            f"  {advice.report_command(folder)}",
+            f"  {advice.command('inspect', folder, example)}",
+            f"  {advice.command('restore', folder, example, '--out', 'weights.npz')}",
             f"  in Python: topicjax.load({str(folder)!r}).trials",
         ]
     )
@@ -260,12 +294,12 @@ def failed(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> str:
         some = ", ".join(failure.trial_ids[:MOST_IDS])
         more = f" and {len(failure.trial_ids) - MOST_IDS:,} more" if len(failure.trial_ids) > MOST_IDS else ""
         lines.append(f"  {failure.reason}: {some}{more}")
-    return "\n".join([*lines, f"The same command tries them again: {terminal.same_again(typed.arguments)}"])
+    return "\n".join([*lines, f"The same command tries them again: {advice.same_again(typed.arguments)}"])
 
 
 def interrupted(folder: Path, outcome: "Outcome", typed: argparse.Namespace) -> str:
     """Describe what an interrupted run leaves, and how to continue it."""
-    again = terminal.same_again(typed.arguments)
+    again = advice.same_again(typed.arguments)
     if not outcome.left:
         return (
             f"\nStopped: all trials are finished and kept in {folder}; reference losses are missing.\n"
@@ -282,37 +316,46 @@ def run_bench(typed: argparse.Namespace) -> int:
     """Time the engine against simpler implementations."""
     if typed.repeats is not None and typed.repeats < 1:
         raise UserError(f"--repeats is {typed.repeats}; allowed: 1 or more")
-    if typed.scaling:
+    result, text = timed(typed)
+    if typed.json:
+        from topicjax.bench.machine import machine
+
+        write_json(typed, {**result, "machine": machine()})
+    elif text:
+        show(text)
+    return 0
+
+
+def timed(typed: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Time what was asked for; return the numbers, and their text unless it was shown as they came."""
+    repeats = typed.repeats or 5
+    if typed.what == "scaling":
         return run_scaling(typed)
-    if typed.cluster:
+    if typed.what == "cluster":
         from topicjax.engine.cluster.connection import check_installed
         from topicjax.engine.resources import use_one_core
 
         check_installed()
         use_one_core()
-        from topicjax.bench import driver_load
+        from topicjax.bench.driver_load import measure_driver
 
-        driver_load.main(typed.repeats or 5, typed.json, say)
-        return 0
-    if typed.layers or typed.text:
-        from topicjax.bench.deep import compare_deep
-
-        compare_deep(typed.text, typed.repeats or 5, typed.json)
-        return 0
-    if typed.tiny:
+        return measure_driver(repeats, say)
+    if typed.what == "tiny":
         from topicjax.bench.tiny import compare_tiny
 
-        compare_tiny(typed.repeats or 5, typed.json)
-        return 0
+        return compare_tiny(repeats)
+    if typed.what:
+        from topicjax.bench.deep import compare_deep
+
+        return compare_deep(typed.what, repeats, say if typed.json else show), ""
     from topicjax.bench.compare import compare
 
-    compare(typed.repeats or 5, typed.json)
-    return 0
+    return compare(repeats)
 
 
-def run_scaling(typed: argparse.Namespace) -> int:
+def run_scaling(typed: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Time the engine at many sizes; write the numbers and their figure."""
-    from topicjax.bench import machine, sizes
+    from topicjax.bench import sizes
     from topicjax.engine.resources import use_all_cores
 
     try:
@@ -324,9 +367,8 @@ def run_scaling(typed: argparse.Namespace) -> int:
     frame.to_csv(typed.out / "scaling.csv", index=False)
     picture = analysis("figures.bench_sizes").scaling_figure(frame)
     files = [typed.out / "scaling.csv", *picture.save(typed.out / "scaling")]
-    figures = frame.to_dict(orient="records")
-    show(machine.as_json({"sizes": figures}) if typed.json else "\n".join(map(str, files)))
-    return 0
+    result = {"files": list(map(str, files)), "sizes": frame.to_dict(orient="records")}
+    return result, "\n".join(result["files"])
 
 
 def make_corpus(typed: argparse.Namespace) -> int:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from topicjax.cli import commands, folder_commands, probe_commands
+from topicjax.cli import commands, folder_commands, json_output, probe_commands
 from topicjax.cli.terminal import one_line
 from topicjax.engine.options import OPTIONS, Options, flag, parse_path
 from topicjax.errors import shown
+from topicjax.measures import SHIPPED as MEASURES
 from topicjax.version import __version__
 
 EXIT_CODES = (
@@ -29,6 +30,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, one_line(f"{self.prog}: {message} (see {self.prog} --help)") + "\n")
 
 
+class Help(argparse.HelpFormatter):
+    """Keeps the line breaks of a list of fields."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
     about = "Train sweeps of tiny transformers on topic models."
@@ -40,8 +50,12 @@ def make_parser() -> argparse.ArgumentParser:
         name: str, command: Callable[[argparse.Namespace], int], text: str, prints: bool = False
     ) -> argparse.ArgumentParser:
         """Add a command; `prints`: its output is all it does."""
-        sub = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        description = f"{text[0].upper()}{text[1:]}."
+        sub = subparsers.add_parser(name, help=text, description=description, formatter_class=Help)
         sub.set_defaults(command=command, prints=prints)
+        if name in json_output.FIELDS:
+            sub.epilog = json_output.help_text(name)
+            sub.add_argument("--json", action="store_true", help="print one JSON object, and nothing else")
         return sub
 
     settings = "list every setting of a trial: default, what is allowed, meaning"
@@ -52,8 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
     listed.add_argument("sweep", nargs="?", help="list only its experiment (default: every shipped one)")
     planned = add_sweep_options(add("plan", commands.plan_sweep, plan, prints=True))
     target = (
-        "compile for devices that are not here, TPUs as v5e:2x2 (needs make tpu) or the GPU a100 (needs make "
-        "gpu), and say whether it fits and what limits a step"
+        "compile for devices that are not here, TPUs as v5e:2x2 (needs the extra tpu) or the GPU a100 (needs "
+        "the extra cuda12), and say whether it fits and what limits a step"
     )
     planned.add_argument("--target", metavar="TOPOLOGY", help=target)
     add_sweep_options(add("run", commands.run_sweep, "train a sweep, or continue it"))
@@ -72,13 +86,15 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     verify = "check every file of a run folder against its checksum"
     repair = "set damaged files aside: the next run computes them again"
     inspect = "draw one trained model: weights, attention, trajectory"
-    report = "write report.html: the answer, figures and tables of a run"
+    report = "write report.html: the answer, figures and tables of a run; or the index of a folder of runs"
     add_folder(add("status", does.show_status, status, prints=True))
     add_folder(add("verify", does.verify_folder, verify, prints=True))
     add_folder(add("repair", does.repair_folder, repair))
     add_restore_options(add("restore", does.restore_weights, "write the weights of one trial to a file"))
     pictures = add_trial(add("inspect", does.inspect_trial, inspect))
     pictures.add_argument("--out", type=path, help="folder of the pictures (default: FOLDER/inspect)")
+    measure = "apply a function of settings, weights and data to the snapshots of a run"
+    add_measure_options(add("measure", does.measure_snapshots, measure))
     add_report_options(add("report", does.write_report, report))
     claims = "judge the claims that runs are about: one table, and what is missing"
     add_claims_options(add("claims", does.show_claims, claims))
@@ -166,6 +182,36 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
     return parser
 
 
+def add_measure_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of measure."""
+    add_folder(parser)
+    add = parser.add_argument
+    named = f"one of {', '.join(MEASURES)}; or a function of a file, FILE.py[:NAME] (default: NAME measure)"
+    add("measure", metavar="MEASURE", help=named)
+    add_filter(parser, "measure")
+    add("--trials", metavar="ID[,ID]", help="measure only these; the beginning of an id is enough")
+    add("--steps", metavar="S1[,S2]", help="measure only snapshots of these steps (default: all)")
+    add("--devices", metavar="N", help="how many devices to use (default: all)")
+    add(
+        "--again",
+        action="store_true",
+        help="set aside what this measure has written, and measure again: its code has changed, say",
+    )
+    add("--traceback", action="store_true", help="print the whole traceback of an error, of your file say")
+
+
+def add_filter(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the option that selects trials."""
+    parser.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE[,VALUE]",
+        dest="filters",
+        help=f"{verb} only trials with these values, as optimizer=sgd or class=two-stage; repeatable",
+    )
+
+
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of report."""
     add_folder(parser)
@@ -178,14 +224,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="the settings that tell panels of maps apart first (default: objective,optimizer)",
     )
-    add(
-        "--filter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE[,VALUE]",
-        dest="filters",
-        help="show only trials with these values, as optimizer=sgd or class=two-stage; repeatable",
-    )
+    add_filter(parser, "show")
     add(
         "--watch",
         type=float,
@@ -200,9 +239,11 @@ def add_claims_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of claims."""
     add = parser.add_argument
     add("folders", type=path, nargs="+", metavar="FOLDER", help="run folders, as results/theorem3")
-    out = "the page; a Markdown file of the same name is written beside it (default: results/claims.html)"
+    out = (
+        "the page; a Markdown file of the same name is written beside it (default: results/claims.html); "
+        "with --json nothing is written"
+    )
     add("--out", type=path, default=commands.RESULTS / "claims.html", metavar="FILE.html", help=out)
-    add("--json", action="store_true", help="print the table for programs, write nothing")
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
@@ -222,21 +263,18 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of bench."""
     add = parser.add_argument
     add("--repeats", type=int, help="default: 5; with --scaling 3")
-    add(
-        "--json",
-        action="store_true",
-        help="print all numbers, the devices, versions and driver: to send to us",
-    )
-    what = parser.add_mutually_exclusive_group().add_argument
-    what("--scaling", action="store_true", help="how the rate scales: a table and a figure")
-    what(
-        "--layers",
-        action="store_true",
-        help="encoders of 1, 2 and 4 layers, as in the sweep depth and by default, against eager PyTorch",
-    )
-    what("--text", action="store_true", help="the encoder of the sweep wikipedia against eager PyTorch")
-    what("--tiny", action="store_true", help="linear attention against jit(vmap(scan)) and eager PyTorch")
-    what("--cluster", action="store_true", help="how many workers of a cluster one driver can feed")
+    choices = {
+        "--scaling": "how the rate scales: a table and a figure",
+        "--layers": "encoders of 1, 2 and 4 layers, of the sweep depth and by default, against eager PyTorch",
+        "--text": "the encoder of the sweep wikipedia against eager PyTorch",
+        "--syntax": "the encoder of the sweep syntax against eager PyTorch",
+        "--tiny": "linear attention against jit(vmap(scan)) and eager PyTorch",
+        "--cluster": "how many workers of a cluster one driver can feed",
+    }
+    group = parser.add_mutually_exclusive_group()
+    for name, text in choices.items():
+        const = name.removeprefix("--")
+        group.add_argument(name, action="store_const", const=const, dest="what", help=text)
     add(
         "--out",
         type=path,

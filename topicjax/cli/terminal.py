@@ -1,17 +1,13 @@
-"""Terminal: output that never stops a command, messages, and commands to type next."""
+"""Terminal: output that never stops a command, and messages."""
 
 import contextlib
 import io
 import os
-import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TextIO
 
 from topicjax.errors import printable
-
-FROM_MAKE = "TOPICJAX_FROM_MAKE"  # set by the Makefile: its users type make, not topicjax
 
 
 class Steady(io.TextIOBase):
@@ -101,60 +97,9 @@ def one_line(text: str) -> str:
 
 def show(text: object) -> None:
     """Print a result."""
-    print(printable(str(text)))
+    print(printable(str(text)), flush=True)
 
 
 def say(text: str) -> None:
     """Print progress to standard error, apart from the results."""
     print(printable(text), file=sys.stderr, flush=True)
-
-
-def program() -> list[str]:
-    """Return the command line as the user calls it."""
-    called = Path(sys.argv[0])
-    return [str(called)] if called.name == "topicjax" else ["python", "-m", "topicjax"]
-
-
-def command(*arguments: object) -> str:
-    """Format a topicjax command, quoted for the shell; a path that begins with - is not an option."""
-    is_odd = [isinstance(each, Path) and str(each).startswith("-") for each in arguments]
-    words = [f"./{each}" if odd else str(each) for each, odd in zip(arguments, is_odd, strict=True)]
-    return quoted([*program(), *words])
-
-
-def quoted(words: Sequence[str]) -> str:
-    """Quote words for the shell; control characters and bytes that are no text as bash and zsh write them."""
-
-    def quote(word: str) -> str:
-        if word.isprintable():
-            return shlex.quote(word)
-        plain = [byte for byte in range(32, 127) if byte not in b"\\'"]
-        return "$'" + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in os.fsencode(word)) + "'"
-
-    return " ".join(map(quote, words))
-
-
-def same_again(arguments: Sequence[str]) -> str:
-    """Format the command that was given, quoted for the shell: `make sweep ...` if it came from make."""
-    if FROM_MAKE not in os.environ:
-        return command(*arguments)
-    sweep, *rest = arguments[1:]
-    words = [
-        "make",
-        "sweep",
-        make_variable("SWEEP", [sweep]),
-        *([make_variable("ARGS", rest)] if rest else []),
-    ]
-    return " ".join(words)
-
-
-def make_variable(name: str, words: Sequence[str]) -> str:
-    """Format NAME=words for make's command line; the words are read by make and then by a shell."""
-    return f"{name}={shlex.quote(shlex.join(words).replace('$', '$$'))}"
-
-
-def report_command(folder: Path) -> str:
-    """Format the command for the report: make, for a sweep in its usual place."""
-    if FROM_MAKE in os.environ and folder.parent == Path("results"):
-        return f"make report {make_variable('SWEEP', [folder.name])}"
-    return command("report", folder)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from topicjax.advice import corpus_command
 from topicjax.errors import UserError
 from topicjax.store.files import (
     OF_THE_DISK,
@@ -37,7 +38,7 @@ class Standard(NamedTuple):
     words: int
 
 
-STANDARD = {  # the corpora of `make corpus`, which is deterministic
+STANDARD = {  # the corpora of `topicjax corpus`, which is deterministic
     "wikipedia": Standard("e44b3ca087e7", 8_290, 11_312_222),
     "wikipedia_content": Standard("0db2e5a40426", 8_290, 5_848_206),
 }
@@ -78,7 +79,9 @@ def missing(name_or_hash: str, folder: Path) -> str:
 
 def how_to_make(name: str) -> str:
     """Say what to type to make a corpus."""
-    return "make corpus" if name in STANDARD else "make corpus TEXT=my.txt, with the text that it was made of"
+    if name in STANDARD:
+        return corpus_command(is_standard=True)
+    return f"{corpus_command(is_standard=False)}, with the text that it was made of"
 
 
 def find_hash(name_or_hash: str) -> str | None:

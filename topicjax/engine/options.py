@@ -135,7 +135,7 @@ class Options:
     cluster: Annotated[
         str | None,
         Option(
-            help="train on the workers of a Ray cluster, or on N workers of this machine (needs make ray)",
+            help="train on the workers of a Ray cluster, or on N workers here (needs the extra ray)",
             metavar="auto|HOST:PORT|local:N",
             check=lambda text: parse_address(text).text,
             allowed="auto or HOST:PORT, for a Ray cluster that this machine is part of, "

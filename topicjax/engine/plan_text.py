@@ -1,7 +1,9 @@
-"""Describe a plan: what a run of a sweep would do and cost."""
+"""Describe a plan: what a run of a sweep would do and cost, in words and as numbers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from topicjax.engine import costs
 from topicjax.engine.admission import plan_groups
@@ -19,17 +21,103 @@ MOST_VALUES = 8  # values of an axis that are listed
 MUCH_COMPILING = 0.2  # of the time; above it the plan says what to do
 
 
-def plan_text(
+class Costs(NamedTuple):
+    """What the trials that are left cost."""
+
+    memory_bytes: float  # per device
+    disk_bytes: float
+    trial_steps: float
+    seconds: float
+    basis: str  # of the seconds
+    compile_seconds: float | None  # None: never measured here
+    cluster: Any = None  # the estimate for the workers of a cluster, if there is one
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep, and the programs that train the trials which its folder lacks."""
+
+    named: NamedSweep
+    num_trials: int
+    folder: Path
+    resources: Resources
+    groups: list[Group]
+
+    @property
+    def left(self) -> int:
+        """Number of trials to train."""
+        return sum(group.num_trials for group in self.groups)
+
+    @property
+    def resumed(self) -> int:
+        """Number of these that continue a shorter training."""
+        return sum(len(group.earlier) for group in self.groups)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether trials end once they are decided."""
+        return any(group.experiment.may_stop(group.spec) for group in self.groups)
+
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """The values of every setting that varies."""
+        return axes_of(self.named.settings, self.named.base, self.named.sweep)
+
+
+def make_plan(
     named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options, resources: Resources
-) -> str:
-    """Describe what a run would do and cost; nothing is compiled or written."""
+) -> Plan:
+    """Plan a run; nothing is compiled or written."""
     experiment = load_experiment(named.experiment)
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
     groups, _ = plan_groups(experiment, by_id, folder, options, resources.devices)
-    left = sum(group.num_trials for group in groups)
-    static = experiment.settings.spec_names
-    lines = [f"{named.name}: {len(trials):,} trials"]
-    for name, values in axes_of(named.settings, named.base, named.sweep).items():
+    return Plan(named, len(trials), folder, resources, groups)
+
+
+def plan_numbers(plan: Plan) -> dict[str, Any]:
+    """Give a plan as numbers, for programs."""
+    found = plan_costs(plan)
+    programs = [
+        {
+            "label": group.label,
+            "trials": group.num_trials,
+            "chunks": len(group.chunks),
+            "streams_per_chunk": group.rows_per_chunk,
+            "trials_per_stream": group.lanes,
+            "record_share": costs.record_share(group.experiment, group.spec, group.lanes),
+        }
+        for group in plan.groups
+    ]
+    workers = plan.resources.cluster.num_workers if plan.resources.cluster else None
+    return {
+        "sweep": plan.named.name,
+        "experiment": plan.named.settings.experiment,
+        "folder": str(plan.folder),
+        "trials": plan.num_trials,
+        "finished": plan.num_trials - plan.left,
+        "left": plan.left,
+        "resumed": plan.resumed,
+        "may_stop": plan.may_stop,
+        "axes": plan.axes,
+        "programs": programs,
+        "devices": [device.device_kind for device in plan.resources.devices],
+        "workers": workers,
+        "memory_bytes": found.memory_bytes,
+        "disk_bytes": found.disk_bytes,
+        "trial_steps": found.trial_steps,
+        "seconds": found.seconds,
+        "seconds_from": found.basis,
+        "compile_seconds": found.compile_seconds,
+        "limited_by": found.cluster.limit if found.cluster else None,
+    }
+
+
+def plan_text(plan: Plan) -> str:
+    """Describe a plan for people."""
+    groups, resources = plan.groups, plan.resources
+    static = plan.named.settings.spec_names
+    lines = [f"{plan.named.name}: {plan.num_trials:,} trials"]
+    for name, values in plan.axes.items():
         shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:MOST_VALUES]]
         more = ", ..." if len(values) > MOST_VALUES else ""
         own = " (each value has its own program)" if name in static and len(values) > 1 else ""
@@ -42,30 +130,44 @@ def plan_text(
             f"  {group.label}: {group.num_trials:,} trials in {len(group.chunks):,} chunks "
             f"of {group.rows_per_chunk} streams x {group.lanes} trials"
         )
-    lines += cost_lines(groups, resources, folder)
+    lines += cost_lines(plan)
     lines += record_lines(groups)
-    lines.append(f"already in {folder}: {len(trials) - left:,} trials; left: {left:,}")
-    if further := sum(len(group.earlier) for group in groups):
-        lines.append(f"{further:,} of them go on from where shorter trainings ended")
-    if any(experiment.may_stop(group.spec) for group in groups):
+    lines.append(f"already in {plan.folder}: {plan.num_trials - plan.left:,} trials; left: {plan.left:,}")
+    if plan.resumed:
+        lines.append(f"{plan.resumed:,} of them go on from where shorter trainings ended")
+    if plan.may_stop:
         lines.append("trials end once they are decided: the time is the most it takes")
     return "\n".join(lines)
 
 
-def cost_lines(groups: Sequence[Group], resources: Resources, folder: Path) -> list[str]:
-    """Describe memory, disk and time."""
+def plan_costs(plan: Plan) -> Costs:
+    """Estimate memory, disk and time."""
+    groups, resources = plan.groups, plan.resources
     memory = disk = 0.0
     for group in groups:
         memory = max(memory, costs.device_bytes(group, len(resources.devices)))
         disk += group.num_trials * sum(costs.disk_bytes(group).values())
-    rate, basis = step_rate(resources, folder)
+    rate, basis = step_rate(resources, plan.folder)
     steps = sum(group.trial_steps for group in groups)
-    what = f"for {steps:,.0f} trial-steps (from {basis})"
-    first = f"memory: about {size(memory)} per device    disk: about {size(disk)}"
+    each = costs.expected_compile_time(groups[0].experiment.name) if groups else None
     if resources.cluster is not None and groups:
-        return [first, *cluster_lines(groups, resources, rate, what)]
+        found = cluster_estimate(groups, resources, rate, each)
+        return Costs(memory, disk, steps, found.seconds, basis, found.compiling if each else None, found)
     seconds = sum(rate(group, group.trial_steps) for group in groups)
-    return [first, f"time: about {duration(seconds)} {what}", *compile_lines(groups, seconds)]
+    return Costs(memory, disk, steps, seconds, basis, None if each is None else each * len(groups))
+
+
+def cost_lines(plan: Plan) -> list[str]:
+    """Describe memory, disk and time."""
+    found = plan_costs(plan)
+    what = f"for {found.trial_steps:,.0f} trial-steps (from {found.basis})"
+    lines = [
+        f"memory: about {size(found.memory_bytes)} per device    disk: about {size(found.disk_bytes)}",
+        f"time: about {duration(found.seconds)} {what}",
+    ]
+    if found.cluster is not None:
+        return [*lines, *cluster_lines(plan.resources, found)]
+    return [*lines, *compile_lines(plan.groups, found.seconds)]
 
 
 def record_lines(groups: Sequence[Group]) -> list[str]:
@@ -108,24 +210,35 @@ def step_rate(resources: Resources, folder: Path) -> tuple[Callable[[Group, floa
     return seconds, f"an assumed {rate / 1e9:,.0f} GFLOP/s per device; a real run tells better"
 
 
-def cluster_lines(
-    groups: Sequence[Group], resources: Resources, rate: Callable[[Group, float], float], what: str
-) -> list[str]:
-    """Describe how long the workers of a cluster take, and what limits them."""
+def cluster_estimate(
+    groups: Sequence[Group],
+    resources: Resources,
+    rate: Callable[[Group, float], float],
+    each: float | None,
+) -> Any:
+    """Estimate how long the workers of a cluster take; `each` are the seconds of a compilation, if known."""
     from topicjax.engine.cluster.driver import estimate, slowed
 
     assert resources.cluster is not None
     workers = resources.cluster.num_workers
     slower = slowed(workers, len(resources.devices), resources.cluster.address.local > 0)
-    each = costs.expected_compile_time(groups[0].experiment.name) or 0.0
-    found = estimate(groups, workers, lambda group, steps: slower * rate(group, steps), slower * each)
-    compiling = f"{duration(found.compiling)} compiling" if each else "compiling, never measured here"
+    return estimate(groups, workers, lambda group, steps: slower * rate(group, steps), slower * (each or 0.0))
+
+
+def cluster_lines(resources: Resources, expected: Costs) -> list[str]:
+    """Describe what limits the workers of a cluster."""
+    from topicjax.engine.cluster.driver import slowed
+
+    assert resources.cluster is not None
+    found, workers = expected.cluster, resources.cluster.num_workers
+    is_known = expected.compile_seconds is not None
+    compiling = f"{duration(found.compiling)} compiling" if is_known else "compiling, never measured here"
+    shared = slowed(workers, len(resources.devices), resources.cluster.address.local > 0) > 1
     return [
-        f"time: about {duration(found.seconds)} {what}",
         f"  a worker: {duration(found.training)} training, {compiling}; the driver beside it: "
         f"{duration(found.dispatch)} dispatch, {duration(found.writing)} writing",
         f"  limited by {found.limit}",
-        *([f"  {workers} workers share the cores of this machine"] if slower > 1 else []),
+        *([f"  {workers} workers share the cores of this machine"] if shared else []),
     ]
 
 

@@ -424,10 +424,11 @@ class Programs:
             return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(axes, np.asarray(leaf).dtype), tree)
 
         def placed(tree: Any, shards: Any) -> Any:
-            sharding = NamedSharding(self.mesh, shards)
-            return jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
-            )
+            def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
+                own = shards if leaf.size else REPLICATED  # JAX returns empty arrays replicated
+                return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(self.mesh, own))
+
+            return jax.tree.map(of_leaf, tree)
 
         stream, hypers = example(self.group.experiment)
         streams, hypers = with_axes(stream, self.shape[:1]), with_axes(hypers, self.shape)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
+from topicjax.advice import install_command
 from topicjax.engine import costs
 from topicjax.engine.origin import pinned
 from topicjax.engine.plan import Group, group_trials, shaped
@@ -60,12 +61,14 @@ def target_devices(name: str) -> Sequence[Any]:
     """
     if name in GPUS:
         if importlib.util.find_spec("jax_cuda12_plugin") is None:
-            raise UserError(f"--target {name} needs XLA's plugin for CUDA; install it with: make gpu")
+            raise UserError(
+                f"--target {name} needs XLA's plugin for CUDA; install it with: {install_command('cuda12')}"
+            )
         jax.config.update("jax_platforms", "cpu")  # else the plugin looks for a driver, and gives up
         found = topologies.get_topology_desc(platform="cuda", target_config=GPUS[name], topology="1x1x1")
         return found.devices
     if importlib.util.find_spec("libtpu") is None:
-        raise UserError("--target needs the compiler of TPUs; install it with: make tpu")
+        raise UserError(f"--target needs the compiler of TPUs; install it with: {install_command('tpu')}")
     for variable, value in TPU_ALONE.items():
         os.environ.setdefault(variable, value)
     try:

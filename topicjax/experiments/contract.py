@@ -66,6 +66,8 @@ class Experiment:
     batch: Callable[..., Any] = no_batch  # (spec, stream, source, step) -> the data of a step
     source: Callable[..., Any] = no_source  # (spec, stream, data if any) -> what a stream fixes for all steps
     weights: Callable[..., Any] = whole_state  # (spec, state) -> the tree that snapshots keep
+    loss: Callable[..., Any] | None = None  # (spec, stream, hypers, weights, batch) -> scalar; for measures
+    trained: Callable[..., Any] | None = None  # (spec, weights) -> True for each trained array; None: all are
     measure_rarely: Callable[..., Any] | None = None  # columns of every `rare_every`-th record, else NaN
     details: tuple[str, ...] = ()  # the indices of array columns, as ("layer", "head")
     healthy: tuple[str, ...] = ()  # columns that are finite unless a trial diverged; empty: all of `measure`

@@ -2,7 +2,8 @@
 
 A folder never mixes results of different code silently: each run records the fingerprint of its experiment,
 and a later run compares.  An experiment may declare a `version` instead; it then says itself when its results
-change.  Docstrings, comments, formatting and what describes a sweep or a page do not count.
+change.  Docstrings, comments, formatting and what describes a sweep or a page do not count: in a user's file
+SWEEP, `report`, and what only `report` uses.
 """
 
 import ast
@@ -10,7 +11,7 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -20,6 +21,7 @@ from topicjax.experiments.contract import Experiment
 Fingerprint = dict[str, str]  # a hash by part: a definition of a user's file, or a module
 PACKAGE = Path(__file__).resolve().parents[1]
 RESULTS = ("experiments/shared", "theory")  # folders that every shipped experiment depends on
+FOR_MEASURES = ("loss", "trained")  # fields of an Experiment that change no training
 NOT_RESULTS = {"BASE", "SWEEP", "REFINE", "report"}  # names of a user's file that change no result
 DIGITS = 8
 
@@ -36,6 +38,30 @@ def fingerprint(experiment: Experiment) -> Fingerprint:
         folders = [*sorted(own), *(PACKAGE / name for name in RESULTS)]
         modules = sorted({path for folder in folders for path in folder.glob("*.py")})
         return {str(path.relative_to(PACKAGE)): digest(plain_code(path.read_text())) for path in modules}
+    return users_code(found)
+
+
+def measure_code(function: Callable[..., Any], experiment: Experiment) -> Fingerprint:
+    """Hash the code of a measure, and of the experiment that gives it data and a loss.
+
+    The experiment counts as one part: if it changes, so may everything that is measured with it.
+    """
+    found = [own for own in with_closures([function]) if hasattr(own, "__code__")]
+    code = users_code(found)
+    named = [own for each in found for own in getattr(each, "__globals__", {}).values()]
+    if any(str(getattr(own, "__module__", "")).startswith("topicjax.measures") for own in (*found, *named)):
+        modules = sorted((PACKAGE / "measures").glob("*.py"))
+        code |= {str(path.relative_to(PACKAGE)): digest(plain_code(path.read_text())) for path in modules}
+    own = fingerprint(experiment) | users_code(
+        [each for each in with_closures([experiment.loss, experiment.trained]) if hasattr(each, "__code__")]
+    )
+    return code | {f"experiment {experiment.name}": digest(repr(sorted(own.items())))}
+
+
+def users_code(found: Iterable[Any]) -> Fingerprint:
+    """Hash the user's own code that these functions are from: their files, or what was compiled."""
+    found = list(found)
+    files = {Path(function.__code__.co_filename).resolve() for function in found}
     parts: Fingerprint = {}
     for path in sorted(path for path in files if path.is_file() and is_users(path)):
         parts |= parts_of(path)
@@ -52,8 +78,14 @@ def changed_parts(before: Fingerprint, after: Fingerprint) -> list[str]:
 
 
 def functions_of(experiment: Experiment) -> Iterator[Any]:
-    """Yield the functions that results depend on, with those that they close over."""
-    waiting = [member for name, member in vars(experiment).items() if name not in NOT_RESULTS]
+    """Yield the functions that training depends on, with those that they close over."""
+    kept = vars(experiment).items()
+    yield from with_closures(own for name, own in kept if name not in (*NOT_RESULTS, *FOR_MEASURES))
+
+
+def with_closures(members: Iterable[Any]) -> Iterator[Any]:
+    """Yield those of these that are functions, and the functions that they close over."""
+    waiting = list(members)
     seen: set[int] = set()
     while waiting:
         member = waiting.pop()
@@ -73,16 +105,38 @@ def functions_of(experiment: Experiment) -> Iterator[Any]:
 def parts_of(path: Path, seen: frozenset[Path] = frozenset()) -> Fingerprint:
     """Hash each definition of a user's file, and of the user's own modules that it imports."""
     parts: Fingerprint = {}
-    for node in ast.parse(path.read_text()).body:
+    body = ast.parse(path.read_text()).body
+    left_out = NOT_RESULTS if seen else NOT_RESULTS | only_for_report(body)
+    for node in body:
         names = defined_names(node)
         if isinstance(node, ast.Import | ast.ImportFrom):
             for other in imported_files(node, path):
                 if other not in seen | {path}:
                     own = parts_of(other, seen | {path})
                     parts |= {f"{other.stem}.{name}": value for name, value in own.items()}
-        elif names and not NOT_RESULTS & {*names}:
+        elif names and not left_out & {*names}:
             parts[", ".join(names)] = digest(plain_code(ast.unparse(node)))
     return parts
+
+
+def only_for_report(body: list[ast.stmt]) -> set[str]:
+    """Find the definitions that `report` uses, itself or through others, and nothing else does."""
+    uses: dict[str, set[str]] = {}
+    for node in body:
+        used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        for name in defined_names(node):
+            uses[name] = uses.get(name, set()) | used
+
+    def reached(names: set[str]) -> set[str]:
+        found, waiting = set(names), [*names]
+        while waiting:
+            new = uses[waiting.pop()] & uses.keys() - found - NOT_RESULTS
+            found |= new
+            waiting += new
+        return found
+
+    of_report = reached({"report"} & uses.keys())
+    return of_report - reached(uses.keys() - of_report - NOT_RESULTS)
 
 
 def defined_names(node: ast.stmt) -> list[str]:

@@ -3,9 +3,8 @@
 from importlib import import_module
 from typing import Any
 
+from topicjax.advice import install_command
 from topicjax.errors import UserError
-
-INSTALL = ".venv/bin/pip install --constraint constraints.txt --editable '.[text]'"
 
 
 def import_extra(name: str) -> Any:
@@ -13,4 +12,6 @@ def import_extra(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise UserError(f"the probe needs {name}, which is not installed: {INSTALL}") from error
+        raise UserError(
+            f"the probe needs {name}, which is not installed: {install_command('text')}"
+        ) from error

@@ -6,6 +6,7 @@ trials/         parquet, a part per chunk; written last, so a chunk that has one
 trajectories/   parquet, a part per chunk: one row per record
 details/        parquet, a part per chunk: one row per record and place, where an experiment has any
                 each of the three has columns.parquet, without rows, once later parts have more columns
+measured/       MEASURE/, parquet parts: one row per snapshot that was measured after training
 checkpoints/    CHUNK/STEP, an orbax checkpoint each
 partial/        CHUNK.npz, the state of a chunk that is still being trained
 states/         CHUNK.npz, the states that finished trials ended in, to train them further
@@ -33,6 +34,7 @@ from typing import IO, Any, NamedTuple
 MANIFEST, LOCK, JOURNAL = "manifest.json", "lock.json", "journal.log"
 TRIALS, TRAJECTORIES, DETAILS = "trials", "trajectories", "details"
 CHECKPOINTS, PARTIAL, STATES, PLANS, SET_ASIDE = "checkpoints", "partial", "states", "plans", "set_aside"
+MEASURED = "measured"
 FOLDERS = (TRIALS, TRAJECTORIES, CHECKPOINTS, PARTIAL, PLANS, STATES)  # every run folder has these
 TABLES = (DETAILS, TRAJECTORIES, TRIALS)  # in the order in which a chunk's parts are written
 COLUMNS = "columns.parquet"  # sorted before the parts: pandas takes the columns of the first file
@@ -140,7 +142,8 @@ def make_folder(path: Path) -> None:
 
 def sync_names(folder: Path) -> None:
     """Sync the journal and every name of a run folder: a killed process may have left some unsynced."""
-    folders = [folder / name for name in (*FOLDERS, DETAILS)]
+    folders = [folder / name for name in (*FOLDERS, DETAILS, MEASURED)]
+    folders += [Path(entry.path) for entry in scan(folder / MEASURED)]
     for path in [folder / JOURNAL, *filter(Path.is_dir, folders), folder]:
         if path.exists():
             sync(path)

@@ -5,6 +5,9 @@ One JSON object per line, after its own CRC-32:
     {"event": "begin", "chunk": ...}    from here on files of this chunk are ours to remove
     {"event": "commit", "chunk": ..., "trial_ids": [...], "diverged": 2, "snapshots": {...}, "files": {...}}
     {"event": "drop", "chunk": ...}     its files were removed or set aside: it counts as never begun
+    {"event": "measuring", "measure": ..., "part": ...}     it is about to be written, or moved
+    {"event": "measured", "measure": ..., "part": ..., "rows": 6, "file": [...]}    a part of measured/
+    {"event": "unmeasured", "measure": ..., "part": ...}    it was set aside, or never written
 A killed process may leave an incomplete last line, and a power cut one with zeros in it: it is ignored.
 """
 
@@ -15,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topicjax.store.checkpoints import tree_checksum
 from topicjax.store.files import (
@@ -46,6 +49,7 @@ from topicjax.store.parts import check_rows, read_part, tables_of
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 LINE_BYTES = 1 << 16  # more than most lines have
 APPENDING = threading.Lock()
+OF_MEASURES = ("measuring", "measured", "unmeasured")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,16 @@ class Commit:
     files: dict[str, FileMark]  # by folder: trials, trajectories, details if it has any
 
 
+Part = tuple[str, str]  # of measured/: its measure, and its own name
+
+
+class Measured(NamedTuple):
+    """A part of measured/, as the journal describes it."""
+
+    rows: int
+    file: FileMark
+
+
 @dataclass
 class Journal:
     """The state of a folder, replayed from its journal."""
@@ -66,14 +80,26 @@ class Journal:
     begun: set[str] = field(default_factory=set)  # but not finished
     commits: dict[str, Commit] = field(default_factory=dict)
     plans: dict[str, FileMark] = field(default_factory=dict)
+    measured: dict[Part, Measured] = field(default_factory=dict)
+    measuring: set[Part] = field(default_factory=set)  # not known whether they are written
     sweep: str = ""  # of the first plan
     is_torn: bool = False  # its last line is incomplete
 
     def apply(self, entry: Mapping[str, Any]) -> None:
         """Apply one line; raise one of NONSENSE if it is invalid."""
-        event, name = entry["event"], entry["plan" if entry["event"] == "plan" else "chunk"]
+        event = entry["event"]
+        name = entry["plan" if event == "plan" else "part" if event in OF_MEASURES else "chunk"]
         if not is_hex_name(name):
-            raise ValueError(f"{name!r} names no chunk or plan")
+            raise ValueError(f"{name!r} names no chunk, plan or part")
+        if event in OF_MEASURES:
+            part = (str(entry["measure"]), name)
+            self.measured.pop(part, None)
+            self.measuring.discard(part)
+            if event == "measuring":
+                self.measuring.add(part)
+            elif event == "measured":
+                self.measured[part] = Measured(int(entry["rows"]), FileMark(*map(int, entry["file"])))
+            return
         if event == "plan":
             size, crc = entry["file"]
             self.plans[name] = FileMark(int(size), int(crc))
@@ -117,6 +143,12 @@ def commit_entry(commit: Commit) -> dict[str, Any]:
         "snapshots": {str(step): crc for step, crc in commit.snapshots.items()},
         "files": {name: list(mark) for name, mark in commit.files.items()},
     }
+
+
+def measure_entry(event: str, part: Part, own: Measured | None = None) -> dict[str, Any]:
+    """Make the line of an event of a measured part."""
+    described = {} if own is None else {"rows": own.rows, "file": list(own.file)}
+    return {"event": event, "measure": part[0], "part": part[1], **described}
 
 
 def read_journal(folder: Path, skip_damaged: bool = False) -> Journal:
@@ -180,6 +212,8 @@ def replace(folder: Path, journal: Journal) -> None:
     entries = [plan_entry(plan, journal.sweep, mark) for plan, mark in journal.plans.items()]
     entries += [commit_entry(commit) for commit in journal.commits.values()]
     entries += [{"event": "begin", "chunk": chunk} for chunk in sorted(journal.begun)]
+    entries += [measure_entry("measured", part, own) for part, own in sorted(journal.measured.items())]
+    entries += [measure_entry("measuring", part) for part in sorted(journal.measuring)]
     content = b"".join(map(encode, entries))
     write_whole(folder / JOURNAL, lambda file: file.write(content))
 
@@ -200,9 +234,12 @@ def decode(line: bytes) -> dict[str, Any]:
     return entry
 
 
-def check_whole(folder: Path, found: Journal) -> None:
-    """Raise a StoreError if files of finished chunks are missing or of unknown ones there; change nothing."""
-    problems = list(misplaced_files(folder, found))
+def check_whole(folder: Path, found: Journal, others: Iterable[str] = ()) -> None:
+    """Raise a StoreError if files of finished chunks are missing or of unknown ones there; change nothing.
+
+    `others` are further problems of the folder, in words.
+    """
+    problems = [*misplaced_files(folder, found), *others]
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
         raise StoreError(

@@ -6,13 +6,14 @@ A trial is finished once its row is in trials/.  Reading imports neither jax nor
 import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
+from topicjax.errors import UserError, unknown_name
 from topicjax.store import checkpoints
 from topicjax.store.files import (
     CHECKPOINTS,
@@ -44,6 +45,7 @@ from topicjax.store.manifest import (
     plan_in_words,
     read_manifest,
 )
+from topicjax.store.measured import counts, misplaced_measured, read_measured
 from topicjax.store.parts import (
     SNAPSHOT_COLUMNS,
     check_rows,
@@ -56,6 +58,7 @@ from topicjax.store.parts import (
     snapshot_places,
 )
 
+RECORD_KEYS = ["trial_id", "step"]
 LOCATION = ("trial_id", "chunk", "row", *SNAPSHOT_COLUMNS)  # locates a trial's weights
 KEPT_OF_TRIALS = {*LOCATION, "status", "diverged_step", "run", "stopped_step", "stop_reason"}
 STATUSES = ("ok", "diverged")
@@ -77,8 +80,39 @@ class Run:
     def trials(self) -> pd.DataFrame:
         """One row per finished trial: trial_id, settings, status, final values, and where its weights are.
 
-        The steps and checksums of its snapshots are tuples.
+        The steps and checksums of its snapshots are tuples.  Final values of columns that were measured
+        afterwards are those of the trial's last measured snapshot.
         """
+        finals = {}
+        for frame in self.measured.values():
+            last = frame.sort_values("step").groupby("trial_id").last().drop(columns=["step", "weights"])
+            finals |= {f"final_{name}": last[name].reindex(self.finished["trial_id"]) for name in last}
+        new = {name: own.to_numpy() for name, own in finals.items() if name not in self.finished}
+        return self.finished.assign(**new) if new else self.finished
+
+    @functools.cached_property
+    def measured(self) -> dict[str, pd.DataFrame]:
+        """What was measured afterwards, by measure: a row per snapshot with trial_id, step and columns.
+
+        `trials` and `trajectories` have these columns too; a snapshot between two records is only here.
+        """
+        if not self._journal.measured:
+            return {}
+        steps = self.finished[["trial_id", *SNAPSHOT_COLUMNS]].itertuples(index=False)
+        sums = {(own, at): crc for own, ats, crcs in steps for at, crc in zip(ats, crcs, strict=True)}
+        return read_measured(self.folder, self._journal, sums)
+
+    def with_measured(self, records: pd.DataFrame) -> pd.DataFrame:
+        """Add the columns that were measured afterwards to records; NaN where there was no snapshot."""
+        for frame in self.measured.values():
+            new = frame.drop(columns=["weights", *(name for name in frame if name in records.columns[2:])])
+            new = new.astype({name: records[name].dtype for name in ("trial_id", "step")})
+            records = records.merge(new, on=["trial_id", "step"], how="left")
+        return records
+
+    @functools.cached_property
+    def finished(self) -> pd.DataFrame:
+        """The rows of finished trials as training wrote them."""
         table = read_columns(self._parts, None, self._marks(TRIALS))
         trials = table.to_pandas()
         for name in SNAPSHOT_COLUMNS.keys() & set(table.column_names):
@@ -93,7 +127,7 @@ class Run:
     @functools.cached_property
     def trajectories(self) -> pd.DataFrame:
         """One row per record of the finished trials: trial_id, step and the measured columns."""
-        return self._read(TRAJECTORIES, self._parts)
+        return self.with_measured(self._read(TRAJECTORIES, self._parts))
 
     @functools.cached_property
     def details(self) -> pd.DataFrame:
@@ -184,6 +218,22 @@ class Run:
         }
         return self.replace(**kept)
 
+    def with_details(self, *names: str) -> Self:
+        """Add columns of the details to the trajectories, one per place: `norm_1`, `norm_2` by layer.
+
+        So they can be scored, drawn and explored like any other column.  Places that a trial does not have
+        are NaN.
+        """
+        indices = self.detail_names
+        known = [name for name in self.details if name not in (*RECORD_KEYS, *indices)]
+        for name in names:
+            if name not in known:
+                raise UserError(unknown_name("column of the details", name, known))
+        wide = self.details.pivot(index=RECORD_KEYS, columns=indices, values=list(names))
+        wide.columns = ["_".join(map(str, place)) for place in wide.columns]
+        new = wide[[name for name in wide if name not in self.trajectories]]
+        return self.replace(trajectories=self.trajectories.join(new, on=RECORD_KEYS))
+
     def columns(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Read these columns of the finished trials, one row each; empty if the folder lacks one of them."""
         parts = part_files(self.folder / TRIALS)
@@ -251,7 +301,7 @@ class Run:
             paths = [
                 path for path in paths if path in marks or (chunk_of(path) not in known and path.exists())
             ]
-        return read_columns(paths, None if paths else ("trial_id", "step"), marks).to_pandas()
+        return read_columns(paths, None if paths else RECORD_KEYS, marks).to_pandas()
 
     @functools.cached_property
     def _part_of(self) -> dict[str, Path]:
@@ -370,6 +420,7 @@ class Status:
     versions: tuple[str, ...]  # of the code that trained them, if more than one
     running: Mapping[str, Any] | None  # the process that writes to the folder, if any
     arithmetic: tuple[str, ...] = ()  # of its runs, in words
+    measured: Mapping[str, int] = field(default_factory=dict)  # snapshots by measure
 
 
 def status(folder: str | Path) -> Status:
@@ -378,7 +429,7 @@ def status(folder: str | Path) -> Status:
     check_kind(folder)
     manifest, found = read_manifest(folder), read_journal(folder)
     finished, diverged = finished_trials(folder, found)
-    problems = list(misplaced_files(folder, found)) if manifest else []
+    problems = [*misplaced_files(folder, found), *misplaced_measured(folder, found)] if manifest else []
     plans, planned_ids = [], set()
     for entry in distinct_plans(manifest) if manifest else ():
         try:
@@ -400,6 +451,7 @@ def status(folder: str | Path) -> Status:
         problems=tuple(problems),
         versions=code_versions(manifest),
         running=lock_holder(folder),
+        measured=counts(found),
         arithmetic=tuple(dict.fromkeys(filter(None, map(arithmetic_in_words, manifest.get("runs", []))))),
     )
 

@@ -13,6 +13,7 @@ from topicjax.store import journal
 from topicjax.store.checkpoints import UNFINISHED
 from topicjax.store.files import (
     CHECKPOINTS,
+    MEASURED,
     PARTIAL,
     PLANS,
     STATES,
@@ -27,8 +28,9 @@ from topicjax.store.files import (
     state_path,
     sync,
 )
-from topicjax.store.journal import Journal, commit_entry, commit_of
+from topicjax.store.journal import Journal, commit_entry, commit_of, measure_entry
 from topicjax.store.manifest import read_manifest
+from topicjax.store.measured import describe, place_of
 from topicjax.store.verify import Verdict, check_chunk
 
 OUR_TEMPORARY = re.compile(
@@ -44,7 +46,8 @@ def remove_unfinished(folder: Path, found: Journal) -> None:
     or finished are touched, and our own temporary files.
     """
     with explained("clean", folder):
-        for parent in (folder, *(folder / name for name in (*TABLES, PLANS, PARTIAL, STATES))):
+        measures = [Path(entry.path) for entry in scan(folder / MEASURED) if entry.is_dir()]
+        for parent in (folder, *(folder / name for name in (*TABLES, PLANS, PARTIAL, STATES)), *measures):
             for entry in scan(parent):
                 if OUR_TEMPORARY.fullmatch(entry.name):
                     os.unlink(entry.path)
@@ -53,6 +56,12 @@ def remove_unfinished(folder: Path, found: Journal) -> None:
                 finish_commit(folder, found, chunk)
             else:
                 remove_files(folder, found, chunk)
+        for part in sorted(found.measuring):
+            is_there = place_of(folder, part).exists()  # then it is whole: parts are written atomically
+            own = describe(folder, part) if is_there else None
+            entry = measure_entry("measured" if is_there else "unmeasured", part, own)
+            journal.append(folder, entry)
+            found.apply(entry)
         for entry in scan(folder / PARTIAL):
             name, suffix = os.path.splitext(entry.name)
             if suffix == ".npz" and name in found.commits:  # killed after its commit

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from topicjax.store import checkpoints, files, journal
+from topicjax.store import checkpoints, files, journal, measured
 from topicjax.store.files import (
     CHECKPOINTS,
     COLUMNS,
@@ -116,9 +116,29 @@ def verify(folder: Path, say: Say = lambda done, total: None) -> Verdict:
     unknown = unknown_files(folder, found)
     verdict.problems += [Problem(path, unknown_in_words(folder, path)) for path in unknown]
     verdict.problems += check_states(folder, found)
+    verdict.problems += check_measured(folder, found, verdict)
     verdict.problems += check_column_files(folder)
     verdict.chunks = len(chunks)
     return verdict
+
+
+def check_measured(folder: Path, found: Journal, verdict: Verdict) -> Iterator[Problem]:
+    """Yield the parts of measured/ that are damaged or missing, and those that the journal does not know."""
+    for part, own in sorted(found.measured.items()):
+        path = measured.place_of(folder, part)
+        try:
+            read_part(path, measured.KEYS, own.file, measured.AGAIN)
+            verdict.bytes_read += own.file.size
+        except StoreError as error:
+            yield Problem(path, str(error))
+    for part in measured.unknown_measured(folder, found):
+        path = measured.place_of(folder, part)
+        try:
+            measured.describe(folder, part)
+        except StoreError as error:
+            yield Problem(path, str(error))
+        else:  # `repair` takes it into the journal again
+            yield Problem(folder / JOURNAL, f"{unknown_in_words(folder, path)}: its checksum is lost")
 
 
 def check_column_files(folder: Path) -> Iterator[Problem]:
@@ -355,10 +375,15 @@ def set_aside(folder: Path, problems: Iterable[Problem]) -> list[Path]:
     moved += [move(path, folder, place) for path in paths]
     for parent in {path.parent for path in (*paths, *moved)}:
         sync(parent)  # both names of what was moved, before the journal forgets it
+    damaged = [part for part in sorted(found.measured) if measured.place_of(folder, part) in single]
+    gone = [
+        *({"event": "drop", "chunk": chunk} for chunk in sorted(chunks)),
+        *(journal.measure_entry("unmeasured", part) for part in damaged),
+    ]
     if folder / JOURNAL in single:
-        rewrite_journal(folder, found, chunks)
-    elif chunks:
-        journal.append(folder, *({"event": "drop", "chunk": chunk} for chunk in sorted(chunks)))
+        rewrite_journal(folder, found, chunks, gone)
+    elif gone:
+        journal.append(folder, *gone)
     mend_manifest(folder, found.sweep)
     mend_column_files(folder)
     sync(folder)
@@ -370,14 +395,19 @@ def is_ours(path: Path, found: Journal, chunk: str) -> bool:
     return chunk in found.commits or chunk in found.begun or not path.parent.is_symlink()
 
 
-def rewrite_journal(folder: Path, found: Journal, damaged: set[str]) -> None:
-    """Rebuild the journal from its undamaged lines and the complete parts."""
-    for chunk in damaged:
-        found.apply({"event": "drop", "chunk": chunk})
+def rewrite_journal(
+    folder: Path, found: Journal, damaged: set[str], gone: Iterable[Mapping[str, Any]]
+) -> None:
+    """Rebuild the journal from its undamaged lines, those of what is gone, and the complete parts."""
+    for entry in gone:
+        found.apply(entry)
     for path in part_files(folder / TRIALS):
         chunk = chunk_of(path)
         if chunk not in found.commits and chunk not in damaged:
             found.apply(journal.commit_entry(commit_of(folder, chunk)))
+    for part in measured.unknown_measured(folder, found):
+        own = measured.describe(folder, part)
+        found.apply(journal.measure_entry("measured", part, own))
     journal.replace(folder, found)
 
 

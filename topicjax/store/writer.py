@@ -35,8 +35,9 @@ from topicjax.store.files import (
     state_path,
     sync,
 )
-from topicjax.store.journal import Commit, Journal, check_whole
+from topicjax.store.journal import Commit, Journal, Measured, check_whole
 from topicjax.store.manifest import Manifest, new_manifest, read_manifest, write_manifest
+from topicjax.store.measured import make_table, misplaced_measured, part_of, place_of
 from topicjax.store.parts import (
     Columns,
     check_columns,
@@ -88,7 +89,7 @@ class Writer:
         manifest = self._check_manifest()
         self.journal = journal.read_journal(self.folder)
         check_foreign(self.folder)
-        check_whole(self.folder, self.journal)
+        check_whole(self.folder, self.journal, misplaced_measured(self.folder, self.journal))
         self.manifest = manifest or new_manifest(self.sweep)
         self.manifest["sweep"] = self.manifest["sweep"] or self.sweep
         if not manifest:
@@ -206,6 +207,31 @@ class Writer:
                 "%s %s; moved to %s, its trials start again", path, error, now
             )
             return None
+
+    def write_measured(self, measure: str, frame: pd.DataFrame, origin: Mapping[str, Any]) -> None:
+        """Write a part of measured/: columns of snapshots, with the checksum of the weights of each."""
+        part = part_of(frame, measure)
+        path, known = place_of(self.folder, part), {*self.journal.measured, *self.journal.measuring}
+        if part not in known and os.path.lexists(path):
+            raise StoreError(f"{path} is there, but no run of this folder wrote it; move it elsewhere")
+        with explained("write", path):
+            files.make_folder(path.parent)
+        self._log(journal.measure_entry("measuring", part))
+        table = make_table(frame, origin)
+        own = Measured(len(frame), write_table(path, table))
+        self._log(journal.measure_entry("measured", part, own))
+
+    def set_measure_aside(self, measure: str) -> None:
+        """Move all parts of a measure into set_aside/: nothing is deleted."""
+        parts = [part for part in self.journal.measured if part[0] == measure]
+        place = new_place(self.folder) if parts else self.folder
+        for part in parts:
+            path = place_of(self.folder, part)
+            self._log(journal.measure_entry("measuring", part))  # if we are killed here, it counts again
+            with explained("write", path):
+                sync(move(path, self.folder, place).parent)
+                sync(path.parent)
+            self._log(journal.measure_entry("unmeasured", part))
 
     def drop_partial(self, chunk: str) -> None:
         """Remove the saved state of a chunk, if there is one."""

@@ -3,6 +3,7 @@
 import inspect
 import os
 import runpy
+import sys
 import traceback
 from dataclasses import dataclass
 from importlib.resources import files
@@ -57,6 +58,8 @@ def load_sweep(name: str) -> NamedSweep:
     if not os.path.isfile(path):
         unknown = unknown_name("sweep", name, sweep_names())
         raise UserError(f"{unknown}, or the path of a file that ends in .py")
+    if name.endswith(".py") and (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)  # as `python FILE` does: it can import modules beside it
     found = run_file(path)
     try:
         description, experiment = found.get("__doc__") or "", found.get("EXPERIMENT")
@@ -107,24 +110,24 @@ def read_claims(given: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
-def run_file(path: Path) -> dict[str, Any]:
+def run_file(path: Path, what: str = "sweep file") -> dict[str, Any]:
     """Run a Python file and return what it defines; any exception except Ctrl-C becomes a UserError."""
     try:
         return runpy.run_path(str(path))
     except KeyboardInterrupt:
         raise
     except UserError as error:
-        raise UserError(f"sweep file {path} fails: {error}") from error
+        raise UserError(f"{what} {path} fails: {error}") from error
     except SystemExit:
-        raise UserError(f"sweep file {path} fails: it calls sys.exit; allowed: a BASE and a SWEEP") from None
+        raise UserError(f"{what} {path} fails: it calls sys.exit; allowed: definitions only") from None
     except BaseException as error:
-        raise UserError(failure_sentence(error, path, failing_line(error, path))) from error
+        raise UserError(failure_sentence(error, path, failing_line(error, path), what)) from error
 
 
-def failure_sentence(error: BaseException, path: Path, place: str) -> str:
+def failure_sentence(error: BaseException, path: Path, place: str, what: str = "sweep file") -> str:
     """Word the message for an exception in a user's code."""
     said = error.msg if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
-    return f"sweep file {path} fails: {type(error).__name__}: {said[:MOST_SAID]} ({place or 'unknown line'})"
+    return f"{what} {path} fails: {type(error).__name__}: {said[:MOST_SAID]} ({place or 'unknown line'})"
 
 
 def failing_line(error: BaseException, path: Path | None, experiment: Any = None) -> str:

@@ -14,11 +14,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from topicjax.errors import UserError, shown
-from topicjax.settings import Real
+from topicjax.settings import SEEDS, Real
 from topicjax.trial import Trial, TrialSettings
 
 MAX_LEVELS = 8
-REPLICATE = "seed"  # trials that differ only in it form one cell
 Point = tuple[int, ...]  # position on the finest lattice, along each refined setting
 Box = tuple[tuple[int, int], ...]  # (low, high) along each refined setting
 
@@ -43,7 +42,7 @@ class Refinement:
         """Raise a UserError unless these settings can be refined this often."""
         for name in self.axes:
             settings.convert(name, settings.defaults.get(name))  # raises if the setting is unknown
-            if not isinstance(settings.settings[name].kind, Real) or name == REPLICATE:
+            if not isinstance(settings.settings[name].kind, Real) or name in SEEDS:
                 raise UserError(f"--refine has {shown(name)}; allowed: settings that take any number")
         if not 1 <= len(set(self.axes)) == len(self.axes) <= 2:
             raise UserError(
@@ -65,10 +64,10 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Panel:
-    """Trials that differ only in the refined settings and the seed."""
+    """Trials that differ only in the refined settings and the seeds."""
 
     base: Mapping[str, Any]  # all other settings
-    replicates: tuple[Any, ...]  # the seeds
+    replicates: tuple[Mapping[str, Any], ...]  # the seeds
     grids: tuple[tuple[float, ...], ...]  # the sweep's values along each refined setting, ascending
     points: frozenset[Point]  # lattice points of the sweep's own trials
     refinement: Refinement
@@ -109,7 +108,7 @@ class Panel:
         """Yield the settings of the trials at a point, one per seed."""
         at = {name: self.value(axis, point[axis]) for axis, name in enumerate(self.refinement.axes)}
         for replicate in self.replicates:
-            yield {**self.base, **at, REPLICATE: replicate}
+            yield {**self.base, **at, **replicate}
 
     def wanted(self, labels: Mapping[Point, Label]) -> list[Point]:
         """List the points to train next, coarse squares first; empty when the panel is done.
@@ -176,7 +175,7 @@ def make_panels(settings: TrialSettings, trials: Sequence[Trial], refinement: Re
     """Group a sweep's trials into panels, or raise a UserError if there is nothing to refine."""
     refinement.check(settings)
     by_panel: dict[tuple, list[dict[str, Any]]] = {}
-    apart = {*refinement.axes, REPLICATE}
+    apart = {*refinement.axes, *SEEDS}
     for trial in trials:
         own = settings.settings_of(trial)
         by_panel.setdefault(tuple(own[name] for name in own if name not in apart), []).append(own)
@@ -192,13 +191,14 @@ def make_panels(settings: TrialSettings, trials: Sequence[Trial], refinement: Re
 
 
 def make_panel(members: Sequence[Mapping[str, Any]], refinement: Refinement) -> Panel:
-    """Make the panel of trials that differ only in the refined settings and the seed."""
+    """Make the panel of trials that differ only in the refined settings and the seeds."""
     grids = tuple(tuple(sorted({own[name] for own in members})) for name in refinement.axes)
-    base = {name: value for name, value in members[0].items() if name not in {*refinement.axes, REPLICATE}}
-    seeds = tuple(dict.fromkeys(own[REPLICATE] for own in members))
-    bare = Panel(base, seeds, grids, frozenset(), refinement)
+    base = {name: value for name, value in members[0].items() if name not in {*refinement.axes, *SEEDS}}
+    seeds = tuple(dict.fromkeys(tuple((name, own[name]) for name in SEEDS if name in own) for own in members))
+    replicates = tuple(map(dict, seeds))
+    bare = Panel(base, replicates, grids, frozenset(), refinement)
     points = frozenset(point for own in members if (point := bare.point(own)) is not None)
-    return Panel(base, seeds, grids, points, refinement)
+    return Panel(base, replicates, grids, points, refinement)
 
 
 def next_trials(

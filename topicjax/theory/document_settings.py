@@ -65,7 +65,11 @@ class DocumentSpec:
 class Stream(NamedTuple):
     """Traced numbers that determine the documents: equal Streams give the same documents."""
 
-    seed: Annotated[Any, Whole(0, MAX_INT32), "of the documents and the initial weights"] = 0
+    seed: Annotated[
+        Any,
+        Whole(0, MAX_INT32),
+        "of the documents, and of the initial weights unless init_seed says otherwise",
+    ] = 0
     alpha: Annotated[
         Positive, "Dirichlet concentration of the topic shares", DOCUMENTS, Only("documents", ("lda",))
     ] = 0.1

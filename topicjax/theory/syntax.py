@@ -184,7 +184,7 @@ def _content_words(language: Language, start_C: Array, most: int) -> Array:
 
 
 def _content_around(language: Language, within: int) -> list[Array]:
-    """Compute for each length the mean number of content words with K others within so many positions."""
+    """Compute for each length the mean number of content words with K others within this distance."""
     if within >= language.length_max - 1:  # of K + 1 content words each one has K others
         total = _content_words(language, language.stationary, language.length_max)
         return [np.arange(1, length + 1) * total[length, 1 : length + 1] for length in language.lengths]
@@ -294,7 +294,7 @@ def document_parts(
 
 
 def _class_posterior(language: Language, shown_BxN: Array, where_R: tuple, within: int) -> Array:
-    """Compute P(class | visible words within so many positions) of each masked position, R x C."""
+    """Compute P(class | visible words within this distance) of each masked position, R x C."""
     document_R, position_R = where_R
     class_BxN, length = language.class_of_word[shown_BxN], shown_BxN.shape[1]
     position_N, within = np.arange(length), min(within, length)
@@ -313,7 +313,7 @@ def _class_posterior(language: Language, shown_BxN: Array, where_R: tuple, withi
 
 
 def _topic_posterior(language: Language, shown_BxN: Array, where_R: tuple, within: int) -> Array:
-    """Compute P(topic | content, visible words within so many positions) of each masked position, R x T."""
+    """Compute P(topic | content, visible words within this distance) of each masked position, R x T."""
     (document_R, position_R), length = where_R, shown_BxN.shape[1]
     within = min(within, length)
     topic_BxNx1 = language.topic_of_word[shown_BxN][:, :, None]

@@ -1,10 +1,12 @@
-// Controls of the map: colours, axes, filters, counts, and the selection as a file.
+// Controls of the map: colours, axes, search, filters, counts, and the selection as a file.
 
-import { cellTrials, columns, counted, data, draw, drawing, isHidden, make, notes, parts } from "./data.js";
-import { plain, scales, settings, shown, shownColumn, shownView, state, views } from "./data.js";
-import { allCells, shownCells } from "./map.js";
+import { cellOf } from "./address.js";
+import { brush, columns, counted, data, draw, drawing, isHidden, make, notes, parts } from "./data.js";
+import { plain, scales, settings, shown, shownColumn, shownTrials, shownView, state, views } from "./data.js";
+import { allCells, classBy, shownCells } from "./map.js";
 
 const MOST_CHIPS = 12; // settings with more values have no filter
+const SEEDS = ["seed", "init_seed"]; // a cell holds all of them
 
 export function chip(text, checked, change, ...before) {
   const box = make("input", { type: "checkbox", checked, onchange: () => change(box.checked) });
@@ -32,12 +34,32 @@ export function choices(redraw) {
     redraw();
   });
   const pairs = [["", data.maps.map(({ name }, place) => [String(place), name])]];
-  const axes = select("axes", "axes ", pairs, "0", (value) => {
+  const axes = select("axes", "axes ", pairs, String(state.map), (value) => {
     state.map = Number(value);
     redraw();
   });
   axes.hidden = data.maps.length < 2;
-  return make("fieldset", {}, make("legend", {}, "Map"), colour, axes);
+  return [colour, axes];
+}
+
+// A box that opens the cell of a trial, given its id or the beginning of it.
+export function search(openCell) {
+  const find = () => {
+    const text = box.value.trim();
+    const ids = data.ids.filter((id) => id.startsWith(text));
+    const cell = text && ids.length === 1 ? cellOf(ids[0]) : -1;
+    if (!text) said.textContent = "";
+    else if (ids.length !== 1) said.textContent = `${ids.length ? ids.length.toLocaleString("en") : "No"} trials begin so`;
+    else if (cell < 0) said.textContent = "Its cell is not on this map";
+    else if (isHidden(cell)) said.textContent = "Its cell is filtered out";
+    else {
+      said.textContent = "";
+      openCell(cell, false, ids[0]);
+    }
+  };
+  const box = make("input", { type: "search", "data-choice": "trial", placeholder: "trial id", size: 12, spellcheck: "false", oninput: find });
+  const said = make("span", { class: "hint", role: "status" });
+  return make("label", { class: "axis" }, "find ", box, said);
 }
 
 function toggle(set, member, isIn) {
@@ -48,7 +70,7 @@ function toggle(set, member, isIn) {
 export function settingFilters(redraw) {
   const several = settings.filter(({ name, texts, cells }) => {
     const found = new Set(allCells().map((cell) => cells[cell]));
-    return name !== "seed" && texts.length <= MOST_CHIPS && found.size > 1;
+    return !SEEDS.includes(name) && texts.length <= MOST_CHIPS && found.size > 1;
   });
   const sets = several.map(({ name, label, texts }) => {
     if (!state.hidden.has(name)) state.hidden.set(name, new Set());
@@ -64,6 +86,12 @@ export function settingFilters(redraw) {
   parts.filters.hidden = !sets.length;
   const summary = make("summary", {}, "Filter by setting (untick to hide)");
   parts.filters.replaceChildren(summary, make("div", { class: "controls" }, ...sets));
+}
+
+export function clearFilters() {
+  state.hidden.clear();
+  state.hiddenClasses.clear();
+  for (const name of [...state.brushes.keys()]) brush(name, null);
 }
 
 // Explain the colours: a chip per class that occurs, which can hide it, and a colour bar for a column.
@@ -83,10 +111,14 @@ export function legend(redraw) {
       redraw();
     };
     const made = chip(look.name, !state.hiddenClasses.has(kind), change, swatch);
+    if (look.word) {
+      made.lastChild.classList.add("term");
+      made.lastChild.setAttribute("aria-describedby", look.word);
+    }
     made.append(make("span", { class: "number" }, String(counts.get(kind))));
     return made;
   });
-  const text = `Class by ${shownView().words}: number of cells (untick to hide)`;
+  const text = `${classBy(shownView().words)}: number of cells (untick to hide)`;
   const classes = make("fieldset", { class: "classes" }, make("legend", {}, text), ...chips);
   parts.legend.replaceChildren(...(shownColumn() ? [colourBar(shownColumn())] : []), classes);
 }
@@ -103,7 +135,7 @@ function colourBar({ label, low, high, log, scale }) {
 
 export function describe() {
   const cells = shownCells();
-  const trials = cells.reduce((sum, cell) => sum + cellTrials(cell).length, 0);
+  const trials = cells.reduce((sum, cell) => sum + shownTrials(cell).length, 0);
   const all = data.ids.length.toLocaleString("en");
   const { remarks } = data.maps[state.map];
   parts.count.textContent = `${counted(cells.length, "cell")} with ${counted(trials, "trial")} of ${all}`;
@@ -147,7 +179,7 @@ function csv(trials) {
 }
 
 export function download() {
-  const trials = shownCells().flatMap(cellTrials).sort((a, b) => a - b);
+  const trials = shownCells().flatMap(shownTrials).sort((a, b) => a - b);
   const file = new Blob([csv(trials)], { type: "text/csv" });
   const link = make("a", { href: URL.createObjectURL(file), download: `${data.name}-selection.csv` });
   link.click();

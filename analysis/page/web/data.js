@@ -22,6 +22,7 @@ export const columns = data.columns.map((column) => ({
   ...column,
   ...unpackedAll(column, { trials: Float32Array, cells: Float32Array }),
 }));
+export const fields = [...settings.map(settingField), ...columns.map(columnField)].filter(Boolean); // to brush over
 export const scales = unpackedAll(data.scales, { cividis: Uint8Array, PuOr: Uint8Array });
 export const records = data.records && unpackedRecords(data.records);
 export const state = {
@@ -29,9 +30,12 @@ export const state = {
   colour: data.colour, // view:NAME or column:NAME
   hidden: new Map(), // setting: codes that are filtered out
   hiddenClasses: new Set(),
+  brushes: new Map(), // name of a field: the lowest and highest value that is left in
+  pair: null, // the fields along x and y of the scatter plot, once chosen
   open: -1, // the cell whose trials are shown
+  pinned: -1, // the cell that it is compared with
   logSteps: true,
-  zoom: false,
+  zoom: null, // the first and last step of the charts; null: all steps
 };
 const counts = numbers(data.cells.counts, Uint32Array);
 const members = numbers(data.cells.trials, Uint32Array);
@@ -84,10 +88,55 @@ export function shownColumn() {
   return columns.find(({ name }) => state.colour === `column:${name}`);
 }
 
+// A column to brush over: its value for each trial; words stand at the places of their list.
+function field(name, label, value, texts, isLog) {
+  const found = data.ids.map((_, trial) => value(trial));
+  const known = found.filter(Number.isFinite);
+  const low = known.reduce((least, one) => Math.min(least, one), Infinity);
+  const high = known.reduce((most, one) => Math.max(most, one), -Infinity);
+  if (!(low < high)) return null;
+  return { name, label, values: found, texts, low, high, isLog: isLog ?? (low > 0 && high > 20 * low) };
+}
+
+function settingField({ name, label, values, texts, code }) {
+  if (values.every((value) => value === null || typeof value === "number")) {
+    return field(name, label, (trial) => values[code[trial]] ?? NaN);
+  }
+  return field(name, label, (trial) => code[trial], texts, false);
+}
+
+function columnField({ name, label, trials, log }) {
+  return field(name, label, (trial) => trials[trial], null, log);
+}
+
+// Leave in only the trials with values in this range; without a range, all of them.
+export function brush(name, range) {
+  if (range) state.brushes.set(name, range.map((end) => Number(end.toPrecision(4))));
+  else state.brushes.delete(name);
+  leftIn = null;
+}
+
+let leftIn = null; // per trial, whether the brushes leave it in
+
+export function isBrushed(trial) {
+  if (!leftIn) {
+    const ranges = [...state.brushes].map(([name, range]) => [fields.find((own) => own.name === name), range]);
+    const isIn = (one) => ranges.every(([{ values }, [low, high]]) => values[one] >= low && values[one] <= high);
+    leftIn = Uint8Array.from(data.ids, (_, one) => isIn(one));
+  }
+  return leftIn[trial] === 1;
+}
+
+// The trials of a cell that brushes leave in.
+export function shownTrials(cell) {
+  return state.brushes.size ? cellTrials(cell).filter(isBrushed) : cellTrials(cell);
+}
+
 export function isHidden(cell) {
   return (
     state.hiddenClasses.has(shownView().cells[cell]) ||
-    settings.some(({ name, cells }) => state.hidden.get(name)?.has(cells[cell]))
+    settings.some(({ name, cells }) => state.hidden.get(name)?.has(cells[cell])) ||
+    (state.brushes.size > 0 && !cellTrials(cell).some(isBrushed))
   );
 }
 

@@ -3,6 +3,7 @@
 
 import { cellTrials, columns, data, draw, isHidden, make, numbers, parts } from "./data.js";
 import { scales, settings, shown, shownColumn, shownView, state } from "./data.js";
+import { hideTip, showTip } from "./tip.js";
 
 const MIXED = 1;
 const FAILED = 2;
@@ -20,11 +21,12 @@ export function drawMap() {
   const room = parts.map.clientWidth || 360;
   const drawn = map.panels.map((panel) => drawPanel(panel, map, room)).filter(Boolean);
   parts.map.classList.toggle("several", drawn.length > 1);
-  parts.map.replaceChildren(...drawn);
+  const nothing = make("p", { class: "nothing" }, "No trial is left: clear some filters or brushes.");
+  parts.map.replaceChildren(...(drawn.length ? drawn : [nothing]));
   const stop = elements.get(Number(focused ?? NaN)) ?? elements.get(state.open) ?? [...elements.values()][0];
   tabStop(stop);
   if (focused && elements.has(Number(focused))) stop.focus({ preventScroll: true });
-  ring(state.open, "opened");
+  markOpen();
 }
 
 export function shownCells() {
@@ -193,6 +195,10 @@ export function placeTexts(cell) {
   return [panelOf.get(cell), ...texts].filter(Boolean);
 }
 
+export function classBy(words) {
+  return words === "class" ? "Class" : `Class by ${words}`;
+}
+
 export function classText(cell) {
   const view = shownView();
   const trials = cellTrials(cell);
@@ -228,20 +234,8 @@ function cellLabel(cell) {
   return `${placeTexts(cell).join(", ")}: ${classText(cell)}${value}`;
 }
 
-function showTip(cell) {
-  const lines = [placeTexts(cell).slice(-2).join(" · "), classText(cell), ...scoreTexts(cell)];
-  parts.tip.replaceChildren(...lines.map((line, number) => make(number ? "div" : "b", {}, line)));
-  parts.tip.hidden = false;
-  const at = elements.get(cell).getBoundingClientRect();
-  const own = parts.tip.getBoundingClientRect();
-  const left = Math.min(Math.max(4, at.left), document.documentElement.clientWidth - own.width - 4);
-  const above = at.top - own.height - 6;
-  parts.tip.style.left = `${left}px`;
-  parts.tip.style.top = `${above > 4 ? above : at.bottom + 6}px`;
-}
-
-export function hideTip() {
-  parts.tip.hidden = true;
+function showCellTip(cell) {
+  showTip([placeTexts(cell).slice(-2).join(" · "), classText(cell), ...scoreTexts(cell)], elements.get(cell));
 }
 
 // Draw a copy of the cell on top of its neighbours, with an outline around all of its rectangles.
@@ -259,8 +253,11 @@ export function ring(cell, name) {
 }
 
 export function markOpen() {
-  for (const [cell, element] of elements) element.setAttribute("aria-pressed", String(cell === state.open));
+  for (const [cell, element] of elements) {
+    element.setAttribute("aria-pressed", String(cell === state.open || cell === state.pinned));
+  }
   ring(state.open, "opened");
+  ring(state.pinned, "pinned");
 }
 
 // Tab moves to one cell of the map; arrow keys move from there to the others.
@@ -336,7 +333,7 @@ export function listen(openCell) {
   parts.map.addEventListener("pointerover", (event) => {
     const cell = event.pointerType === "touch" ? -1 : cellAt(event.target);
     ring(cell, "hovered");
-    if (cell >= 0) showTip(cell);
+    if (cell >= 0) showCellTip(cell);
     else hideTip();
   });
   parts.map.addEventListener("pointerleave", () => {
@@ -346,11 +343,10 @@ export function listen(openCell) {
   parts.map.addEventListener("focusin", (event) => {
     const cell = cellAt(event.target);
     ring(cell, "ring");
-    if (cell >= 0 && event.target.matches(":focus-visible")) showTip(cell);
+    if (cell >= 0 && event.target.matches(":focus-visible")) showCellTip(cell);
   });
   parts.map.addEventListener("focusout", () => {
     hideTip();
     ring(-1, "ring");
   });
-  window.addEventListener("scroll", hideTip, { passive: true });
 }

@@ -1,12 +1,15 @@
 """The sentences of a report are true to the numbers they are made from."""
 
+import re
+
 import pandas as pd
 import pytest
 from support.synthetic_runs import STAGE1, STAGE2, TWO_STAGE, case, scored
 
 from topicjax.analysis.one_layer.cells import score_cells
-from topicjax.analysis.one_layer.findings import definitions, documents, findings
-from topicjax.analysis.one_layer.scores import SCORES, VIEWS, classify, suffixes
+from topicjax.analysis.one_layer.findings import WORDS, documents, findings
+from topicjax.analysis.one_layer.scores import CLASSES, SCORES, VIEWS, classify, suffixes
+from topicjax.analysis.page import html
 
 
 def scores(rows: list[dict]) -> pd.DataFrame:
@@ -151,9 +154,11 @@ def test_what_is_missing_ends_the_list():
     assert said[-1] == "Not complete: 3 of 4 trials are finished."
 
 
-def test_words_are_explained_in_the_order_in_which_they_are_met():
-    answer = ["3 of 9 trials are two-stage in the loss view (median Θ 0.95).", "2 V-only with keys all."]
-    assert list(definitions(answer)) == [
-        *("trial", "two-stage", "loss view", "Θ (Theta)", "V-only", "keys", "cell")
+def test_every_class_and_the_words_of_the_answer_are_explained():
+    words = html.Words(WORDS)
+    assert all(words.anchor(name) for name in CLASSES if name != "unscored")
+    answer = "3 of 9 trials are two-stage in the loss view (median Θ 0.95), 2 V-only with keys all, V first."
+    linked = re.findall(r'href="#word-(.*?)"[^>]*>(.*?)<', words.linked(answer))
+    assert [text for _, text in linked] == [
+        *("trials", "two-stage", "loss view", "Θ", "V-only", "keys all", "V"),
     ]
-    assert "V" in definitions(["V first, then attention."])

@@ -50,6 +50,13 @@ def fit_one(*cases: Case) -> pd.Series:
     return row
 
 
+def test_theory_predicts_softmax_attention_only():
+    times = onset_times(
+        run_of(*(grown(1e-4, 2e-3, attention_weights=kind) for kind in ("softmax", "scores_only")))
+    )
+    assert np.isfinite(times["predicted"]).tolist() == [True, False]
+
+
 def test_the_onset_of_an_exponential_is_exact_between_records():
     times = onset_times(run_of(grown(1e-4, 2e-3, factor=3.0), grown(1e-5, 2e-3)))
     expected = [np.log(LEVEL / 3e-8) / 0.04, np.log(LEVEL / 1e-10) / 0.04]

@@ -66,7 +66,7 @@ def test_theta_is_the_median_as_number_and_as_shade():
     (ax,) = panels(phase_map(RUN, scores_of(*rows)))
     assert words(ax) == {(0, 0): ".40"}
     white = 1 - np.array(polygons(ax)[0, 0][0])
-    np.testing.assert_allclose(white, 0.7 * (1 - np.array(colour_of("simultaneous"))), atol=1e-5)
+    np.testing.assert_allclose(white, 0.88 * (1 - np.array(colour_of("simultaneous"))), atol=1e-5)
 
 
 def test_no_shade_and_no_number_without_theta():

@@ -1,5 +1,7 @@
 """Effective matrices against plain loops over tokens; order parameters, blocks and optima by hand."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from support.small_models import SMALL, TOKENS, blocks, one_hot_weights, random_weights, settings
@@ -16,6 +18,7 @@ from topicjax.analysis.one_layer.trained_models import (
     order_parameters,
 )
 from topicjax.errors import UserError
+from topicjax.experiments.one_layer.settings import AttentionWeights
 from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import uniform_attention_optimum
 
@@ -55,6 +58,16 @@ def test_attention_by_hand():
         attention(score, [0, 1, 1], [0, 1]), [[1 / 7, 1 / 3], [3 / 7, 1 / 3], [3 / 7, 1 / 3]]
     )
     assert attention(score, [], [0, 1]).shape == (0, 2)
+
+
+def test_attention_without_softmax_by_hand():
+    score = np.array([[1.0, 0.0], [4.0, -3.0]])  # row = key, column = query
+    keys, queries = [0, 1, 1], [0, 1]
+    of = {kind: attention(score, keys, queries, kind) for kind in get_args(AttentionWeights)[1:]}
+    np.testing.assert_allclose(of["scores_only"], [[1 / 3, 0], [4 / 3, -1], [4 / 3, -1]])
+    np.testing.assert_allclose(of["one_plus_scores"], [[2 / 3, 1 / 3], [5 / 3, -2 / 3], [5 / 3, -2 / 3]])
+    np.testing.assert_allclose(of["one_plus_centred"], [[-1 / 3, 1], [2 / 3, 0], [2 / 3, 0]], atol=1e-15)
+    assert attention(score, [], queries, "one_plus_centred").shape == (0, 2)
 
 
 def test_uniform_attention_has_no_scores_whatever_the_weights():

@@ -189,13 +189,13 @@ def test_the_table_of_cells_is_that_of_a_plain_loop(tmp_path):
 
 def test_the_page_has_the_counts_first_and_every_part(tmp_path):
     text = page_of(tmp_path / "run", grid(), planned=32, description="Is it fast?")
-    first = re.search(r"<li>(.*?)</li>", text)
+    first = re.search(r'<div class="answer "><div>(.*?)</div>', text)
     assert first is not None
     assert first[1] == "30 of 32 planned trials finished, 2 missing: 28 ok, 2 diverged."
     assert "Settings that vary: seed (5 values), learning rate (3 values), depth (2 values)." in text
     assert "Is it fast? Experiment deep_linear: 30 trials in 6 cells." in text
     heads = re.findall(r"<h2>(.*?)</h2>", text)
-    assert heads == ["Records", "Final values", "Cells", "Settings", "Provenance", "Files"]
+    assert heads == ["Answer", "Records", "Final values", "Cells", "Settings", "Provenance", "Files"]
     shared = text[text.index("Settings that all trials share") :]
     assert re.findall(r'<td class="text">(.*?)</td><td>(.*?)</td>', shared)[0] == ("width", "64")
     links = set(re.findall(r'href="([^"#:]+)"', text))

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 import zlib
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from topicjax.analysis.page import explorer
 from topicjax.analysis.page import html as page
 from topicjax.analysis.page.contract import Page
 from topicjax.analysis.page.explorer import LEVELS, code_series, kept_records
+from topicjax.analysis.page.runs_index import Entry
 from topicjax.analysis.page.scripts import bundle
 from topicjax.analysis.topic_model import aligned
+from topicjax.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 PHONE, DESK = 390, 1280  # pixels
@@ -70,7 +73,7 @@ def test_records_near_the_start_the_end_and_what_happens_are_kept():
     assert (kept < 300).sum() > 2 * ((kept > 2300) & (kept <= 2600)).sum()  # ... and denser early
     assert kept_records(step[:40], marks, 48).tolist() == list(range(40))
     assert kept_records(step[:1], marks, 48).tolist() == [0]
-    rare = step[kept_records(step, marks, 48, rare=20 * int(step[1]))]
+    rare = step[kept_records(step, marks, 48, rare=np.flatnonzero(step % (20 * step[1]) == 0))]
     assert len(rare) <= 48 and (rare % (20 * step[1]) == 0).sum() >= min(20, len(step) // 20)
 
 
@@ -198,6 +201,42 @@ def data_of(text: str) -> dict:
     return json.loads(zlib.decompress(base64.b64decode(packed)))
 
 
+def test_matrices_come_back_within_a_level():
+    rng = np.random.default_rng(1)
+    for shape, levels in (((4, 5), 90), ((60, 60), 24)):
+        values = rng.normal(size=shape)
+        values[0, 0] = np.nan
+        labels: dict = {}
+        packed = explorer.packed_matrix("m", pd.DataFrame(values), labels)
+        codes = np.frombuffer(packed["codes"].encode(), "u1").reshape(shape).astype(float)
+        found = packed["low"] + (packed["high"] - packed["low"]) * (codes - 35) / (levels - 1)
+        assert packed["codes"][0] == "!" and packed["levels"] == levels and packed["cut"] == (levels == 24)
+        known = np.clip(values, packed["low"], packed["high"]).ravel()[1:]
+        step = (packed["high"] - packed["low"]) / (levels - 1)
+        assert np.abs(found.ravel()[1:] - known).max() <= 0.51 * step
+        assert len(labels) == 2 if shape[0] != shape[1] else 1
+    with pytest.raises(UserError, match=r"m has shape \(3,\); allowed: a matrix"):
+        explorer.packed_matrix("m", np.ones(3), {})
+
+
+def test_matrices_that_cannot_be_made_are_a_sentence(small):
+    def broken(run, scores, ids):
+        raise KeyError("mode_9")
+
+    own = replace(PAGE, inside=broken)
+    data = explorer.page_data(*small, own, explain=lambda name, error: f"{name} raises {error!r}")
+    assert data["inside"] is None and "No matrices: inside raises KeyError('mode_9')." in data["sentence"]
+    with pytest.raises(KeyError):
+        explorer.page_data(*small, own)
+
+
+def test_the_trial_in_the_middle_of_the_class_stands_for_a_cell():
+    frame = pd.DataFrame(dict(trial_id=list("abcdef"), theta=[0.9, 0.5, 0.7, 0.1, 0.2, np.nan]))
+    frame["class"] = ["x", "x", "x", "y", "y", "y"]
+    members = [np.arange(4), np.array([3, 4, 5])]
+    assert explorer.standing(frame, members, PAGE.views[0]) == [2, 3]
+
+
 def test_a_part_of_the_trials_and_other_axes_can_be_asked_for(small):
     run, scores = small
     own = scores[scores["optimizer"] == "adam"].reset_index(drop=True)
@@ -277,12 +316,13 @@ def test_scripts_and_style_are_installed_and_all_in_the_page(small):
     text = explorer.explorer(*small, PAGE)
     script = text.split('<script type="module">')[1]
     assert not re.search(r"^(import|export) ", script, re.M)
-    for path in (path for path in found if path.parent.name == "web" and path.name != "figures.js"):
+    for path in (path for path in found if path.parent.name == "web" and path.name != "document.js"):
         first = path.read_text(encoding="utf-8").splitlines()[0]
         assert text.count(first) == 1, path
-    assert bundle("figures.js").count("// Show the figures") == 1  # of the whole page, see html.py
-    names = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", script, re.M)
-    assert len(names) == len({*names})  # of all modules together
+    assert bundle("document.js").count("// What every page does") == 1  # of the whole page, see html.py
+    for own in (script, bundle("document.js")):
+        names = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", own, re.M)
+        assert len(names) == len({*names})  # of all modules together
 
 
 def test_hostile_words_cannot_leave_the_data():
@@ -402,8 +442,240 @@ def test_a_click_shows_the_trials_of_the_cell(opened, small):
     assert [ask(opened, lines, name) for name in ("eval_loss", "a_topic", "norm_v", "norm_e")] == [2, 2, 2, 0]
     assert ask(opened, "return document.querySelectorAll('#explorer .limit').length") == 2
     tick(opened, "steps on a log axis")
-    tick(opened, "enlarge the plateau")
     assert "at the end: held-out loss 3.2" in detail(opened)
+
+
+def read(browser, place: str = ".detail") -> str:
+    """What the first chart says at its cursor."""
+    return ask(browser, f"return document.querySelector('#explorer {place} .readout').textContent")
+
+
+def ticks(browser, place: str = ".detail") -> list[str]:
+    script = f"return [...document.querySelectorAll('#explorer {place} .chart')[0].querySelectorAll('.tick')]"
+    return ask(browser, script + ".map(t => t.textContent)")
+
+
+def test_values_of_curves_are_read_and_steps_zoomed(opened, small):
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.common.by import By
+
+    run, _ = small
+    number = next(n for n, text in enumerate(labels(opened)) if "Adam, keys all, learning rate 1, " in text)
+    click(opened, "#explorer .cell", number)
+
+    def recorded(text: str) -> None:
+        said = re.fullmatch(r"step (\d+): held-out loss ([\d.]+), same.*? ([\d.]+) \(seed \d, (\w+)\)", text)
+        assert said is not None, text
+        frame = run.trajectories.set_index(["trial_id", "step"]).loc[(said[4], int(said[1]))]
+        assert float(said[2]) == pytest.approx(frame["eval_loss"], rel=1e-3)
+        assert float(said[3]) == pytest.approx(frame["eval_loss_uniform"], rel=1e-3)
+
+    plot = opened.find_element(By.CSS_SELECTOR, "#explorer svg.plot")
+    ActionChains(opened).move_to_element_with_offset(plot, 20, 0).perform()
+    recorded(read(opened))
+    ask(opened, "document.querySelector('#explorer svg.plot').focus()")
+    ActionChains(opened).send_keys(Keys.ARROW_LEFT * 3, Keys.ARROW_DOWN).perform()
+    recorded(read(opened))
+    whole = ticks(opened)
+    ActionChains(opened).send_keys("+").perform()  # and the chart keeps the focus
+    assert ticks(opened) != whole and "zoom=" in opened.current_url
+    ActionChains(opened).send_keys("-").perform()
+    assert ticks(opened) == whole and "zoom=" not in opened.current_url
+    plot = opened.find_element(By.CSS_SELECTOR, "#explorer svg.plot")
+    drag = ActionChains(opened).move_to_element_with_offset(plot, -60, 0).click_and_hold()
+    drag.move_by_offset(90, 5).release().perform()
+    low, high = (int(step) for step in re.findall(r"zoom=(\d+)\+(\d+)", opened.current_url)[0])
+    assert 0 < low < high < 1000 and str(high) in ticks(opened)
+    ask(opened, "document.querySelector('#explorer svg.plot').focus()")
+    ActionChains(opened).send_keys(Keys.ESCAPE).perform()
+    assert ticks(opened) == whole
+
+
+def test_two_cells_are_compared_on_the_same_axes(opened):
+    every = labels(opened)
+    first = next(n for n, text in enumerate(every) if "Adam, keys all, learning rate 1, " in text)
+    second = next(n for n, text in enumerate(every) if "SGD, keys unmasked, learning rate 10, " in text)
+    click(opened, "#explorer .cell", first)
+    press(opened, "Pin, to compare with another cell")
+    assert "Choose a second cell" in detail(opened)
+    click(opened, "#explorer .cell", second)
+    texts = ask(
+        opened, "return [...document.querySelectorAll('#explorer .detail h3')].map(h => h.textContent)"
+    )
+    assert texts[0].startswith("cross-entropy, SGD, keys unmasked · learning rate 10")
+    assert texts[1].startswith("Pinned: cross-entropy, Adam, keys all · learning rate 1 ")
+    assert ticks(opened) == ticks(opened, ".detail + .detail") != []
+    pressed = "return document.querySelectorAll('#explorer [aria-pressed=true]').length"
+    assert ask(opened, pressed) == 2
+    press(opened, "Unpin")
+    assert ask(opened, pressed) == 1 and ask(opened, "return document.querySelector('.compared')") is None
+
+
+def press(browser, text: str) -> None:
+    script = (
+        "[...document.querySelectorAll('#explorer button')].find(b => b.textContent === arguments[0]).click()"
+    )
+    ask(browser, script, text)
+
+
+def set_range(browser, label: str, value: str) -> None:
+    """Type the end of a brush as a number."""
+    script = "const i = document.querySelector(`#explorer .range input[aria-label='${arguments[0]}']`);"
+    ask(browser, script + "i.value = arguments[1]; i.dispatchEvent(new Event('change'))", label, value)
+
+
+def test_brushes_filter_the_map_and_a_link_keeps_the_view(opened, small):
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+
+    _, scores = small
+    ask(opened, "document.querySelector('#explorer .brush').open = true")
+    pause(opened)
+    set_range(opened, "learning rate from", "0.5")
+    kept = scores[scores["learning_rate"] > 0.5]
+    assert count(opened) == f"{len(kept) // 2} cells with {len(kept)} trials of 48"
+    set_range(opened, "Θ (norm) from", "0.9")  # leaves out trials without a score too
+    own = kept[kept["theta_norm"] >= 0.9]
+    cells = len(own.drop_duplicates(CELL))
+    assert 0 < len(own) < len(kept) and count(opened) == f"{cells} cells with {len(own)} trials of 48"
+    tick(opened, "SGD")
+    choose(opened, "colour", "view:norm")
+    own = own[own["optimizer"] == "adam"]
+    click(opened, "#explorer .cell", 1)
+    left = count(opened), labels(opened), detail(opened)
+    assert left[0].endswith(f"with {len(own)} trials of 48")
+    link = opened.current_url
+    opened.get("about:blank")
+    opened.get(link)
+    assert (count(opened), labels(opened), detail(opened)) == left
+    click(opened, "#explorer .tools button", 1)  # Clear filters
+    assert count(opened) == "24 cells with 48 trials of 48"
+    plot = opened.find_elements(By.CSS_SELECTOR, "#explorer svg.over")[0]
+    drag = ActionChains(opened).move_to_element_with_offset(plot, -20, -60).click_and_hold()
+    drag.move_by_offset(190, 140).release().perform()
+    assert opened.current_url.count("brush=") == 2
+    assert count(opened) != "24 cells with 48 trials of 48"
+
+
+def pause(browser) -> None:
+    browser.execute_async_script("setTimeout(arguments[0], 50)")
+
+
+def test_runs_are_searched_by_their_words_and_settings(browser, tmp_path):
+    runs = [
+        Entry("first", "Is it fast?", settings="optimizer=adam learning_rate=0.01 learning_rate=0.1"),
+        Entry("second", "Is it slow?", settings="optimizer=sgd learning_rate=1..70"),
+    ]
+    text = page.page("runs", "", page.runs(runs), [])
+    (tmp_path / "index.html").write_text(text, encoding="utf-8")
+    browser.get((tmp_path / "index.html").as_uri())
+
+    def found(words: str) -> list[str]:
+        script = "const i = document.querySelector('#search input'); i.value = arguments[0];"
+        ask(browser, script + "i.dispatchEvent(new Event('input'))", words)
+        shown = "return [...document.querySelectorAll('tr[data-search]')].filter(r => r.offsetHeight)"
+        return ask(browser, shown + ".map(r => r.querySelector('b').textContent)")
+
+    both = ["first", "second"]
+    for words, expected in (
+        ("", both),
+        ("slow", both[1:]),
+        ("is learning_rate=0.10", both[:1]),
+        ("learning_rate=1", both[1:]),  # not 0.1; in the range of many values
+        ("learning_rate=71", []),
+        ("sgd fast", []),
+    ):
+        assert found(words) == expected, words
+    assert browser.get_log("browser") == []
+
+
+def test_a_word_is_told_to_pointer_and_keyboard(browser, tmp_path):
+    words = page.Words({"Θ (Theta)": ("how far V had come", "Θ")})
+    text = page.page("words", "", page.answer("Θ is 1.", "", "", [], words), [("Words", words.glossary())])
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    browser.get((tmp_path / "report.html").as_uri())
+    ask(browser, "document.querySelector('.term').focus()")
+    assert ask(browser, "return document.querySelector('.tip').innerText") == "Θ (Theta)\nhow far V had come"
+    ask(browser, "document.activeElement.blur()")
+    assert ask(browser, "return document.querySelector('.tip').hidden")
+    ask(browser, "document.querySelector('.term').click()")  # tells, and does not lead away
+    assert ask(browser, "return [document.querySelector('.tip').hidden, location.hash]") == [False, ""]
+
+
+def test_when_nothing_is_left_a_sentence_says_so(opened):
+    click(opened, "#explorer .cell")
+    for name in ("SGD", "Adam"):
+        tick(opened, name)
+    text = "No trial is left: clear some filters or brushes."
+    assert ask(opened, "return document.querySelector('#explorer .map').innerText") == text
+    assert detail(opened) == text
+
+
+def test_a_trial_is_found_by_the_beginning_of_its_id(opened):
+    def find(text: str) -> str:
+        script = "const i = document.querySelector('[data-choice=trial]'); i.value = arguments[0];"
+        ask(opened, script + "i.dispatchEvent(new Event('input'))", text)
+        return ask(opened, "return document.querySelector('[data-choice=trial]').parentNode.innerText")
+
+    assert "10 trials begin so" in find("03") and "No trials begin so" in find("9")
+    assert find("037").strip() == "find"
+    assert ask(opened, "return document.querySelector('#explorer .found').dataset.trial") == "037"
+    tick(opened, "SGD")
+    tick(opened, "Adam")
+    assert "filtered out" in find("037")
+
+
+def test_a_dark_page_for_readers_who_prefer_it(opened):
+    def seen() -> list[str]:
+        click(opened, "#explorer .cell")
+        script = (
+            "return [document.body, document.querySelector('#explorer .line')].map(e => getComputedStyle(e))"
+        )
+        return ask(opened, script + ".map((s, n) => n ? s.stroke : s.backgroundColor)")
+
+    light = seen()
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        other = seen()
+    finally:
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    bright = [[sum(map(int, re.findall(r"\d+", text)[:3])) for text in own] for own in (light, other)]
+    assert bright[0][0] == 3 * 255 and bright[1][0] < 100  # the ground ...
+    assert bright[1][1] >= bright[0][1]  # ... and a line on it
+
+
+def test_the_matrices_of_a_trial_are_drawn_and_read(browser, small, tmp_path):
+    from selenium.webdriver import ActionChains, Keys
+
+    run, scores = small
+    rng = np.random.default_rng(0)
+    blocks = {one: rng.normal(size=(3, 2)) for one in run.trials["trial_id"]}
+    rows = pd.Index(["a", "a", "b"], name="row")
+
+    def inside(run, scores, ids):
+        return {one: {"blocks": pd.DataFrame(blocks[one], rows, ["u", "v"])} for one in ids}
+
+    def inside_cell(run, scores, ids):
+        return {one: {"whole": np.outer(np.arange(40), np.arange(40))} for one in ids}
+
+    browser.get(written(run, scores, tmp_path, replace(PAGE, inside=inside, inside_cell=inside_cell)))
+    click(browser, "#explorer .cell", 2)
+    names = (
+        "return [...document.querySelectorAll('#explorer .matrices figcaption b')].map(b => b.textContent)"
+    )
+    assert ask(browser, names) == ["blocks", "whole"]
+    chosen = ask(browser, "return document.querySelector('[data-choice=inside]').value")
+    ask(browser, "document.querySelector('#explorer svg.heat').focus()")
+    ActionChains(browser).send_keys(Keys.ARROW_DOWN * 2, Keys.ARROW_RIGHT).perform()
+    text = read(browser, ".matrices")
+    assert text.startswith("row b, v: ")
+    found = blocks[run.trials["trial_id"][int(chosen)]]
+    assert float(text.split(": ")[1]) == pytest.approx(found[2, 1], abs=np.ptp(found) / 89 + 0.005)
+    other = "const s = document.querySelector('[data-choice=inside]'); s.selectedIndex = 1 - s.selectedIndex;"
+    ask(browser, other + "s.dispatchEvent(new Event('change'))")
+    assert ask(browser, names) == ["blocks"]  # only one trial stands for the cell
+    assert browser.get_log("browser") == []
 
 
 def test_hovering_shows_numbers(opened):
@@ -412,7 +684,7 @@ def test_hovering_shows_numbers(opened):
 
     cell = opened.find_elements(By.CSS_SELECTOR, "#explorer .cell")[2]
     ActionChains(opened).move_to_element(cell).perform()
-    tip = opened.find_element(By.CSS_SELECTOR, "#explorer .tip")
+    tip = opened.find_element(By.CSS_SELECTOR, ".tip")
     assert tip.is_displayed() and "Θ 1 (1 to 1)" in tip.text and "onset v 50 (50 to 50)" in tip.text
 
 
@@ -463,7 +735,7 @@ def test_cells_are_walked_and_opened_by_keys(opened):
         ActionChains(opened).send_keys(key).perform()
         assert place in ask(opened, here)
         assert ask(opened, stops) == 1
-        tip = ask(opened, "return document.querySelector('#explorer .tip').innerText")
+        tip = ask(opened, "return document.querySelector('.tip').innerText")
         assert place.split(", ")[-1] in tip and "Θ" in tip
     assert ask(opened, "return document.querySelectorAll('#explorer .ring').length") == 1
     ActionChains(opened).send_keys(Keys.ENTER).perform()

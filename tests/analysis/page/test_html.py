@@ -31,7 +31,9 @@ def test_what_is_given_as_text_is_escaped():
         html.paragraph(HOSTILE),
         html.preformatted(HOSTILE),
         html.items([HOSTILE]),
-        html.terms({HOSTILE: HOSTILE}),
+        html.Words({HOSTILE: HOSTILE}).glossary(),
+        html.Words([HOSTILE]).glossary(),
+        html.Words({HOSTILE: HOSTILE, "b": "B"}).folded(f"a. {HOSTILE} b" * 40),
         html.claims([(claim, claim.check(None, None), HOSTILE)]),
         html.table(pd.DataFrame({HOSTILE: [HOSTILE]}), HOSTILE),
     ]
@@ -39,6 +41,29 @@ def test_what_is_given_as_text_is_escaped():
         assert isinstance(part, Markup) and HOSTILE not in part and ESCAPED in part
     page = html.page(HOSTILE, HOSTILE, parts[0], [(HOSTILE, parts[1])])
     assert HOSTILE not in page and page.count(ESCAPED) == 2 + 1 + 2 + 2
+
+
+def test_words_are_linked_where_they_are_first_used():
+    words = html.Words(
+        {"V": ("the value matrix", "V|W\\^V"), "V-only": "no attention", "cell": ("seeds", "cells?")}
+    )
+    text = words.linked("V-only cells: V < W^V, cells")
+    link = '<a class="term" href="#word-{0}" aria-describedby="word-{0}">{1}</a>'.format
+    expected = f"{link('v-only', 'V-only')} {link('cell', 'cells')}: {link('v', 'V')} &lt; W^V, cells"
+    assert text == expected
+    assert words.anchor("V-only") == "word-V-only".lower() and words.anchor("cells only") == ""
+    assert '<dd id="word-cell">seeds</dd>' in words.glossary()
+
+
+def test_a_text_is_folded_after_two_sentences():
+    assert html.split("One. Two. Three. Four.") == ("One. Two.", "Three. Four.")
+    assert html.split("Of 1.5 e.g. this, cells (as in eq. 5) hold.") == (
+        "Of 1.5 e.g. this, cells (as in eq. 5) hold.",
+        "",
+    )
+    long = "It holds in 26 of 96 cells, which are these: " + ", ".join(["cell"] * 60) + ". And so on."
+    assert html.split(long) == (long[:44], long[45:])
+    assert "<details" in html.NO_WORDS.folded(long) and "<details" not in html.NO_WORDS.folded("Short. Text.")
 
 
 def test_a_page_that_is_not_live_does_not_load_itself_again():

@@ -54,10 +54,12 @@ def test_the_answer_comes_first_and_is_that_of_the_scores(reported):
     text = (reported / "report.html").read_text()
     scores = score_trials(topicjax.load(reported))
     two_stage = int((score_cells(scores)["class"] == "two-stage").sum())
-    first = re.search(r"<li>(.*?)</li>", text)
+    first = re.search(r'<div class="answer "><div>(.*?)</div>', text)
     assert first is not None
-    assert first[1].startswith("Two-stage by the loss" if two_stage else "No cell is two-stage by the loss")
-    assert text.index(first[1]) < text.index("<figure id=") < text.index("<h2>")
+    said = re.sub(r"<.*?>", "", first[1])
+    assert said.startswith("Two-stage by the loss" if two_stage else "No cell is two-stage by the loss")
+    places = [text.index(part) for part in (first[1], 'id="explorer"', "<h2>", "<figure id=", "<dfn>")]
+    assert places == sorted(places)
 
 
 def test_every_figure_is_inside_and_in_two_files(reported):
@@ -180,7 +182,8 @@ def test_a_single_trial(smoke, tmp_path):
     folder = cut_run(smoke, tmp_path / "one", lambda frame: frame[frame["trial_id"] == one])
     text = report.write(folder).read_text()
     assert "1 trials" not in text.split("<h2>")[0].replace("1 of 16 trials", "")
-    assert "Every cell has one seed" in text and "1 of 16 trials are finished" in text
+    said = re.sub(r"<.*?>", "", text)
+    assert "Every cell has one seed" in said and "1 of 16 trials are finished" in said
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from support.stage_cases import CASES
 from support.synthetic_runs import STAGE1, STAGE2, STEP, TWO_STAGE, case, line_entry, ramp, run_of, score
 
 from topicjax.analysis.one_layer.scores import score_trials
+from topicjax.errors import UserError
 from topicjax.experiments.one_layer import decided
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
 from topicjax.experiments.one_layer.settings import DEFAULTS, make_trial
@@ -53,6 +54,11 @@ def test_no_adversary_is_ended_with_another_class(name):
     step, _ = stop_of((settings, frame))
     cut = run_of((settings, frame[frame["step"] <= step]))
     assert score_trials(cut).iloc[0]["class"] == expected
+
+
+def test_attention_without_softmax_trains_for_all_steps():
+    with pytest.raises(UserError, match="until is 'decided'; allowed: 'steps' when attention_weights is"):
+        make_trial(dict(until="decided", attention_weights="scores_only"))
 
 
 def test_two_stages_end_a_quarter_after_the_gain():

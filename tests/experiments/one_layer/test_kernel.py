@@ -3,6 +3,7 @@
 import functools
 import itertools
 from dataclasses import replace
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,15 @@ from jax.test_util import check_grads
 from support import reference
 
 from topicjax.experiments.one_layer import kernel, model
-from topicjax.experiments.one_layer.settings import Hypers, Spec, check, traced
+from topicjax.experiments.one_layer.settings import (
+    AttentionWeights,
+    Hypers,
+    Spec,
+    check,
+    make_trial,
+    traced,
+    trial_id,
+)
 from topicjax.experiments.shared import bags, lda, threefry
 from topicjax.experiments.shared.lda import Documents
 from topicjax.theory.document_settings import Stream
@@ -49,6 +58,7 @@ def variants() -> list[Spec]:
 
 
 BIASES = variants()[0]  # everything trained: with documents of `ragged_documents` compiled once for all tests
+BIASES_EMBEDDED = replace(BIASES, embedding="trained", embedding_dim=4)
 
 
 def name_of(spec: Spec) -> str:
@@ -125,8 +135,33 @@ def relative(left, right) -> float:
     return float(np.abs(left - right).max() / max(np.abs(right).max(), 1e-300))
 
 
+def linear_variants() -> list:
+    """Every attention without softmax, with everything trained and with neither embeddings nor biases."""
+    plain = replace(TINY, attention_dim=3, output_bias="trained")
+    cases = {"biases": BIASES_EMBEDDED, "one-hot": plain}
+    return [
+        pytest.param(
+            replace(spec, attention_weights=kind),
+            id=f"{kind}-{name}",
+            marks=[pytest.mark.slow] * (name == "one-hot"),
+        )
+        for name, spec in cases.items()
+        for kind in get_args(AttentionWeights)[1:]
+    ]
+
+
+@pytest.mark.parametrize("spec", linear_variants())
+def test_attention_without_softmax_equals_loops(spec):
+    compare_with_loops(spec)
+
+
 @pytest.mark.parametrize("spec", variants(), ids=name_of)
 def test_type_space_equals_token_space_equals_loops(spec):
+    compare_with_loops(spec)
+
+
+def compare_with_loops(spec):
+    """Compare losses and gradients of the kernel, the token model and loops; keys visible or hidden."""
     with jax.enable_x64(True):
         documents, params = ragged_documents(), large_params(spec)
         for hidden, squared in itertools.product((0, 1), (0, 1)):
@@ -155,6 +190,7 @@ def plain_loss(spec, params, documents, hidden, squared):
         hidden_keys=bool(hidden),
         squared=bool(squared),
         one_hot=spec.embedding == "one_hot",
+        kind=spec.attention_weights,
     )
 
 
@@ -219,6 +255,35 @@ def test_zero_queries_attend_uniformly():
             return kernel.query_attention(score_VxV, *queries), kernel.query_attention(None, *queries)
 
         np.testing.assert_allclose(*attention(params), rtol=1e-12)
+
+
+def test_a_kind_of_attention_is_part_of_a_trial_only_where_it_acts():
+    kinds = [dict(attention_weights=kind) for kind in get_args(AttentionWeights)]
+    assert trial_id(make_trial(kinds[0])) == trial_id(make_trial({}))
+    assert len({trial_id(make_trial(kind)) for kind in [*kinds, dict(mask_query_loss=True)]}) == 5
+    uniform = [trial_id(make_trial(kind | dict(attention="uniform", mask_query_loss=True))) for kind in kinds]
+    assert {*uniform} == {trial_id(make_trial(dict(attention="uniform")))}
+
+
+def test_a_factor_may_move_between_scores_and_values_of_linear_attention():
+    """The gauge U -> D^-1 U, S -> D S: the loss stays, but not that with attention forced uniform."""
+    spec = replace(TINY, attention_dim=7, attention_weights="scores_only")
+
+    @jax.jit
+    def losses(params):
+        batches = [bags.from_documents(spec, traced(Stream()), ragged_documents(), each) for each in (0, 1)]
+        effective, real_V = kernel.effective(spec, kernel.pad(params)), kernel.real_types(spec)
+        uniform = kernel.loss(effective._replace(score_VxV=None), batches[1], np.int32(0), real_V)
+        own, by_mask = (kernel.loss(effective, batch, np.int32(0), real_V) for batch in batches)
+        return jnp.stack([own, by_mask, uniform])
+
+    with jax.enable_x64(True):
+        params = {name: np.asarray(leaf) for name, leaf in large_params(spec).items()}
+        factor = np.random.default_rng(4).uniform(0.5, 2, 7)
+        moved = params | {"W_K": params["W_K"] * factor, "W_V": params["W_V"] / factor}
+        before, after = (np.asarray(losses(each)) for each in (params, moved))
+    assert after[:2] == pytest.approx(before[:2], rel=1e-12)
+    assert after[2] != pytest.approx(before[2], rel=1e-2)
 
 
 def test_order_of_tokens_does_not_matter():

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from dataclasses import replace
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,9 @@ from support.one_trial import TINY, as_lane, only_lane
 from topicjax.engine import programs as orders
 from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
-from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
+from topicjax.experiments.one_layer.settings import AttentionWeights, Hypers, Spec, traced
 from topicjax.experiments.shared import bags, lda, threefry
-from topicjax.experiments.shared.model import pair_difference
+from topicjax.experiments.shared.model import pair_difference, participation
 from topicjax.theory.document_settings import Stream as AnyStream
 from topicjax.theory.theorems import theorem2_matrix
 
@@ -82,7 +83,7 @@ def held_out() -> lda.Documents:
     return draw(jax.random.key(lda.EVAL_SEED), 5)
 
 
-def kind(first: int, second: int) -> str:
+def kind_of_pair(first: int, second: int) -> str:
     if first == second:
         return "own"
     return "same" if (first - 1) // 2 == (second - 1) // 2 else "other"
@@ -90,7 +91,7 @@ def kind(first: int, second: int) -> str:
 
 def pair_mean(matrix: np.ndarray, wanted: str) -> float:
     pairs = itertools.product(range(1, 7), repeat=2)
-    return float(np.mean([matrix[i, j] for i, j in pairs if kind(i, j) == wanted]))
+    return float(np.mean([matrix[i, j] for i, j in pairs if kind_of_pair(i, j) == wanted]))
 
 
 def scores(params) -> np.ndarray:
@@ -106,6 +107,31 @@ def test_loss_split_is_the_token_model_on_the_held_out_documents(record, params)
     uniform = params | {name: 0 * params[name] for name in ("W_K", "W_Q", "b_K", "b_Q")}
     assert record.eval_loss_uniform == pytest.approx(float(loss(uniform, held_out())), rel=1e-5)
     assert record.eval_loss != pytest.approx(float(record.eval_loss_uniform), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", get_args(AttentionWeights))
+def test_loss_if_every_query_had_the_scores_of_mask(kind, state, params):
+    spec = replace(SPEC, attention_weights=kind, mask_query_loss=True)
+    source, effective = held_out_bags(), kernel.effective(spec, state.params)
+    found = records.mask_query_loss(spec, HYPERS, source, effective)
+    given, losses = {name: np.asarray(leaf, np.float64) for name, leaf in params.items()}, []
+    for word, shown, masked, present in zip(*map(np.asarray, held_out()), strict=True):
+        keys = [n for n in range(len(word)) if present[n] and not masked[n]]
+        asked = np.where(masked, 0, shown)  # masked positions are not keys: only their queries change
+        outputs = {
+            n: reference.predict(given, given["W_E"], asked, keys, n, kind) for n in np.flatnonzero(masked)
+        }
+        if outputs:
+            losses.append(
+                np.mean([reference.position_loss(out, word[n], True) for n, out in outputs.items()])
+            )
+    assert found == pytest.approx(np.mean(losses), rel=1e-4)
+    assert np.isnan(records.mask_query_loss(replace(spec, mask_query_loss=False), HYPERS, source, effective))
+
+
+def held_out_bags() -> records.HeldOut:
+    make = functools.partial(bags.from_documents, SPEC, STREAM, held_out())
+    return records.HeldOut(make(), make(uniform=True))
 
 
 def by_kind(params, documents: lda.Documents, hidden_keys: bool, squared: bool) -> dict[str, float]:
@@ -170,10 +196,90 @@ def test_loss_and_gradient_norms_are_those_of_the_next_batch(record, params):
         assert getattr(record, f"grad_norm_{column}") == pytest.approx(expected, rel=1e-4)
 
 
-def test_norms(record, params):
+def test_norms_and_participation_ratios(record, params):
     for column, name in (("k", "W_K"), ("q", "W_Q"), ("v", "W_V"), ("e", "W_E")):
         expected = np.linalg.norm(params[name])
         assert getattr(record, f"norm_{column}") == pytest.approx(expected, rel=1e-5)
+        squares = np.linalg.svd(params[name].astype(float), compute_uv=False) ** 2
+        expected = squares.sum() ** 2 / (squares**2).sum()
+        assert getattr(record, f"rank_{column}") == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", (1e-12, 1.0, 1e9))
+def test_a_participation_ratio_counts_directions_whatever_the_scale(scale: float):
+    column = np.random.default_rng(0).normal(size=(5, 1))
+    ratios = {
+        1: column @ column.T,
+        3: np.eye(3, 7),
+        2.25 / 1.125: np.diag([1, 1]),
+        9 / 5: np.diag([2, 1]) ** 0.5,
+    }
+    for expected, matrix in ratios.items():
+        assert participation(jnp.float32(scale * matrix)) == pytest.approx(expected, rel=1e-5)
+    assert np.isnan(participation(jnp.zeros((2, 2))))
+
+
+def loops_over_words(phi_TxW: np.ndarray, S: np.ndarray, J: int) -> dict[str, float]:
+    """Score frequent against rare words, and topics by frequency: query by query and key by key, float64."""
+    W, half = phi_TxW.shape[1], J // 2
+    chance, topic = phi_TxW.mean(axis=0), np.arange(W) // J
+    found: dict[str, list[tuple[float, float]]] = {
+        "a_frequent": [],
+        "a_frequent_other": [],
+        "a_topic_weighted": [],
+    }
+    for query in range(W):
+        kept: dict[str, list[tuple[float, float]]] = {}
+        for key in set(range(W)) - {query}:
+            own = sorted(range(W), key=lambda word: (topic[word] != topic[key], -phi_TxW[topic[key], word]))[
+                :J
+            ]
+            where = "same" if topic[query] == topic[key] else "other"
+            kind = "frequent" if key in own[:half] else "rare" if key in own[J - half :] else "middle"
+            score = float(S[1 + query, 1 + key])
+            kept.setdefault(f"{where} {kind}", []).append((score, 1.0))
+            kept.setdefault(where, []).append((score, float(chance[key])))
+        mean = {
+            kind: np.average(*np.transpose(pairs)[:1], weights=np.transpose(pairs)[1])
+            for kind, pairs in kept.items()
+        }
+        for name, (plus, minus) in {
+            "a_frequent": ("same frequent", "same rare"),
+            "a_frequent_other": ("other frequent", "other rare"),
+            "a_topic_weighted": ("same", "other"),
+        }.items():
+            if plus in mean and minus in mean:
+                weight = chance[query] if name == "a_topic_weighted" else 1.0
+                found[name].append((mean[plus] - mean[minus], weight))
+    return {
+        name: float(np.average(*np.transpose(pairs)[:1], weights=np.transpose(pairs)[1])) if pairs else np.nan
+        for name, pairs in found.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "overlap"),
+    [(5, "dirichlet", 0.4), (2, "zipf", 0.0)],
+)
+def test_scores_by_frequency_are_means_over_pairs_of_words(words: int, kind: Any, overlap: float):
+    spec = Spec(topics=3, words_per_topic=words, word_distribution=kind)
+    phi_TxW = jax.jit(functools.partial(lda.topic_words, spec))(traced(AnyStream(seed=5, overlap=overlap)))
+    V = bags.padded(spec.vocabulary)
+    S = np.random.default_rng(words).normal(size=(V, V))
+    model_ = kernel.Effective(jnp.float32(S), jnp.zeros((V, V)), jnp.zeros(V))
+    measured = jax.jit(functools.partial(records.frequency_differences, spec))
+    found = {name: float(value) for name, value in measured(phi_TxW, model_).items()}
+    expected = loops_over_words(np.asarray(phi_TxW, float), S, words)
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
+    assert np.isnan(expected["a_frequent"]) == (words == 2)  # no two words are on one side
+    shifted = model_._replace(score_VxV=model_.score_VxV + 3 * np.arange(V)[:, None])
+    same = {name: float(value) for name, value in measured(phi_TxW, shifted).items()}
+    assert same == pytest.approx(found, abs=1e-4, nan_ok=True)
+
+
+def test_uniform_words_are_neither_frequent_nor_rare(record):
+    assert np.isnan([record.a_frequent, record.a_frequent_other]).all()
+    assert record.a_topic_weighted == pytest.approx(float(record.a_topic), rel=1e-4)
 
 
 def test_order_parameters_are_means_over_word_pairs(record, params):
@@ -202,10 +308,30 @@ def test_attention_between_positions_by_kind_of_pair(record, params):
             weights = np.exp([S[shown[query], shown[n]] for n in positions])
             for n, weight in zip(positions, weights / weights.sum(), strict=True):
                 if n != query:
-                    found[kind(shown[query], shown[n])].append(weight)
+                    found[kind_of_pair(shown[query], shown[n])].append(weight)
     assert record.attn_same_word == pytest.approx(np.mean(found["own"]), rel=1e-4)
     assert record.attn_same_topic == pytest.approx(np.mean(found["same"]), rel=1e-4)
     assert record.attn_diff_topic == pytest.approx(np.mean(found["other"]), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", get_args(AttentionWeights)[1:])
+def test_attention_without_softmax_by_kind_of_pair(kind, state, params):
+    """The same for weights that are linear in the scores: shares of S, 1 + S, or that minus the mean."""
+    S, found = scores(params), {"own": [], "same": [], "other": []}
+    visible = np.asarray(held_out().present_BxN & ~held_out().masked_BxN)
+    for shown, is_key in zip(np.asarray(held_out().shown_BxN), visible, strict=True):
+        positions = [n for n in range(9) if is_key[n]]
+        for query in positions:
+            weights = np.array([S[shown[query], shown[n]] for n in positions])
+            weights = weights - weights.mean() if kind == "one_plus_centred" else weights
+            weights = (weights + (kind != "scores_only")) / len(positions)
+            for n, weight in zip(positions, weights, strict=True):
+                if n != query:
+                    found[kind_of_pair(shown[query], shown[n])].append(weight)
+    effective = kernel.effective(replace(SPEC, attention_weights=kind), state.params)
+    measured = records.attention_pairs(SPEC, effective, held_out_bags())
+    expected = [np.mean(found[pair]) for pair in ("own", "same", "other")]
+    assert measured[:3] == pytest.approx(expected, rel=1e-3)
 
 
 def test_columns_without_meaning_are_nan(record):
@@ -215,9 +341,12 @@ def test_columns_without_meaning_are_nan(record):
     start = jax.jit(experiment.init, static_argnums=0)(spec, stream, hypers)
     uniform = record_of(spec, stream, hypers, start)
     empty = {name for name, value in uniform._asdict().items() if np.isnan(value)}
-    frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block", "e_pair"}
-    one_word_topics = {"v_block", "v_diag", "v_pair", "attn_same_topic", "attn_partner"}
+    frozen, one_hot = {"grad_norm_k", "grad_norm_q"}, {"norm_e", "e_block", "e_pair", "rank_e"}
+    frozen |= {"rank_k", "rank_q"}  # of zero matrices
+    one_word_topics = {"v_block", "v_diag", "v_pair", "attn_same_topic", "attn_partner", "a_topic_weighted"}
+    one_word_topics |= {"a_frequent", "a_frequent_other"}  # and uniform words
     by_kind = {"eval_loss_mask", "eval_loss_kept", "eval_loss_random"}  # uniform attention: no word queries
+    by_kind |= {"eval_loss_mask_query"}  # not asked for
     assert empty - {"rotation_v"} == frozen | one_hot | one_word_topics | by_kind
     assert uniform.eval_loss == uniform.eval_loss_uniform
     assert uniform.a_topic == uniform.a_key == 0

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,12 @@ import optax
 import pytest
 from support.one_trial import TINY, Programs, programs
 
+from topicjax.engine import plan
 from topicjax.engine import programs as orders
 from topicjax.engine.segments import check_room
 from topicjax.experiments.one_layer import experiment, kernel, model, records
 from topicjax.experiments.one_layer.experiment import EXPERIMENT
-from topicjax.experiments.one_layer.settings import Hypers, Spec, traced
+from topicjax.experiments.one_layer.settings import TRIALS, Hypers, Spec, traced
 from topicjax.experiments.shared import lda, threefry
 from topicjax.theory import limits
 from topicjax.theory.document_settings import Stream as AnyStream
@@ -222,6 +224,33 @@ def test_initial_weights_follow_their_law(init):
     np.testing.assert_allclose(smaller["W_K"] * 100, W_K, rtol=1e-5)  # the same direction
 
 
+def test_initial_weights_have_a_seed_of_their_own():
+    """The same weights to the bit if it equals the seed; the same documents, drawn once, whatever it is."""
+    spec = replace(TINY, embedding="random")
+    start = jax.jit(lambda *given: experiment.init(spec, *given).params)
+    draw = jax.jit(lambda stream: experiment.make_source(spec, stream).held_out)
+
+    def drawn(**seeds: int) -> tuple[dict, Any]:
+        trial = TRIALS.make_trial(dict(topics=3, words_per_topic=2, embedding="random", **seeds))
+        stream, hypers = traced(trial.stream), traced(trial.hypers)
+        return start(stream, hypers), draw(stream)
+
+    seed4, same, other = drawn(seed=4), drawn(seed=4, init_seed=4), drawn(seed=4, init_seed=9)
+    weights9 = drawn(seed=9)[0]
+    for name in ("W_K", "W_Q", "W_V", "W_E"):
+        np.testing.assert_array_equal(seed4[0][name], same[0][name])
+        np.testing.assert_array_equal(other[0][name], weights9[name])
+        assert not np.allclose(other[0][name], seed4[0][name])
+    jax.tree.map(np.testing.assert_array_equal, seed4[1], other[1])
+    grid = [dict(seed=seed, init_seed=weights) for seed in range(3) for weights in range(4)]
+    trials = {str(number): TRIALS.make_trial(own) for number, own in enumerate(grid)}
+    (group,) = plan.group_trials(EXPERIMENT, trials)
+    assert group.stream_sizes == {4: 3}  # documents are drawn for a stream, once for its trials
+    usual = TRIALS.make_trial({})
+    assert TRIALS.trial_id(usual) == TRIALS.trial_id(TRIALS.make_trial(dict(init_seed=-1)))
+    assert TRIALS.trial_id(usual) != TRIALS.trial_id(TRIALS.make_trial(dict(init_seed=0)))
+
+
 def test_seeds_differ_in_documents_and_weights_and_only_they_do():
     first, records = run(TINY, Stream(seed=1), FAST)
     again, records_again = run(TINY, Stream(seed=1), FAST)
@@ -330,7 +359,9 @@ def test_record_columns_are_the_contract():
         "loss eval_loss eval_loss_uniform eval_loss_mask eval_loss_kept eval_loss_random "
         "norm_k norm_q norm_v norm_e grad_norm_k grad_norm_q "
         "grad_norm_v rotation_v v_block v_diag v_pair e_block e_pair a_topic a_self a_pair a_mask a_key "
-        "attn_same_word attn_same_topic attn_partner attn_diff_topic theorem2_distance"
+        "attn_same_word attn_same_topic attn_partner attn_diff_topic theorem2_distance "
+        "rank_k rank_q rank_v rank_e a_frequent a_frequent_other a_topic_weighted "
+        "eval_loss_mask_query"
     )
 
 

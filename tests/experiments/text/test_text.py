@@ -426,6 +426,6 @@ def test_bad_settings_are_one_sentence(data):
 
 
 def test_a_missing_corpus_is_named_before_anything_is_written(data, tmp_path):
-    with pytest.raises(UserError, match=r"the corpus wikipedia is not in .*; to make it: make corpus"):
+    with pytest.raises(UserError, match=r"the corpus wikipedia is not in .*; to make it: .*topicjax corpus"):
         topicjax.sweep("text", product(seed=(0,)), tmp_path / "run", dict(corpus="wikipedia"))
     assert not (tmp_path / "run").exists()

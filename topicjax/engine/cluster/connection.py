@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from topicjax.advice import install_command
 from topicjax.engine.cluster.driver import WORKER, Dispatch, Members
 from topicjax.engine.cluster.messages import WorkerDevice
 from topicjax.engine.cluster.processes import Processes
@@ -29,7 +30,6 @@ SETTINGS = {  # environment variables of Ray, unless the user set them
 CONNECT_SECONDS = 5.0
 NAMESPACE = "topicjax"
 TOO_BUSY = "Ray did not start within its 30 seconds; is the machine too busy?"
-NOT_INSTALLED = "--cluster needs Ray, which is not installed; install it with: make ray"
 NONE_HERE = "no Ray cluster runs on this machine; start one (docs/cluster.md), or use local:N"
 
 
@@ -105,7 +105,9 @@ class Cluster:
 def check_installed() -> None:
     """Raise a UserError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
-        raise UserError(NOT_INSTALLED)
+        raise UserError(
+            f"--cluster needs Ray, which is not installed; install it with: {install_command('ray')}"
+        )
 
 
 def connect(address: Address, num_cpus: int) -> Processes | None:

@@ -10,7 +10,7 @@ from topicjax.experiments.encoder import losses, rows
 from topicjax.experiments.encoder.records import measure_gains, measure_model
 from topicjax.experiments.encoder.rows import Rows
 from topicjax.experiments.encoder.settings import TRIALS, Spec
-from topicjax.experiments.shared import lda, lines
+from topicjax.experiments.shared import encoder, lda, lines
 from topicjax.experiments.shared.bags import fit_queries
 from topicjax.experiments.shared.layer_records import HEALTHY, Made
 from topicjax.experiments.shared.layer_training import init, layer_flops, stepped, weights
@@ -56,6 +56,17 @@ def update(
     return stepped(spec, hypers, state, step, loss_and_gradients)
 
 
+def loss(spec: Spec, stream: Stream, hypers: LayerHypers, weights: Params, batch: Rows) -> jax.Array:
+    """Compute the loss of eq. (1) of snapshot weights on a batch, without L2."""
+    output_BxQxV = losses.outputs(spec, hypers, weights, batch)
+    return losses.loss_of_documents(hypers.objective, output_BxQxV, batch.target_BxQxV).sum()
+
+
+def trained(spec: Spec, weights: Params) -> dict[str, bool]:
+    """Mark the weights that are trained."""
+    return {name: name in encoder.trained_names(spec) for name in weights}
+
+
 def measure(
     spec: Spec, stream: Stream, hypers: LayerHypers, source: Source, state: State, batch: Rows, made: Made
 ) -> Any:
@@ -86,6 +97,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     measure_rarely=measure_rarely,
     weights=weights,
+    loss=loss,
+    trained=trained,
     healthy=(*HEALTHY, "eval_loss", "eval_loss_uniform"),
     fit=fit_queries,
     missing=rows_missing,

@@ -44,7 +44,12 @@ def check(trial: Trial) -> None:
 
 
 TRIALS = TrialSettings(
-    "encoder", Spec, Stream, LayerHypers, check, id_unless_default=("rare_every", "pair_strength")
+    "encoder",
+    Spec,
+    Stream,
+    LayerHypers,
+    check,
+    id_unless_default=("rare_every", "pair_strength", "init_seed"),
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 make_trial, settings_of = TRIALS.make_trial, TRIALS.settings_of

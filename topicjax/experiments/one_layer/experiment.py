@@ -66,7 +66,7 @@ def queries_missing(source: Source, batch: Bag) -> jax.Array:
 
 def init(spec: Spec, stream: Stream, hypers: Hypers) -> State:
     """Make the initial state of a trial; its parameters are padded."""
-    params = kernel.pad(model.init(spec, stream, hypers, lda.stream_keys(stream.seed).weights))
+    params = kernel.pad(model.init(spec, stream, hypers, lda.weights_key(stream, hypers)))
     first = schedule.first_state if spec.training == "by_part" else first_state
     return first(spec, hypers, params, model.trained_names(spec))
 
@@ -111,6 +111,7 @@ def measure(
         has_past=made.step >= ROTATION_LAG,
         loss=kernel.loss(kernel_model, batch, hypers.objective, real_V),
         gradients=made.gradients,
+        phi_TxW=source.phi_TxW,
     )
 
 
@@ -119,15 +120,26 @@ def weights(spec: Spec, state: State) -> Params:
     return kernel.unpad(spec, state.params)
 
 
+def loss(spec: Spec, stream: Stream, hypers: Hypers, weights: Params, batch: Bag) -> jax.Array:
+    """Compute the loss of eq. (1) of snapshot weights on a batch, without L2."""
+    kernel_model = kernel.effective(spec, kernel.pad(weights))
+    return kernel.loss(kernel_model, batch, hypers.objective, kernel.real_types(spec))
+
+
+def trained(spec: Spec, weights: Params) -> dict[str, bool]:
+    """Mark the weights that are trained."""
+    return {name: name in model.trained_names(spec) for name in weights}
+
+
 def loss_gradients(spec: Spec, hypers: Hypers, params: Params, batch: Bag) -> Params:
     """Compute the gradients of eq. (1) for the trained parameters."""
     trained, frozen = split(params, model.trained_names(spec))
 
-    def loss(trained: Params) -> jax.Array:
+    def of_trained(trained: Params) -> jax.Array:
         kernel_model = kernel.effective(spec, trained | frozen)
         return kernel.loss(kernel_model, batch, hypers.objective, kernel.real_types(spec))
 
-    return jax.grad(loss)(trained)
+    return jax.grad(of_trained)(trained)
 
 
 def mean_queries(spec: Spec) -> float:
@@ -186,6 +198,8 @@ EXPERIMENT = Experiment(
     update=update,
     measure=measure,
     weights=weights,
+    loss=loss,
+    trained=trained,
     healthy=HEALTHY,
     fit=fit_queries,
     missing=queries_missing,

@@ -4,18 +4,33 @@ The model has no position embeddings, so a token's key, query and value depend o
 document is described by its bag (see bags.py).  The result equals the token-space model to rounding.
 All arrays are padded with zeros to a multiple of the vector width.  Padding never changes: its counts are
 zero and it is excluded from the softmax, so its gradient is exactly zero under every optimizer.
+Attention without softmax (see `AttentionWeights`) is linear in the scores: a key's weight is a share of the
+document times S, 1 + S, or 1 + S minus the mean of S over the document, which keeps the sum of weights at 1.
 Dimension letters: R queries, V vocabulary, D embedding, A head (all padded).
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.one_layer.settings import Spec
+from topicjax.experiments.one_layer.settings import SOFTMAX, AttentionWeights, Spec
 from topicjax.experiments.shared.bags import Bag, counts_and_targets, padded
 from topicjax.experiments.shared.losses import queries_loss
 from topicjax.experiments.shared.model import Params
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Kind:
+    """How scores become attention weights; static: it selects the program."""
+
+    name: AttentionWeights
+
+
+OF_SOFTMAX = Kind(SOFTMAX)
+SUM_TO_ONE = (SOFTMAX, "one_plus_centred")  # whatever the scores, the weights of a query sum to 1
 
 
 class Effective(NamedTuple):
@@ -24,6 +39,7 @@ class Effective(NamedTuple):
     score_VxV: jax.Array | None  # query, key; None: uniform attention
     value_VxV: jax.Array  # key, output
     bias_V: jax.Array
+    kind: Kind = OF_SOFTMAX
 
 
 def pad(params: Params) -> Params:
@@ -56,15 +72,19 @@ def effective(spec: Spec, params: Params) -> Effective:
         if "b_K" in params:
             K_AxV, Q_AxV = K_AxV + params["b_K"][:, None], Q_AxV + params["b_Q"][:, None]
         score_VxV = (Q_AxV.T @ K_AxV) / spec.head_width**0.5
-    value_DxV = embed(params["W_V"])
+    value_DxV, kind = embed(params["W_V"]), Kind(spec.attention_weights)
     if W_E is None:
-        return Effective(score_VxV, value_DxV.T, params["b_pred"] + b_V)
+        return Effective(score_VxV, value_DxV.T, params["b_pred"] + b_V, kind)
     head_bias_V = params["b_pred"] if "b_V" not in params else params["b_pred"] + W_E.T @ b_V
-    return Effective(score_VxV, value_DxV.T @ W_E, head_bias_V)
+    return Effective(score_VxV, value_DxV.T @ W_E, head_bias_V, kind)
 
 
-def query_attention(score_VxV: jax.Array | None, count_RxV: jax.Array, type_R: jax.Array) -> jax.Array:
+def query_attention(
+    score_VxV: jax.Array | None, count_RxV: jax.Array, type_R: jax.Array, kind: Kind = OF_SOFTMAX
+) -> jax.Array:
     """Compute the attention of each query to each key type: c_k exp(S_kq) / sum_l c_l exp(S_lq)."""
+    if score_VxV is not None and kind.name != SOFTMAX:
+        return linear_attention(kind, score_VxV[type_R], shares(count_RxV))
     weight_RxV = count_RxV
     if score_VxV is not None:
         logit_RxV = jnp.where(count_RxV > 0, score_VxV[type_R], -jnp.inf)
@@ -74,10 +94,25 @@ def query_attention(score_VxV: jax.Array | None, count_RxV: jax.Array, type_R: j
     return weight_RxV / jnp.where(total_Rx1 == 0, 1.0, total_Rx1)  # no visible key: zeros
 
 
+def linear_attention(kind: Kind, score_RxV: jax.Array, share_RxV: jax.Array) -> jax.Array:
+    """Compute attention that is linear in the scores: c_k S_kq / sum_l c_l, or 1 + S in the place of S."""
+    if kind.name == "scores_only":
+        return share_RxV * score_RxV
+    if kind.name == "one_plus_centred":
+        score_RxV = score_RxV - (share_RxV * score_RxV).sum(axis=1, keepdims=True)
+    return share_RxV * (1 + score_RxV)
+
+
+def shares(count_RxV: jax.Array) -> jax.Array:
+    """Compute the share of each type among the keys of a document; zeros if it has none."""
+    total_Rx1 = count_RxV.sum(axis=1, keepdims=True)
+    return count_RxV / jnp.where(total_Rx1 == 0, 1.0, total_Rx1)
+
+
 def outputs(model: Effective, bag: Bag) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute the attention and the outputs of every query, and the weighted words it must predict."""
     count_RxV, target_RxV = counts_and_targets(bag)
-    attention_RxV = query_attention(model.score_VxV, count_RxV, bag.queries.type_R)
+    attention_RxV = query_attention(model.score_VxV, count_RxV, bag.queries.type_R, model.kind)
     return attention_RxV, attention_RxV @ model.value_VxV + model.bias_V[None, :], target_RxV
 
 
@@ -99,11 +134,16 @@ def _loss_backward(residuals, cotangent: jax.Array):
     d_score_VxV = None
     if model.score_VxV is not None:
         d_attention_RxV = d_output_RxV @ model.value_VxV.T
-        mean_Rx1 = (attention_RxV * d_attention_RxV).sum(axis=1, keepdims=True)
-        d_logit_RxV = attention_RxV * (d_attention_RxV - mean_Rx1)
+        slope_RxV = attention_RxV  # of softmax in its scores; linear attention has its shares instead
+        if model.kind.name != SOFTMAX:
+            slope_RxV = shares(bag.count_BxV[bag.queries.document_R])
+        if model.kind.name in SUM_TO_ONE:
+            mean_Rx1 = (slope_RxV * d_attention_RxV).sum(axis=1, keepdims=True)
+            d_attention_RxV = d_attention_RxV - mean_Rx1
+        d_logit_RxV = slope_RxV * d_attention_RxV
         d_score_VxV = jnp.zeros_like(model.score_VxV).at[bag.queries.type_R].add(d_logit_RxV)
-    d_model = Effective(d_score_VxV, attention_RxV.T @ d_output_RxV, d_output_RxV.sum(axis=0))
-    return d_model, None, None, None
+    d_value_VxV, d_bias_V = attention_RxV.T @ d_output_RxV, d_output_RxV.sum(axis=0)
+    return Effective(d_score_VxV, d_value_VxV, d_bias_V, model.kind), None, None, None
 
 
 loss.defvjp(_loss_forward, _loss_backward)

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from topicjax.experiments.one_layer.settings import Hypers, Spec, code
+from topicjax.experiments.one_layer.settings import SOFTMAX, AttentionWeights, Hypers, Spec, code
 from topicjax.experiments.shared import threefry
 from topicjax.experiments.shared.lda import Documents, key_positions
 from topicjax.experiments.shared.model import DEFAULT, Initializer, Params, initializer, masked_softmax
@@ -54,11 +54,21 @@ class Transformer(nn.Module):
             K_AxN = W_K @ Z_DxN + b_K[:, None]
             Q_AxN = W_Q @ Z_DxN + b_Q[:, None]
             score_NxN = K_AxN.T @ Q_AxN / A**0.5  # key, query
-            A_NxN = masked_softmax(score_NxN, is_key_N[:, None])  # eq. (5)
+            A_NxN = attention_of(spec.attention_weights, score_NxN, is_key_N[:, None])  # eq. (5)
             attended_DxN = W_V @ Z_DxN @ A_NxN + b_V[:, None]
             return (W_E.T @ attended_DxN + b_pred[:, None]).T  # eq. (6)
 
         return jax.vmap(document)(shown_BxN, is_key_BxN)
+
+
+def attention_of(kind: AttentionWeights, score_NxN: jax.Array, is_key_Nx1: jax.Array) -> jax.Array:
+    """Compute the attention weights, one column per query; zeros where there are no keys."""
+    if kind == SOFTMAX:
+        return masked_softmax(score_NxN, is_key_Nx1)
+    share_Nx1 = is_key_Nx1 / jnp.maximum(is_key_Nx1.sum(), 1)
+    if kind == "one_plus_centred":
+        score_NxN = score_NxN - (share_Nx1 * score_NxN).sum(axis=0, keepdims=True)
+    return share_Nx1 * (score_NxN if kind == "scores_only" else 1 + score_NxN)
 
 
 def bias_initializer(hypers: Hypers, fan_in: int) -> Initializer:

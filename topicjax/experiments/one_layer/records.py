@@ -4,13 +4,17 @@ The order parameters are exact functions of the weights, because everything depe
 Word i belongs to topic (i - 1) // v; overlapping topics also use words of others.
 Words 2j - 1 and 2j of a topic are partners, whether documents tie them (pair_strength) or not: without a tie
 the columns of partners are a control.
+The frequent words of a topic are the more likely half of its words, its rare words the other half (of an odd
+number the middle one is neither).  Words of Zipf's law are ranked even if its exponent is 0: a control.
 A column that does not apply is NaN: `norm_e` and `e_*` with one-hot embeddings, gradient norms of frozen
 parts, `rotation_v` before step 10 or at W_V = 0, differences over an empty set of pairs, losses by kind of
-query under uniform attention (they hardly differ) or without such queries.
-Dimension letters: B documents, V vocabulary (padded).
+query under uniform attention (they hardly differ) or without such queries, participation ratios of zero
+matrices, frequent minus rare words if all are equally likely (word_distribution is uniform),
+`eval_loss_mask_query` unless the Spec asks for it.
+Dimension letters: B documents, V vocabulary (padded), T topics, J words of one topic, W = T J words.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +23,7 @@ import numpy as np
 from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer.kernel import Effective, LossSplit
 from topicjax.experiments.one_layer.model import lemma1_value
-from topicjax.experiments.one_layer.settings import Hypers, Spec
+from topicjax.experiments.one_layer.settings import SOFTMAX, Hypers, Spec
 from topicjax.experiments.shared import bags
 from topicjax.experiments.shared.bags import Bag
 from topicjax.experiments.shared.model import (
@@ -28,6 +32,7 @@ from topicjax.experiments.shared.model import (
     norm,
     pair_difference,
     pair_masks,
+    participation,
     partner_masks,
     rotation,
     topic_block,
@@ -70,6 +75,14 @@ class Record(NamedTuple):
     attn_partner: jax.Array  # partners; they are among the other words of one topic
     attn_diff_topic: jax.Array  # words of different topics
     theorem2_distance: jax.Array  # |U - W*| / |W*|, U the effective value, W* Theorem 2's
+    rank_k: jax.Array  # participation ratios of W^K, W^Q, W^V, W^E: (tr G)^2 / tr G^2, G = W W^T
+    rank_q: jax.Array
+    rank_v: jax.Array
+    rank_e: jax.Array
+    a_frequent: jax.Array  # score of word queries: frequent - rare keys, other words of the query's topic
+    a_frequent_other: jax.Array  # the same for keys of other topics
+    a_topic_weighted: jax.Array  # a_topic with queries and keys weighted by how frequent they are
+    eval_loss_mask_query: jax.Array  # eval_loss if every query had the scores of [MASK]; see mask_query_loss
 
 
 class HeldOut(NamedTuple):
@@ -89,8 +102,9 @@ def measure_model(
     has_past: jax.Array,
     loss: jax.Array,
     gradients: Params,
+    phi_TxW: jax.Array,
 ) -> Record:
-    """Measure a trial at a step, given the loss and gradients of that step's batch.
+    """Measure a trial at a step, given the loss and gradients of that step's batch, and its topics.
 
     `earlier_value` is W_V ten steps earlier, if the trial `has_past`.
     """
@@ -125,6 +139,12 @@ def measure_model(
         attn_partner=partner,
         attn_diff_topic=other_topic,
         theorem2_distance=theorem2_distance(spec, stream, value_VxV),
+        rank_k=participation(params["W_K"]),
+        rank_q=participation(params["W_Q"]),
+        rank_v=participation(params["W_V"]),
+        rank_e=nan if embedding is None else participation(embedding),
+        **frequency_differences(spec, phi_TxW, model),
+        eval_loss_mask_query=mask_query_loss(spec, hypers, held_out, model),
     )
 
 
@@ -146,6 +166,18 @@ def held_out_losses(
     return split, uniform_loss
 
 
+def mask_query_loss(spec: Spec, hypers: Hypers, held_out: HeldOut, model: Effective) -> jax.Array:
+    """Compute the held-out loss with the scores of [MASK] for every query; NaN unless the Spec asks for it.
+
+    All positions of a document then predict the same, as under uniform attention: one query per document.
+    Unlike forced uniform attention this is a function of the products of scores and values alone, so it does
+    not change if linear attention moves a factor from its scores to its values.
+    """
+    if not spec.mask_query_loss:
+        return jnp.full((), jnp.nan, model.value_VxV.dtype)
+    return kernel.loss(model, held_out.uniform, hypers.objective, kernel.real_types(spec))
+
+
 def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
     """Compute the order parameters of attention; all zero under uniform attention."""
     if model.score_VxV is None:
@@ -157,6 +189,43 @@ def score_differences(spec: Spec, model: Effective) -> dict[str, jax.Array]:
     a_pair = pair_difference(spec, model.score_VxV)
     a_mask = score_VxV[0, 1:].mean() - score_VxV[0, 0]
     return dict(**differences, a_pair=a_pair, a_mask=a_mask, a_key=score_VxV.mean(axis=0).std())
+
+
+def frequency_differences(spec: Spec, phi_TxW: jax.Array, model: Effective) -> dict[str, jax.Array]:
+    """Compare scores of frequent with those of rare words, and weigh a_topic by how frequent words are.
+
+    Means are taken for each query before they are averaged over queries: like attention, they do not change
+    if a number is added to all scores of a query.
+    """
+    T, J, W = spec.topics, spec.words_per_topic, spec.num_words
+    score_WxW = jnp.zeros((W, W)) if model.score_VxV is None else model.score_VxV[1 : W + 1, 1 : W + 1]
+    topic_W = np.arange(W) // J
+    same_WxW: Any = (topic_W[:, None] == topic_W[None, :]) & ~np.eye(W, dtype=bool)
+    other_WxW: Any = topic_W[:, None] != topic_W[None, :]
+    own_TxJ = phi_TxW.reshape(T, T, J)[np.arange(T), np.arange(T)]
+    rank_W = jnp.argsort(jnp.argsort(-own_TxJ, axis=1), axis=1).reshape(W)  # within its topic
+    frequent_W, rare_W = rank_W < J // 2, rank_W >= J - J // 2
+    chance_W = phi_TxW.mean(axis=0)
+
+    def apart(plus_WxW: jax.Array, minus_WxW: jax.Array, query_W: jax.Array) -> jax.Array:
+        """Average over queries the weighted mean of some keys minus that of others; NaN without both."""
+        plus_W, minus_W = plus_WxW.sum(axis=1), minus_WxW.sum(axis=1)
+        has_both_W = (plus_W > 0) & (minus_W > 0)
+        weight_WxW = plus_WxW / jnp.where(has_both_W, plus_W, 1.0)[:, None]
+        weight_WxW -= minus_WxW / jnp.where(has_both_W, minus_W, 1.0)[:, None]
+        query_W = jnp.where(has_both_W, query_W, 0.0)
+        return (query_W * (weight_WxW * score_WxW).sum(axis=1)).sum() / query_W.sum()
+
+    def frequent_keys(pairs_WxW: Any) -> jax.Array:
+        if spec.word_distribution == "uniform":
+            return jnp.full((), jnp.nan, score_WxW.dtype)
+        return apart(pairs_WxW * frequent_W[None, :], pairs_WxW * rare_W[None, :], jnp.ones(W))
+
+    return dict(
+        a_frequent=frequent_keys(same_WxW),
+        a_frequent_other=frequent_keys(other_WxW),
+        a_topic_weighted=apart(same_WxW * chance_W[None, :], other_WxW * chance_W[None, :], chance_W),
+    )
 
 
 def attention_pairs(spec: Spec, model: Effective, held_out: HeldOut) -> tuple[jax.Array, ...]:
@@ -172,14 +241,24 @@ def attention_pairs(spec: Spec, model: Effective, held_out: HeldOut) -> tuple[ja
     V = count_BxV.shape[1]
     if score_VxV is None:
         score_VxV = jnp.zeros((V, V), count_BxV.dtype)
-    shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
-    exp_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
-    total_BxV = count_BxV @ exp_VxV.T  # per query type and document
-    share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
-    attention_VxV = exp_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
+    kind = SOFTMAX if model.score_VxV is None else model.kind.name
+    if kind == SOFTMAX:
+        shifted_VxV = score_VxV - score_VxV.max(axis=1, keepdims=True)
+        weight_VxV = jnp.exp(jnp.maximum(shifted_VxV, -MAX_SCORE_RANGE))  # query, key
+        total_BxV = count_BxV @ weight_VxV.T  # per query type and document
+        share_BxV = count_BxV / jnp.where(total_BxV == 0, 1.0, total_BxV)
+    else:
+        weight_VxV = score_VxV if kind == "scores_only" else 1 + score_VxV
+        share_BxV = kernel.shares(count_BxV)
+    attention_VxV = weight_VxV * (share_BxV.T @ count_BxV)  # summed over query and key positions
     pairs_VxV = count_BxV.T @ count_BxV
+    own_V = jnp.diag(weight_VxV) * share_BxV.sum(axis=0)  # what positions pay to themselves
+    if kind == "one_plus_centred":
+        of_mean_BxV = share_BxV * (share_BxV @ score_VxV.T)
+        attention_VxV -= of_mean_BxV.T @ count_BxV
+        own_V -= of_mean_BxV.sum(axis=0)
     if not spec.infinite_documents:  # a position does not pair with itself
-        attention_VxV -= jnp.diag(jnp.diag(exp_VxV) * share_BxV.sum(axis=0))
+        attention_VxV -= jnp.diag(own_V)
         pairs_VxV -= jnp.diag(count_BxV.sum(axis=0))
 
     def mean_of(mask: np.ndarray) -> jax.Array:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import OPTIMIZERS, Beta1, Beta2, Epsilon, Momentum, WeightDecay
-from topicjax.experiments.shared.settings import InitLaw
+from topicjax.experiments.shared.settings import InitLaw, InitSeed
 from topicjax.settings import AutomaticSize, Choice, NotNegative, Only, Real, RecordsPerDecade, Whole
 from topicjax.theory.document_settings import DocumentSpec, Stream, check_documents
 from topicjax.trial import Trial, TrialSettings
@@ -19,6 +19,8 @@ MEMBER_SETTINGS = ("value_shift", "value_own", "value_random")  # select a membe
 BLOCKS = Only("value", ("blocks",))
 SCHEDULE_SETTINGS = ("value_from", "value_until", "attention_from", "attention_until", "alternate")
 BY_PART = Only("training", ("by_part",))
+AttentionWeights = Literal["softmax", "scores_only", "one_plus_scores", "one_plus_centred"]
+SOFTMAX: AttentionWeights = "softmax"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,16 @@ class Spec(DocumentSpec):
     ] = "steps"
     record_every: Annotated[int, Whole(1), "steps from one record to the next"] = 20
     records_per_decade: RecordsPerDecade = 0
+    attention_weights: Annotated[
+        AttentionWeights,
+        "weight of a key among n: softmax of its score S, S/n, (1 + S)/n, or (1 + S - mean S)/n",
+        Only("attention", ("trained",)),
+    ] = "softmax"
+    mask_query_loss: Annotated[
+        bool,
+        "record eval_loss_mask_query, the held-out loss if every query had the scores of [MASK]",
+        Only("attention", ("trained",)),
+    ] = False
 
     @property
     def width(self) -> int:
@@ -92,6 +104,7 @@ class Hypers(NamedTuple):
     beta2: Beta2 = 0.999
     epsilon: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
+    init_seed: InitSeed = -1
 
 
 def check(trial: Trial) -> None:
@@ -106,6 +119,11 @@ def check(trial: Trial) -> None:
     check_documents(spec, stream)
     if spec.training == "by_part":
         check_schedule(spec, hypers)
+    if spec.until == "decided" and spec.attention_weights != SOFTMAX:
+        raise UserError(
+            "until is 'decided'; allowed: 'steps' when attention_weights is "
+            f"{spec.attention_weights!r}: the rule extrapolates how softmax attention grows"
+        )
     if spec.value == "blocks" and stream.p_keep + stream.p_random == 1:
         raise UserError("value is 'blocks'; allowed: only with p_keep + p_random below 1 (Theorem 2)")
 
@@ -128,7 +146,10 @@ TRIALS = TrialSettings(
     check,
     id_prefix="",  # keeps the ids of topicjax 0.1, which had one experiment ...
     id_in_spec=("length_min", "length_max"),  # ... and compiled a program for each length
-    id_unless_default=("until", *MEMBER_SETTINGS, "training", *SCHEDULE_SETTINGS, "pair_strength"),
+    id_unless_default=(
+        *("until", *MEMBER_SETTINGS, "training", *SCHEDULE_SETTINGS, "pair_strength"),
+        *("init_seed", "attention_weights", "mask_query_loss"),
+    ),
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 convert, make_trial, settings_of = TRIALS.convert, TRIALS.make_trial, TRIALS.settings_of

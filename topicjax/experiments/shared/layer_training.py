@@ -14,7 +14,7 @@ from topicjax.experiments.shared.state import State, add_l2, first_state, next_s
 
 def init(spec: LayerSpec, stream: Any, hypers: Any) -> State:
     """Make the initial state of a trial."""
-    params = encoder.init(spec, hypers, lda.stream_keys(stream.seed).weights)
+    params = encoder.init(spec, hypers, lda.weights_key(stream, hypers))
     return first_state(spec, hypers, params, encoder.trained_names(spec))
 
 

@@ -76,6 +76,11 @@ def stream_keys(seed: jax.Array | int) -> Keys:
     return Keys(*jax.random.split(jax.random.key(seed), 3))
 
 
+def weights_key(stream: Any, hypers: Any) -> jax.Array:
+    """Derive the key of a trial's initial weights from init_seed, or from the stream's seed if that is -1."""
+    return stream_keys(jnp.where(hypers.init_seed < 0, stream.seed, hypers.init_seed)).weights
+
+
 def topic_words(spec: DocumentSpec, stream: Stream) -> jax.Array:
     """Make phi_TxW, the word distribution of each topic; topics are disjoint unless overlap > 0."""
     T, J = spec.topics, spec.words_per_topic

@@ -48,6 +48,16 @@ def norm(matrix: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(matrix)))
 
 
+def participation(matrix: jax.Array) -> jax.Array:
+    """Compute (tr G)^2 / tr G^2 with G = W W^T, the number of directions a matrix uses; NaN if it is zero.
+
+    It is 1 for rank one and n for n equal singular values, and needs no decomposition.
+    """
+    largest = jnp.abs(matrix).max()
+    scaled = matrix / jnp.where(largest > 0, largest, 1.0)  # fourth powers of small weights would underflow
+    return jnp.square(jnp.sum(jnp.square(scaled))) / jnp.sum(jnp.square(scaled @ scaled.T))
+
+
 def rotation(matrix: jax.Array, earlier: jax.Array) -> jax.Array:
     """Compute the cosine distance (1 - cos) / 2 between two matrices; NaN if one of them is zero."""
     cosine = jnp.sum(matrix * earlier) / (norm(matrix) * norm(earlier))

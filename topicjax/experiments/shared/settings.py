@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import OPTIMIZERS, Beta1, Beta2, Epsilon, Momentum, WeightDecay
-from topicjax.settings import Choice, Flag, NotNegative, Only, RecordsPerDecade, Whole
+from topicjax.settings import MAX_INT32, Choice, Flag, NotNegative, Only, RecordsPerDecade, Whole
 
 InitLaw = Literal["normal", "uniform", "default"]
 LayerNorm = Literal["none", "pre", "post"]
+InitSeed = Annotated[Any, Whole(-1, MAX_INT32), "of the initial weights; -1: the same as seed"]
 PRE_NORM, POST_NORM = (get_args(LayerNorm).index(name) for name in ("pre", "post"))
 MAX_WIDTH = 65_536  # beyond, not even the shapes of the weights can be traced
 MAX_LAYERS, MAX_HEADS = 48, 8  # each head has its own columns in the records
@@ -88,6 +89,7 @@ class LayerHypers(NamedTuple):
     beta2: Beta2 = 0.999
     epsilon: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
+    init_seed: InitSeed = -1
 
 
 def check_layers(spec: LayerSpec) -> None:

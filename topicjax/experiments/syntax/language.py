@@ -80,11 +80,11 @@ def draw_classes(spec: Spec, stream: Stream, uniform_BxN: jax.Array) -> jax.Arra
     A_CxC, pi_C = transitions(spec, stream)
 
     def follow(class_B: jax.Array, uniform_B: jax.Array) -> tuple[jax.Array, jax.Array]:
-        is_own_BxC = class_B[:, None] == jnp.arange(spec.classes)
-        next_B = jnp.where(is_own_BxC, inverted(A_CxC, uniform_B[:, None]), 0).sum(axis=1)
+        is_own_BxC = class_B[:, None] == jnp.arange(spec.classes)[None, :]
+        next_B = jnp.where(is_own_BxC, inverted(A_CxC[None], uniform_B[:, None]), 0).sum(axis=1)
         return next_B, next_B
 
-    first_B = inverted(pi_C, uniform_BxN[:, 0])
+    first_B = inverted(pi_C[None], uniform_BxN[:, 0])
     _, later_NxB = jax.lax.scan(follow, first_B, uniform_BxN[:, 1:].T, unroll=4)
     return jnp.concatenate([first_B[:, None], later_NxB.T], axis=1)
 
@@ -97,7 +97,7 @@ def draw_topics(theta_BxT: jax.Array, uniform_BxN: jax.Array) -> jax.Array:
 def inverted(p_K: jax.Array, uniform: jax.Array) -> jax.Array:
     """Draw from the distributions along the last axis: the first whose cumulative probability exceeds u.
 
-    What has probability zero is never drawn: sums are compared with u times the last one.
+    Sums are compared with u times the last one, so the last place is not drawn more often by rounding.
     """
     cdf_K = jnp.cumsum(p_K, axis=-1)
     return (cdf_K[..., :-1] <= uniform[..., None] * cdf_K[..., -1:]).sum(axis=-1)

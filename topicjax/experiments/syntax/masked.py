@@ -94,7 +94,7 @@ def what_is_seen(
     """Mark the type at each offset within reach of a position, and count the types elsewhere."""
     N, V = token_BxN.shape[1], spec.vocabulary
     type_V = jnp.arange(V)
-    is_type_BxNxV = (token_BxN[:, :, None] == type_V) & present_BxN[:, :, None]
+    is_type_BxNxV = (token_BxN[:, :, None] == type_V[None, None, :]) & present_BxN[:, :, None]
     count_BxV = is_type_BxNxV.sum(axis=1).astype(jnp.float32)
     near = []
     for offset in range(-spec.reach, spec.reach + 1):
@@ -102,7 +102,7 @@ def what_is_seen(
             there_P = place_P + offset
             safe_P = jnp.clip(there_P, 0, N - 1)
             is_key_P = (there_P == safe_P) & present_BxN[document_P, safe_P]
-            near.append((token_BxN[document_P, safe_P][:, None] == type_V) & is_key_P[:, None])
+            near.append((token_BxN[document_P, safe_P][:, None] == type_V[None, :]) & is_key_P[:, None])
     near_OxPxV = jnp.stack(near).astype(jnp.float32) if near else jnp.zeros((0, place_P.size, V))
     return near_OxPxV, count_BxV[document_P] - near_OxPxV.sum(axis=0)
 

@@ -3,7 +3,9 @@
 One layer is computed between types.  With c_x the number of keys of type x, s_x their score with [MASK] and
 R_d what a head adds at offset d, a masked position i attends to type x with weight
     e^{s_x} (c_x - number within reach) + sum over offsets d with type x of e^{s_x + R_d},
-all of whose terms are positive: nothing cancels, however small or large R_d is.
+all of whose terms are positive, so nothing cancels.  Scores are shifted by the largest of all types, not by
+that of a position's own keys: where these all score 87 less, float32 leaves 0 / 0, and the trial counts as
+diverged.  That was seen only right after the loss had jumped by an order of magnitude.
 Dimension letters: P masked positions, V vocabulary, D width, H heads, A size of a head, O offsets within
 reach, C classes, T topics.
 """
@@ -20,8 +22,6 @@ from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM
 from topicjax.experiments.syntax.language import CONTENT, blocks
 from topicjax.experiments.syntax.masked import Masked, by_type
 from topicjax.experiments.syntax.settings import Spec
-
-TINY = 1e-37  # below it a probability counts as this
 
 
 def states(spec: Spec, hypers: Any, params: Params, masked: Masked) -> jax.Array:
@@ -62,7 +62,7 @@ def weighted_counts(spec: Spec, hypers: Any, own: Params, masked: Masked) -> jax
     bias_HxO = hypers.bias_gain * own["R"]
     most_Hx1 = jax.lax.stop_gradient(jnp.maximum(bias_HxO.max(axis=1, keepdims=True), 0.0))
     near_HxPxV = jnp.tensordot(jnp.exp(bias_HxO - most_Hx1), masked.near_OxPxV, 1)
-    return near_HxPxV + jnp.exp(-most_Hx1)[:, :, None] * masked.far_PxV
+    return near_HxPxV + jnp.exp(-most_Hx1)[:, :, None] * masked.far_PxV[None]
 
 
 def outputs(spec: Spec, hypers: Any, params: Params, masked: Masked) -> jax.Array:
@@ -72,7 +72,7 @@ def outputs(spec: Spec, hypers: Any, params: Params, masked: Masked) -> jax.Arra
 
 def targets(spec: Spec, masked: Masked) -> jax.Array:
     """Make the targets: the weight of a position at its word."""
-    is_word_PxV = masked.word_P[:, None] == jnp.arange(spec.vocabulary)
+    is_word_PxV = masked.word_P[:, None] == jnp.arange(spec.vocabulary)[None, :]
     return jnp.where(is_word_PxV, masked.weight_P[:, None], 0.0)
 
 
@@ -93,36 +93,29 @@ def parts(spec: Spec, objective: jax.Array, output_PxV: jax.Array, word_P: jax.A
     topic given content, and of the word given these.  Squared: sums over classes and topics are compared
     with those of the target, as the mean of a block of words and the rest are orthogonal.
     """
-    words = blocks(spec)
-    class_VxC, topic_VxT = jnp.asarray(words.class_VxC), jnp.asarray(words.topic_VxT)
-
-    def summed(values_PxV: jax.Array) -> tuple[jax.Array, jax.Array]:
-        of_classes, of_topics = (
-            jnp.matmul(values_PxV, own, precision="highest") for own in (class_VxC, topic_VxT)
-        )
-        return of_classes, of_topics
+    words, number_V = blocks(spec), jnp.arange(spec.vocabulary)
+    class_V, topic_V = jnp.asarray(words.class_V), jnp.asarray(words.topic_V)
 
     def cross_entropy() -> dict[str, jax.Array]:
         log_p_PxV = jax.nn.log_softmax(output_PxV, axis=1)
-        log_sums = (jnp.log(jnp.maximum(sums, TINY)) for sums in summed(jnp.exp(log_p_PxV)))
-        of_class_P, of_topic_P = (
-            -(log_sum * own[word_P]).sum(axis=1)
-            for log_sum, own in zip(log_sums, (class_VxC, topic_VxT), strict=True)
+        of_word_P, of_class_P, of_topic_P = (
+            -jax.nn.logsumexp(log_p_PxV, axis=1, where=kind_V[word_P][:, None] == kind_V[None, :])
+            for kind_V in (number_V, class_V, topic_V)
         )
-        is_content_P = class_VxC[word_P, CONTENT] > 0
-        return {
-            "loss": -jnp.take_along_axis(log_p_PxV, word_P[:, None], axis=1)[:, 0],
-            "class": of_class_P,
-            "topic": jnp.where(is_content_P, of_topic_P - of_class_P, 0.0),
-        }
+        is_content_P = class_V[word_P] == CONTENT
+        topic_P = jnp.where(is_content_P, of_topic_P - of_class_P, 0.0)
+        return {"loss": of_word_P, "class": of_class_P, "topic": topic_P}
 
     def squared() -> dict[str, jax.Array]:
-        error_PxV = output_PxV - (word_P[:, None] == jnp.arange(spec.vocabulary))
-        class_PxC, topic_PxT = summed(error_PxV)
+        error_PxV = output_PxV - (word_P[:, None] == number_V[None, :])
+        class_PxC, topic_PxT = (
+            jnp.matmul(error_PxV, jnp.asarray(own), precision="highest")
+            for own in (words.class_VxC, words.topic_VxT)
+        )
         apart_PxT = topic_PxT - class_PxC[:, CONTENT][:, None] / spec.topics
         return {
             "loss": (error_PxV**2).sum(axis=1),
-            "class": (class_PxC**2 / class_VxC.sum(axis=0)).sum(axis=1),
+            "class": (class_PxC**2 / words.class_VxC.sum(axis=0)[None, :]).sum(axis=1),
             "topic": (apart_PxT**2 / spec.words_per_topic).sum(axis=1),
         }
 

@@ -180,7 +180,7 @@ def offset_attention(spec: Spec, hypers: Any, held_out: Masked, params: Params) 
         means = []
         for offset in OFFSETS.values():
             is_at_NxN = place[None, :] - place[:, None] == offset
-            pairs_BxNxN = is_masked_BxN[:, :, None] * rows.keys_BxU[:, None, :] * is_at_NxN
+            pairs_BxNxN = is_masked_BxN[:, :, None] * rows.keys_BxU[:, None, :] * is_at_NxN[None]
             means.append(jnp.einsum("bhqk,bqk->h", attention_BxHxNxN, pairs_BxNxN) / pairs_BxNxN.sum())
         found.append(jnp.stack(means))
 

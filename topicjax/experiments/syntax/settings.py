@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import Beta1, Beta2, Epsilon, Momentum, WeightDecay
-from topicjax.experiments.shared.settings import InitLaw, LayerNorm, LayerSpec, check_layers
+from topicjax.experiments.shared.settings import InitLaw, InitSeed, LayerNorm, LayerSpec, check_layers
 from topicjax.settings import (
     MAX_INT32,
     AutomaticSize,
@@ -49,7 +49,7 @@ class LanguageSpec:
     batch_size: Annotated[int, Whole(1), "documents per step"] = 16
     eval_documents: Annotated[int, Whole(2), "held-out documents per record"] = 64
     positions: Annotated[
-        AutomaticSize, "learned position embeddings, for documents of up to so many words; 0: none"
+        AutomaticSize, "learned position embeddings, for documents of up to this many words; 0: none"
     ] = 0
     longest: Annotated[int, Whole(1), "largest length_max among a program's trials", Role.EXECUTION] = 64
     mask_probability: Annotated[
@@ -95,7 +95,11 @@ class Spec(LayerSpec, LanguageSpec):
 class Stream(NamedTuple):
     """Traced numbers that determine the documents: equal Streams give the same documents."""
 
-    seed: Annotated[Any, Whole(0, MAX_INT32), "of the documents and the initial weights"] = 0
+    seed: Annotated[
+        Any,
+        Whole(0, MAX_INT32),
+        "of the documents, and of the initial weights unless init_seed says otherwise",
+    ] = 0
     alpha: Annotated[Positive, "Dirichlet concentration of the topic shares"] = 0.1
     sharpness: Annotated[
         Probability, "s: share of transitions that follow the cycle of classes; others are drawn anew"
@@ -135,6 +139,7 @@ class Hypers(NamedTuple):
     beta2: Beta2 = 0.999
     epsilon: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
+    init_seed: InitSeed = -1
 
 
 def check(trial: Trial) -> None:
@@ -150,7 +155,9 @@ def check(trial: Trial) -> None:
         raise UserError(f"positions is {spec.positions}; allowed: 0, or at least {stream.length_max}")
 
 
-TRIALS = TrialSettings("syntax", Spec, Stream, Hypers, check, refused=REFUSED)
+TRIALS = TrialSettings(
+    "syntax", Spec, Stream, Hypers, check, id_unless_default=("init_seed",), refused=REFUSED
+)
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 make_trial, settings_of = TRIALS.make_trial, TRIALS.settings_of
 traced, code = TRIALS.traced, TRIALS.code

@@ -11,7 +11,7 @@ from topicjax.theory.document_settings import KeyVisibility
 from topicjax.trial import Trial, TrialSettings
 
 SPECIAL = 2  # [MASK] and [UNK], which are never predicted
-CORPUS = Key(find_hash, "the hash of a corpus, or its name in the data folder (make corpus)")
+CORPUS = Key(find_hash, "the hash of a corpus, or its name in the data folder (topicjax corpus)")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,11 @@ class Spec(LayerSpec, CorpusSpec):
 class Stream(NamedTuple):
     """Traced numbers that determine the windows: equal Streams give the same windows."""
 
-    seed: Annotated[Any, Whole(0, MAX_INT32), "of the windows, their masks and the initial weights"] = 0
+    seed: Annotated[
+        Any,
+        Whole(0, MAX_INT32),
+        "of the windows, their masks, and the initial weights unless init_seed says otherwise",
+    ] = 0
     p_mask: Annotated[Any, Real(above=0, high=1), "p_m: a known word is masked"] = 0.15
     p_keep: Annotated[Probability, "p_c: a masked position shows its own word"] = 0.1
     p_random: Annotated[Probability, "p_r: a masked position shows a random word"] = 0.1
@@ -84,7 +88,7 @@ def check(trial: Trial) -> None:
 
 
 TRIALS = TrialSettings(
-    "text", Spec, Stream, LayerHypers, check, id_unless_default=("gain_windows", "rare_every")
+    "text", Spec, Stream, LayerHypers, check, id_unless_default=("gain_windows", "rare_every", "init_seed")
 )
 SETTINGS, DEFAULTS = TRIALS.settings, TRIALS.defaults
 make_trial, settings_of = TRIALS.make_trial, TRIALS.settings_of

@@ -1,0 +1,27 @@
+"""Does the local learning coefficient step where the two stages do?
+
+Command:  topicjax run learning_coefficient --snapshots log:12, then
+          topicjax measure results/learning_coefficient learning_coefficient
+Size:     6 trials, 2 programs, seconds on 2 cores; measuring takes minutes
+Expect:   (written before the run) `llc` rises twice where attention is trained: with stage 1, as W^V
+          becomes constrained (P goes to 1), and again with stage 2, as W^K and W^Q leave the saddle (Q goes
+          to 1); in the plateau between, W^K and W^Q are free and add little.  In the control, whose attention
+          is uniform, it rises once and stays at the height of the others' plateau, within errors.
+"""
+
+from topicjax.sweep import product
+
+EXPERIMENT = "one_layer"
+CLAIMS = ("Learning coefficient",)
+BASE = dict(
+    topics=6,
+    words_per_topic=6,
+    optimizer="sgd",
+    objective="cross_entropy",
+    key_visibility="unmasked",
+    learning_rate=97,
+    init_scale=1e-3,
+    steps=1000,
+    record_every=5,
+)
+SWEEP = product(attention=("trained", "uniform"), seed=range(3))
