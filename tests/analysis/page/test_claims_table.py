@@ -154,8 +154,8 @@ def test_the_page_opens_with_the_verdicts_and_what_shows_the_first(tmp_path, mon
     monkeypatch.setattr(report, "find_page", lambda run: short)
     text = report.write(folder).read_text()
     order = (
-        *("<b>Figure 4: holds.</b>", "What would change the verdict:", "<b>Norms: holds.</b>"),
-        *('<figure id="figure-phase_map">', "Every cell has one seed", "Interactive map"),
+        *("<b>Figure 4: holds.</b>", ">Norms: holds</a>", 'id="explorer"', "What would change the verdict:"),
+        *("<b>Norms: holds.</b>", "so this run cannot say how much", '<figure id="figure-phase_map">'),
     )
     places = [text.index(part) for part in order]
     assert places == sorted(places)
