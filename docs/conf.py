@@ -27,7 +27,7 @@ version = release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "generated"]
 exclude_patterns = ["diffs"]
-suppress_warnings = ["mystnb.unknown_mime_type", "toc.empty_glob"]
+suppress_warnings = ["mystnb.unknown_mime_type"]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3

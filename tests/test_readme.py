@@ -155,6 +155,15 @@ def test_the_run_folder_page_names_every_column_of_trials(folder):
     assert other <= set(re.findall(r"`(\w+)`", table))
 
 
+def test_every_public_name_is_in_the_reference():
+    from topicjax.analysis import EXPORTED
+    from topicjax.analysis.pictures import Picture
+
+    public = {*topicjax.__all__, *EXPORTED} - {"__version__", "Figure"}  # Figure is another name of Picture
+    shown = {name.rpartition(".")[2] for name in re.findall(r"auto\w+:: ([\w.]+)", PAGES["python.md"])}
+    assert public | {Picture.__name__} <= shown
+
+
 def test_notebooks_of_the_site_are_kept_without_outputs():
     for path in (ROOT / "docs").glob("*.ipynb"):
         assert not any(cell.get("outputs") for cell in json.loads(path.read_text())["cells"])
