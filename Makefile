@@ -17,7 +17,9 @@ CUDA ?= 12
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 # The sweeps of the paper that need no text: each names the claims it is about (CLAIMS in its file).
 PAPER ?= theorem1 theorem3 remark6 onset value_matrix embeddings joint joint_loss paper_rates \
-  two_stage key_visibility init_law robustness depth budget forced_stages gradients remark1 theorem3_limit pairs softmax_control
+  two_stage key_visibility init_law robustness depth budget forced_stages gradients remark1 theorem3_limit pairs
+# Those that ask how general its two stages are.
+GENERAL ?= softmax_control seed_causes dilution learning_coefficient syntax syntax_depth
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

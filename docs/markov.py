@@ -24,8 +24,8 @@ Seen:     1. holds for 176 of 180; four with 5 states at .001 end with unigrams.
              with 2 and 3 states at .001 two stages in 21 of 30; 8 trials go straight to bigrams.
           3. holds in the median: .06 of that fall above the unigram line.
           4. fails for the beginning: a tenth of its rise takes the induction head .83, 1.10 and 1.38 times as
-             many steps with 2, 3 and 5 states.  Half of it takes .46, .58 and .84 times as many, as predicted.
-             Small init scales make little difference.
+             many steps with 2, 3 and 5 states.  Half of it takes .46, .58 and .84 times as many, as
+             predicted.  Small init scales make little difference.
 """
 
 from dataclasses import dataclass
