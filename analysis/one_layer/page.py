@@ -12,7 +12,7 @@ import pandas as pd
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, Status
 
-from ..page.contract import Entry, Page
+from ..page.contract import Entry, Page, Staged
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
 from . import (
     attention_kinds,
@@ -42,6 +42,7 @@ from .phase_maps import (
     CHARTS,
     LOOKS,
     MAP_VIEWS,
+    VIEW_WORDS,
     log_lag_map,
     norm_phase_map,
     phase_map,
@@ -49,7 +50,16 @@ from .phase_maps import (
     view_disagreement,
 )
 from .robustness import axes_of, robustness
-from .scores import STAGES_FILE, score_trials, trains_attention, trains_both, trains_value
+from .scores import (
+    CLASSES,
+    HAS_STAGE2,
+    STAGES_FILE,
+    VIEWS,
+    score_trials,
+    trains_attention,
+    trains_both,
+    trains_value,
+)
 from .stability import longest_steps
 from .trained_models import has_data_model, with_weights
 from .trajectories import figure4, norm_bands, rotation, turning
@@ -57,6 +67,7 @@ from .trial_page import inspect
 
 FEW_CELLS = 24  # a run of more cells is shown by maps, not by single matrices
 FEW_ROWS = 40  # a run of more cells has no tables with a row per cell
+NO_STAGE2 = tuple(name for name in CLASSES if name not in HAS_STAGE2)
 
 
 def some_train_both(run: Run, scores: pd.DataFrame) -> bool:
@@ -365,6 +376,18 @@ TABLES = [
     ),
 ]
 
+STAGED = tuple(
+    Staged(name, ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}", words)
+    for name, end, words in (
+        *((name, end, VIEW_WORDS[name]) for name, end in VIEWS.items()),
+        (
+            "loss against [MASK] scores",
+            "_mask_query",
+            "the loss split against the scores of [MASK] for every query instead of uniform attention",
+        ),
+    )
+)
+
 
 def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
     """Yield the answer and its caveats, and how many trials converged if no claim says more."""
@@ -384,6 +407,7 @@ PAGE = Page(
     cells=score_cells,
     classes=LOOKS,
     views=tuple(MAP_VIEWS.values()),
+    staged=STAGED,
     charts=CHARTS,
     references=LINES,
     claims=EVERY_CLAIM,
