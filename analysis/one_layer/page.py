@@ -42,6 +42,7 @@ from .phase_maps import (
     CHARTS,
     LOOKS,
     MAP_VIEWS,
+    OTHERS,
     VIEW_WORDS,
     log_lag_map,
     norm_phase_map,
@@ -376,16 +377,21 @@ TABLES = [
     ),
 ]
 
-STAGED = tuple(
-    Staged(name, ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}", words)
-    for name, end, words in (
-        *((name, end, VIEW_WORDS[name]) for name, end in VIEWS.items()),
-        (
-            "loss against [MASK] scores",
-            "_mask_query",
-            "the loss split against the scores of [MASK] for every query instead of uniform attention",
-        ),
-    )
+STAGED = (
+    *(
+        Staged(
+            *(OTHERS.get(name, name), ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}"),
+            words=VIEW_WORDS[name],
+            rows=None if name == "norm" else attention_kinds.without_free_factors,
+        )
+        for name, end in VIEWS.items()
+    ),
+    Staged(
+        *("loss against [MASK] scores", ("two-stage", "two-stage, non-topical"), NO_STAGE2),
+        *("class_mask_query", "theta_mask_query"),
+        words="the loss split against the scores of [MASK] for every query, whether attention is topical or "
+        "not; S only and 1 + S, where uniform attention is no baseline, are judged here and by norms only",
+    ),
 )
 
 

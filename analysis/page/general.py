@@ -1,7 +1,7 @@
 """Table over several runs: in how many cells training is two-stage, how clean, and what removes the stages.
 
-The pages of the runs say which of their classes count as two-stage (Page.staged).  The trials of a cell differ
-only in the seed; its answer is that of its most frequent class.
+The pages of the runs say which of their classes count as two-stage (Page.staged).  The trials of a cell
+differ only in the seed; its answer is that of its most frequent class.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,18 @@ from topicjax.store.reader import load
 from ..frames import Array, cell_of_rows, distinct, varying
 from ..maps.cells import DIVERGED, UNSCORED, majority, scored_trials
 from ..outputs import write_file
-from ..pictures import MOST_VALUES, PALETTE, WIDTH, Picture, first_of, label, setting_text, style, written
+from ..pictures import (
+    MOST_VALUES,
+    PALETTE,
+    WIDTH,
+    Picture,
+    described,
+    first_of,
+    label,
+    setting_text,
+    style,
+    written,
+)
 from ..tables import markdown_cell, markdown_table
 from . import html
 from .claims_table import Scored, explain, now, origin, relative, scored
@@ -35,12 +46,13 @@ PACE = ("steps", "until", "record_every", PER_DECADE, "rare_every")
 TWO_STAGE, ANOTHER, NO_ANSWER = 2, 1, 0  # the answer of a cell
 LEAST_PAIRS = 3  # of a value that is named as what removes the stages
 MOST_NAMED = 3  # values in a sentence
+MOST_COMMON = 2  # settings that are named as common to all pairs
 FAR_APART = 0.25  # shares of a setting's values that differ by more are named
 SURE = 0.9  # share of cells from which the answer is yes
 MOST_DOTS = 400  # of a row of the figure
 READING = (
-    "A cell is the trials that differ only in the seed; it has the class of most of them. Judged are the cells "
-    "in which stage 2 happened, or what else a view needs for an answer; the others are listed beside.",
+    "A cell is the trials that differ only in the seed; it has the class of most of them. Judged are the "
+    "cells in which stage 2 happened, or what else a view needs for an answer; the others are listed beside.",
     "Θ is 1 if the first part is done before the second begins, and about 0.5 if both rise together: median "
     "and range over judged cells. Agreement: the share of their trials that have the class of the cell.",
     "What removes it: values of a setting at which most cells are no longer two-stage that are so at another "
@@ -55,7 +67,8 @@ class Value:
     """The cells with one value of a setting, and their pairs with cells that differ in that setting alone.
 
     Of the pairs in which the other cell is two-stage, this one is too in `kept`, is judged otherwise in
-    `removed` and not judged in `unanswered`.
+    `removed` and not judged in `unanswered`.  `where` has settings that are the same in all pairs that are
+    kept or removed, though they vary in the run.
     """
 
     value: Any
@@ -67,6 +80,7 @@ class Value:
     removed: int
     unanswered: int
     fall: float  # share of two-stage cells among the others minus that among these, over judged pairs
+    where: str
 
     @property
     def share(self) -> float:
@@ -124,11 +138,11 @@ class General:
         return list({(row.experiment, row.run): row for row in reversed([*judged])}.values())[::-1]
 
     @property
-    def answer(self) -> str:
+    def answer(self) -> list[str]:
         """Answer the question in one or two sentences, from the first view of each run."""
         rows = self.main
         if not rows:
-            return "No answer: these runs have no judged cell."
+            return ["No answer: these runs have no judged cell."]
         judged, found = (sum(getattr(row, name) for row in rows) for name in ("judged", "two_stage"))
         by_share = sorted(rows, key=lambda row: -row.two_stage / row.judged)
         word = "No" if not found else "Yes" if found >= SURE * judged else "In part"
@@ -144,10 +158,8 @@ class General:
         )
         named = [(remover, row) for row in rows for remover in removers(row.settings)[:1]]
         named.sort(key=lambda pair: -pair[0].removed)
-        if named:
-            parts = [f"{pairs_text(own)} in {row.run}" for own, row in named[:MOST_NAMED]]
-            text += f" What removes it, all else equal: {', '.join(parts)}."
-        return text
+        parts = [f"{pairs_text(own)} in {row.run}" for own, row in named[:MOST_NAMED]]
+        return [text, *([f"What removes it, all else equal: {', '.join(parts)}."] if parts else [])]
 
     @property
     def origin(self) -> str:
@@ -274,7 +286,8 @@ def compare_settings(cells: pd.DataFrame, state: Array, names: Sequence[str]) ->
     for name in telling:
         code = cell_of_rows(cells, [name])
         values = cells[name].iloc[np.unique(code, return_index=True)[1]].tolist()
-        counts = pair_counts(cells, state, ordered, name)
+        counts, paired = pair_counts(cells, state, ordered, name)
+        shown = [each for each in telling if each != name and each not in PACE]
         cell_counts, judged, two_stage = (
             np.bincount(code, is_one, len(values)).astype(int)
             for is_one in (state >= NO_ANSWER, state > NO_ANSWER, state == TWO_STAGE)
@@ -284,11 +297,12 @@ def compare_settings(cells: pd.DataFrame, state: Array, names: Sequence[str]) ->
                 name,
                 [
                     Value(
-                        value if isinstance(value, str) else getattr(value, "item", lambda v=value: v)(),
+                        value,
                         setting_text(name, value),
                         *map(int, (cell_counts[n], judged[n], two_stage[n])),
                         *map(int, (counts[part][n] for part in ("kept", "removed", "unanswered"))),
                         fall=float(counts["fall"][n]),
+                        where=common_settings(cells.loc[paired[n]], shown),
                     )
                     for n, value in enumerate(values)
                 ],
@@ -297,12 +311,20 @@ def compare_settings(cells: pd.DataFrame, state: Array, names: Sequence[str]) ->
     return found
 
 
-def pair_counts(cells: pd.DataFrame, state: Array, names: Sequence[str], name: str) -> dict[str, Array]:
+def common_settings(cells: pd.DataFrame, names: Sequence[str]) -> str:
+    """Write the first of these settings that are equal in all cells."""
+    same = [name for name in names if len(cells) and not varying(cells, [name])]
+    return ", ".join(described(cells.iloc[0], same[:MOST_COMMON])) if same else ""
+
+
+def pair_counts(
+    cells: pd.DataFrame, state: Array, names: Sequence[str], name: str
+) -> tuple[dict[str, Array], list[Array]]:
     """Count for each value of a setting its pairs with cells that differ in nothing else of `names`.
 
     Pairs may differ in the PACE too, unless several cells would then be the same.  `fall` is the share of
     two-stage cells among the partners minus that among the cells with the value, over pairs of judged cells;
-    NaN without any.
+    NaN without any.  The second result masks for each value the cells of the pairs that are kept or removed.
     """
     code = cell_of_rows(cells, [name])
     others = [each for each in names if each != name]
@@ -325,7 +347,11 @@ def pair_counts(cells: pd.DataFrame, state: Array, names: Sequence[str], name: s
     kept, removed, gained = pairs(two_stage, two_stage), pairs(another, two_stage), pairs(two_stage, another)
     total = pairs(judged, judged)
     fall = np.where(total > 0, (removed - gained) / np.where(total > 0, total, 1), np.nan)
-    return dict(kept=kept, removed=removed, unanswered=pairs(silent, two_stage), fall=fall)
+    paired = []
+    for value, own in enumerate(judged.T > 0):
+        found = own & (np.delete(two_stage, value, axis=1) > 0).any(axis=1)
+        paired.append(found[group] & ((code == value) | (state == TWO_STAGE)))
+    return dict(kept=kept, removed=removed, unanswered=pairs(silent, two_stage), fall=fall), paired
 
 
 def removers(settings: Sequence[Setting], least: int = LEAST_PAIRS) -> list[Value]:
@@ -342,7 +368,8 @@ def removers(settings: Sequence[Setting], least: int = LEAST_PAIRS) -> list[Valu
 def pairs_text(value: Value) -> str:
     """Write a value with the share of its pairs in which it removes the stages."""
     more = f" and {value.unanswered} not judged" if value.unanswered else ""
-    return f"{value.words} ({value.removed} of {counted(value.removed + value.kept, 'pair')}{more})"
+    where = f", all with {value.where}" if value.where else ""
+    return f"{value.words} ({value.removed} of {counted(value.removed + value.kept, 'pair')}{more}{where})"
 
 
 def removal(settings: Sequence[Setting], two_stage: int, judged: int) -> str:
@@ -353,19 +380,20 @@ def removal(settings: Sequence[Setting], two_stage: int, judged: int) -> str:
         return "No judged cell is two-stage."
     values = [value for setting in settings for value in setting.values]
     named = removers(settings)
-    weak = [value for value in values if value.removed and value.fall > 0 and value not in named]
-    weak.sort(key=lambda value: (-value.fall, -value.removed))
+    weak = sorted((value for value in values if value.removed), key=lambda v: (-v.fall, -v.removed))
     pairs = sum(value.kept + value.removed for value in values)
     if named:
         text = f"{', '.join(map(pairs_text, named[:MOST_NAMED]))}."
     elif weak:
-        text = f"Nothing in most pairs; most often {pairs_text(weak[0])}."
+        is_rare = weak[0].removed > weak[0].kept
+        text = f"{'Seen in few pairs:' if is_rare else 'Nothing in most pairs; most often'} "
+        text += f"{pairs_text(weak[0])}."
     elif pairs:
         text = f"Nothing that varies, in {counted(pairs // 2, 'pair')} of cells."
     else:
         text = "Not known: no two judged cells differ in one setting only."
     lost = [value for value in values if value.unanswered >= LEAST_PAIRS]
-    lost = [value for value in lost if value.unanswered > value.kept + value.removed]
+    lost = [value for value in lost if value.unanswered > value.kept + value.removed and value not in named]
     lost.sort(key=lambda value: -value.unanswered)
     if lost:
         parts = [
@@ -394,13 +422,15 @@ def shares(setting: Setting) -> str:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Draw Theta of every judged cell, a line per run and view, with medians; counts are at the right."""
+    """Draw Theta of every judged cell, a line per view below the name of its run; counts are at the right."""
     from matplotlib.figure import Figure
 
+    heads = [number for number, row in enumerate(rows) if not number or row.run != rows[number - 1].run]
+    places = np.arange(len(rows)) + np.searchsorted(heads, np.arange(len(rows)), side="right")
     with style():
-        figure = Figure(figsize=(WIDTH, 0.75 + 0.21 * len(rows)))
+        figure = Figure(figsize=(WIDTH, 0.85 + 0.19 * (len(rows) + len(heads))))
         ax: Any = figure.subplots()
-        for place, row in enumerate(rows):
+        for number, (place, row) in enumerate(zip(places, rows, strict=True)):
             dots = np.array(row.dots, float).reshape(-1, 2)
             dots = dots[np.linspace(0, len(dots) - 1, min(len(dots), MOST_DOTS)).astype(int)]
             shift = 0.5 * ((0.618 * np.arange(len(dots))) % 1 - 0.5)  # apart, the same in every drawing
@@ -412,13 +442,13 @@ def draw(rows: Sequence[Row]) -> Picture:
             if np.isfinite(row.theta):
                 ax.plot([row.theta] * 2, [place - 0.36, place + 0.36], color="black", lw=1.6, zorder=3)
             ax.text(1.03, place, f"{row.two_stage} of {row.judged}", va="center", fontsize=7.5)
-        for place in range(1, len(rows)):
-            if rows[place].experiment != rows[place - 1].experiment:
-                ax.axhline(place - 0.5, color="0.8", lw=0.7)
-        ax.set_yticks(range(len(rows)), [f"{row.run}: {row.view}" for row in rows])
+            if number in heads:
+                ax.axhline(place - 1.5, color="0.85", lw=0.7)
+                ax.text(0.01, place - 1, row.run, va="center", fontsize=7.5, fontweight="bold")
+        ax.set_yticks(places, [row.view for row in rows])
         ax.tick_params(axis="y", length=0)
-        ax.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -0.6), xlabel="Θ of a cell")
-        ax.set_title("two-stage", loc="right", x=1.17, fontsize=7.5)
+        ax.set(xlim=(0, 1), ylim=(places[-1] + 0.6, -0.5), xlabel="Θ of a cell")
+        ax.text(1.03, 0, "two-stage", va="center", fontsize=7.5)
         for colour, name in ((PALETTE[0], "two-stage"), (PALETTE[1], "judged, not two-stage")):
             ax.plot([], [], "o", ms=4, mew=0, color=colour, label=name)
         ax.plot([], [], color="black", lw=1.6, label="median")
@@ -471,7 +501,7 @@ def write_general(table: General, path: Path, say: Say = lambda text: None) -> l
 def to_html(table: General, base: Path, drawn: str) -> str:
     """Write the page: answer, figure, table, how to read it, remarks; links are relative to `base`."""
     groups = [(name, [*own]) for name, own in groupby(table.rows, lambda row: row.experiment)]
-    lead = html.answer(table.answer, "", "", (), html.NO_WORDS)
+    lead = html.items(table.answer, "answer")
     if table.rows:
         linked = [(name, [(texts(row), relative(row.page, base)) for row in own]) for name, own in groups]
         lead += drawn + html.general_table(HEAD, linked) + html.items(READING)
@@ -517,4 +547,5 @@ def to_markdown(table: General, path: Path) -> str:
     reading = "".join(f"- {text}\n" for text in (*READING, *map(markdown_cell, table.remarks)))
     by_setting = setting_table(table.rows) if table.rows else pd.DataFrame()
     below = f"\n## By setting\n\n{markdown_table(by_setting)}" if len(by_setting) else ""
-    return f"# {TITLE}\n\n{table.answer} {table.origin}\n\n{figure * bool(lines)}{body}\n\n{reading}{below}"
+    head = f"# {TITLE}\n\n{markdown_cell(' '.join(table.answer))} {table.origin}\n\n"
+    return f"{head}{figure * bool(lines)}{body}\n\n{reading}{below}"

@@ -274,7 +274,7 @@ def show_general(options: argparse.Namespace) -> int:
         return 0
     for path in made_by.write_general(table, options.out):
         show(path)
-    show(table.answer)
+    show(" ".join(table.answer))
     for remark in table.remarks:
         show(f"  {remark}")
     return 0

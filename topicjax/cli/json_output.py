@@ -174,7 +174,7 @@ FIELDS: dict[str, Fields] = {  # by command; a form of it that prints other fiel
         "made": (TEXT, "when"),
     },
     "general": {
-        "answer": (TEXT, "the answer, in one or two sentences"),
+        "answer": (TEXTS, "the answer, one or two sentences"),
         "rows[].experiment": (TEXT, "what the run trains"),
         "rows[].run": (TEXT, "sweep of the run"),
         "rows[].view": (TEXT, "name of the view"),
@@ -209,6 +209,10 @@ FIELDS: dict[str, Fields] = {  # by command; a form of it that prints other fiel
         "rows[].settings[].values[].fall": (
             NO_NUMBER,
             "share of two-stage cells among the others minus that among these, over judged pairs",
+        ),
+        "rows[].settings[].values[].where": (
+            TEXT,
+            "settings that vary in the run but not in the pairs that are kept or removed",
         ),
         "rows[].commit": (TEXT, "of the code that trained it, if known"),
         "rows[].page": (TEXT, "path of the run's page; empty without one"),
