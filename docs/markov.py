@@ -374,6 +374,7 @@ def report() -> Any:
             "no learning": "#999999",
             "diverged": "#000000",
         },
+        staged=[analysis.Staged("loss", ["two stages"], not_judged=["unigrams only", "no learning"])],
         claims=[
             analysis.Claim("Plateau", waits, plateau, paper, "both_stages"),
             analysis.Claim("Layer 1 first", first, order, shown_by="heads"),

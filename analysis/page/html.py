@@ -163,6 +163,11 @@ def claims_table(head: Sequence[str], rows: Sequence[tuple[Any, str, str]], miss
     return PARTS.claims_table(head, rows, missing)
 
 
+def general_table(head: Sequence[str], groups: Sequence[tuple[str, Sequence[tuple[Any, str]]]]) -> Markup:
+    """Write the rows of several runs and views by experiment, each with the link to its page."""
+    return PARTS.general_table(head, groups)
+
+
 def runs(entries: Sequence[Any]) -> Markup:
     """Write a table of runs with a box to search their names, questions and settings."""
     return PARTS.runs(entries)
