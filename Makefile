@@ -9,15 +9,17 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SAY_INSTALLING := echo "installing into .venv: a minute or two, once ..." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help corpus tables sweep paper report plan list bench gpu ray tpu extra docs lint test test-all wheel clean
+.PHONY: help corpus tables sweep paper general report plan list bench gpu ray tpu extra docs lint test test-all wheel clean
 # Commands then advise `make ...`, not `topicjax ...`.
-corpus tables sweep paper report plan list bench: export TOPICJAX_FROM_MAKE := 1
+corpus tables sweep paper general report plan list bench: export TOPICJAX_FROM_MAKE := 1
 SWEEP ?= two_stage
 CUDA ?= 12
 FOLDER ?= results/$(basename $(notdir $(SWEEP)))
 # The sweeps of the paper that need no text: each names the claims it is about (CLAIMS in its file).
 PAPER ?= theorem1 theorem3 remark6 onset value_matrix embeddings joint joint_loss paper_rates \
-  two_stage key_visibility init_law robustness depth budget forced_stages gradients remark1 theorem3_limit pairs softmax_control
+  two_stage key_visibility init_law robustness depth budget forced_stages gradients remark1 theorem3_limit pairs
+# Those that ask how general its two stages are.
+GENERAL ?= softmax_control seed_causes dilution learning_coefficient syntax syntax_depth
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +70,15 @@ paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, page
 	  $(BIN)/topicjax report results/$$sweep || exit $$?; \
 	done
 	@$(BIN)/topicjax claims $(addprefix results/,$(PAPER)) --out results/paper.html
+
+general: $(RUN_READY)  ## is two-stage general?  controls, other models and data: sweeps, pages, results/general.html
+	@for sweep in two_stage depth $(GENERAL) docs/markov.py; do \
+	  $(BIN)/topicjax run $$sweep $(ARGS) || exit $$?; \
+	done
+	@$(BIN)/topicjax measure results/learning_coefficient learning_coefficient
+	@for run in two_stage depth $(GENERAL) markov; do $(BIN)/topicjax report results/$$run || exit $$?; done
+	@$(BIN)/topicjax general $(addprefix results/,two_stage softmax_control depth syntax syntax_depth markov) \
+	  $(wildcard results/wikipedia)
 
 report: $(RUN_READY)  ## report.html of a run: make report SWEEP=two_stage [FOLDER=results/quick] [ARGS="--x steps"]
 	@$(BIN)/topicjax report $(FOLDER) $(ARGS)

@@ -14,6 +14,7 @@ EXPORTED = {  # public name: (module, name in that module)
     "Figure": (".pictures", "Picture"),
     "Look": (".page.contract", "Look"),
     "Page": (".page.contract", "Page"),
+    "Staged": (".page.contract", "Staged"),
     "Verdict": (".page.contract", "Verdict"),
     "View": (".page.contract", "View"),
     "curves_by": (".figures.any_run", "curves_by"),

@@ -24,7 +24,12 @@ PAGES = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((R
 FENCES = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES, EXPERIMENT = (text for kind, text in FENCES.findall(README) if kind == "python")
 COMMAND = re.compile(r"^!?(?:\.venv/bin/)?(topicjax|make) (.*)$")
-OWN_FILES = ("path/to/mine.py", "plateau.py", "smoke.py")  # sweeps that a page asks the reader to write
+OWN_FILES = (
+    "path/to/mine.py",
+    "plateau.py",
+    "smoke.py",
+    "sweep_bandit.py",
+)  # sweeps that a page asks the reader to write
 
 
 def generated():

@@ -1,13 +1,15 @@
 """The page of runs of the encoder: whether all layers of a deeper model behave like the one-layer model."""
 
+import pandas as pd
+
 from ..layers import ALL
-from ..page.contract import Chart, Entry, Page
+from ..page.contract import Chart, Entry, Page, Staged
 from ..topic_model import LINES
 from .claims import CLAIMS
 from .figures import layer_onsets, layer_topics, layers
 from .findings import WORDS, findings
 from .layer_maps import LOOKS, layer_map
-from .scores import LAYER_CLASSES, LAYERS_FILE, score_layers
+from .scores import HAS_THETA, LAYER_CLASSES, LAYERS_FILE, score_layers
 from .tables import (
     has_cells,
     has_layers,
@@ -17,10 +19,36 @@ from .tables import (
     layer_stages,
 )
 
+NO_STAGE2 = tuple(name for name in LAYER_CLASSES if name not in HAS_THETA or name == "stage 2 begun")
+MEASURED = {  # view: suffix of its columns, what it measures
+    "loss": ("", "what values and trained attention add to the held-out loss"),
+    "norms": ("_norm", "the norms of W^V and of W^K and W^Q"),
+}
+
+
+def single_layers(scores: pd.DataFrame) -> pd.DataFrame:
+    """Select the rows of single layers of the models that have several."""
+    return scores.loc[(scores["layer"] != ALL) & (scores["layers"] > 1)]
+
+
 PAGE = Page(
     score=score_layers,
     of_trials=lambda scores: scores.loc[scores["layer"] == ALL].reset_index(drop=True),
     classes={name: LOOKS[name] for name in LAYER_CLASSES},
+    staged=(
+        *(
+            Staged(f"whole model, {name}", ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}", words)
+            for name, (end, words) in MEASURED.items()
+        ),
+        *(
+            Staged(
+                *(f"single layers, {name}", ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}", words),
+                rows=single_layers,
+                unit="layer",
+            )
+            for name, (end, words) in MEASURED.items()
+        ),
+    ),
     charts=(Chart("Held-out loss", {"eval_loss": "loss", "eval_loss_uniform": "uniform"}, references=True),),
     references=LINES,
     claims=CLAIMS,

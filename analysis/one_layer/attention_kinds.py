@@ -78,6 +78,13 @@ def has_linear(scores: pd.DataFrame) -> bool:
     return not uses_softmax(scores).all()
 
 
+def without_free_factors(scores: Frame) -> Frame:
+    """Leave out S only and 1 + S, which may move a factor between scores and values: see NOTE."""
+    if "attention_weights" not in scores:
+        return scores
+    return scores.loc[~scores["attention_weights"].isin(("scores_only", "one_plus_scores"))]
+
+
 def of_kinds(run: Run, scores: pd.DataFrame) -> Frame:
     """Tabulate the trials that train V and attention: settings, classes, Theta in each view, and measures.
 

@@ -42,7 +42,7 @@ def token_matrices(
             "attention scores": between_tokens(centred(model.S), words, "seen", "attending"),
         }
         if has_disjoint_topics(settings):
-            name = "attention on a document, log2 of times uniform"
+            name = "log2(attention / uniform) on a document"
             found[trial_id][name] = on_document(model, settings, words)
     return found
 

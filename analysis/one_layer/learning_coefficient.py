@@ -2,6 +2,8 @@
 
 A snapshot is before stage 1, on the plateau between the stages, or after stage 2, by the steps at which V and
 attention had come half way.  Where attention is uniform there is no stage 2, and the plateau goes on.
+Snapshots that are far from a minimum are left out: where most draws lie below the snapshot's own loss, the
+estimate is negative and no learning coefficient.
 """
 
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topicjax.errors import counted
 from topicjax.store.reader import Run
 
 from ..frames import Frame
@@ -18,6 +21,7 @@ PLACES = ("before stage 1", "plateau", "after stage 2")
 SETTLED, EARLY, LATE = 4.0, 1.5, 1.25  # times an onset: V is learned; attention is not yet; it is
 CLEAR = 3.0  # standard errors of a rise that count as a step
 SPREAD = 0.7  # virial below which chains have not spread far enough to judge
+MOST_BELOW = 0.5  # share of draws below the snapshot's loss from which it is no minimum
 COLUMNS = ("llc", "llc_se", "llc_below", "llc_virial")
 
 
@@ -29,7 +33,7 @@ def has_coefficients(run: Run, scores: pd.DataFrame) -> bool:
 def placed(run: Run, scores: pd.DataFrame) -> Frame:
     """Select the snapshots whose coefficient was measured, with their place relative to the stages."""
     rows = run.trajectories.filter(["trial_id", "step", *COLUMNS])
-    rows = rows[rows["llc"].notna()]
+    rows = rows[rows["llc"].notna() & (rows["llc_below"] <= MOST_BELOW)]
     named = ["trial_id", "attention", "onset_v", "onset_attention"]
     rows = rows.merge(scores[named], on="trial_id")
     value, attention = rows["onset_v"].to_numpy(float), rows["onset_attention"].to_numpy(float)
@@ -54,8 +58,9 @@ def coefficient_steps(run: Run, scores: pd.DataFrame) -> Verdict:
     how = "`topicjax measure FOLDER learning_coefficient`, on a run with --snapshots log:12"
     if not has_coefficients(run, scores):
         return Verdict("undecided", "The coefficient was not measured.", how)
-    rows = placed(run, scores)
-    rows = rows[rows["attention"] == "trained"]
+    every = placed(run, scores)
+    control = every.loc[(every["attention"] == "uniform") & (every["place"] == PLACES[1]), "llc"]
+    rows = every[every["attention"] == "trained"]
     means: Any = rows.assign(square=rows["llc_se"] ** 2).groupby(["trial_id", "place"])
     table = means[["llc", "square"]].mean().join(means.size().rename("count")).unstack()
     between = [place for place in PLACES if place in table.get("llc", pd.DataFrame()).columns]
@@ -68,9 +73,12 @@ def coefficient_steps(run: Run, scores: pd.DataFrame) -> Verdict:
     virial = float(rows["llc_virial"].median())
     sentence = (
         f"The coefficient is {plateau.median():.1f} on the plateau and {after.median():.1f} after stage 2 "
-        f"(medians); it rises by more than {CLEAR:g} standard errors in {steps_up} of {len(table)} trials. "
-        f"Virial {virial:.2f} (1: chains have spread)."
+        f"(medians over trials); it rises by more than {CLEAR:g} standard errors in {steps_up} of "
+        f"{counted(len(table), 'trial')}."
     )
+    if len(control):
+        sentence += f" Under uniform attention it stays at {control.median():.1f}."
+    sentence += f" Virial {virial:.2f} (1: chains have spread)."
     verdict = {len(table): "holds", 0: "fails"}.get(steps_up, "partly")
     if virial < SPREAD:
         verdict = "undecided"

@@ -12,7 +12,7 @@ import pandas as pd
 from topicjax.store.manifest import last_run
 from topicjax.store.reader import Run, Status
 
-from ..page.contract import Entry, Page
+from ..page.contract import Entry, Page, Staged
 from ..topic_model import LINES, MAIN_SETTINGS, aligned
 from . import (
     attention_kinds,
@@ -42,6 +42,8 @@ from .phase_maps import (
     CHARTS,
     LOOKS,
     MAP_VIEWS,
+    OTHERS,
+    VIEW_WORDS,
     log_lag_map,
     norm_phase_map,
     phase_map,
@@ -49,7 +51,16 @@ from .phase_maps import (
     view_disagreement,
 )
 from .robustness import axes_of, robustness
-from .scores import STAGES_FILE, score_trials, trains_attention, trains_both, trains_value
+from .scores import (
+    CLASSES,
+    HAS_STAGE2,
+    STAGES_FILE,
+    VIEWS,
+    score_trials,
+    trains_attention,
+    trains_both,
+    trains_value,
+)
 from .stability import longest_steps
 from .trained_models import has_data_model, with_weights
 from .trajectories import figure4, norm_bands, rotation, turning
@@ -57,6 +68,7 @@ from .trial_page import inspect
 
 FEW_CELLS = 24  # a run of more cells is shown by maps, not by single matrices
 FEW_ROWS = 40  # a run of more cells has no tables with a row per cell
+NO_STAGE2 = tuple(name for name in CLASSES if name not in HAS_STAGE2)
 
 
 def some_train_both(run: Run, scores: pd.DataFrame) -> bool:
@@ -365,6 +377,23 @@ TABLES = [
     ),
 ]
 
+STAGED = (
+    *(
+        Staged(
+            *(OTHERS.get(name, name), ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}"),
+            words=VIEW_WORDS[name],
+            rows=None if name == "norm" else attention_kinds.without_free_factors,
+        )
+        for name, end in VIEWS.items()
+    ),
+    Staged(
+        *("loss against [MASK] scores", ("two-stage", "two-stage, non-topical"), NO_STAGE2),
+        *("class_mask_query", "theta_mask_query"),
+        words="the loss split against the scores of [MASK] for every query, whether attention is topical or "
+        "not; S only and 1 + S, where uniform attention is no baseline, are judged here and by norms only",
+    ),
+)
+
 
 def opening(run: Run, scores: pd.DataFrame, cells: pd.DataFrame, state: Status) -> Iterator[str]:
     """Yield the answer and its caveats, and how many trials converged if no claim says more."""
@@ -384,6 +413,7 @@ PAGE = Page(
     cells=score_cells,
     classes=LOOKS,
     views=tuple(MAP_VIEWS.values()),
+    staged=STAGED,
     charts=CHARTS,
     references=LINES,
     claims=EVERY_CLAIM,

@@ -17,7 +17,7 @@ import pandas as pd
 from topicjax.errors import UserError, counted
 from topicjax.experiments import SHIPPED
 from topicjax.store.manifest import last_run
-from topicjax.store.reader import load
+from topicjax.store.reader import Run, load
 from topicjax.sweep.files import load_sweep, sweep_names
 from topicjax.version import __version__
 
@@ -25,12 +25,68 @@ from ..outputs import write_file
 from ..tables import markdown_cell
 from . import html
 from .claims import asked_claims, evidence, judge
-from .lookup import find_page, page_of
+from .contract import Scores
+from .lookup import Found, find_page, page_of
 from .provenance import FIGURES_FOLDER, REPORT, TABLES_FOLDER
 
 HEAD = ("claim", "what it says", "measured", "verdict")
 FILES = {"figure": (FIGURES_FOLDER, "svg"), "table": (TABLES_FOLDER, "md")}  # kind of evidence: where it lies
 Say = Callable[[str], object]
+
+
+def now() -> str:
+    """Write the time at which a table is made."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def origin(commit: str, made: str) -> str:
+    """Say which code made a table, and when."""
+    return f"Made by topicjax {__version__}, commit {commit or 'unknown'}, {made}."
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A run folder, read and scored for a table over several runs."""
+
+    folder: Path
+    run: Run  # prepared by its page
+    found: Found
+    scores: Scores
+
+    @property
+    def name(self) -> str:
+        """Name the run by its sweep."""
+        return str(last_run(self.run.manifest).get("sweep", self.folder.name))
+
+    @property
+    def commit(self) -> str:
+        """Return the commit of the code that trained it; empty if unknown."""
+        return str(last_run(self.run.manifest).get("git_commit") or "")
+
+    @property
+    def page(self) -> str:
+        """Return the path of the run's page; empty if it has none yet."""
+        return str(self.folder / REPORT) if (self.folder / REPORT).is_file() else ""
+
+    @property
+    def remarks(self) -> list[str]:
+        """Say what was changed in the run, and what it lacks."""
+        entry = last_run(self.run.manifest)
+        changed = [" ".join(entry["overrides"])] if entry.get("overrides") else []
+        remarks = [f"{self.folder}: run with {text}." for text in changed]
+        remarks += [f"{self.folder}: {sentence}." for sentence in self.run.missing]
+        return (
+            remarks
+            if self.page
+            else [*remarks, f"{self.folder} has no page yet: topicjax report {self.folder}"]
+        )
+
+
+def scored(folder: Path, run: Run, found: Found) -> Scored:
+    """Prepare and score a run as its page does."""
+    page = found.page
+    prepared = page.prepare(run) if page.prepare else run
+    return Scored(folder, prepared, found, page.score(prepared) if page.score else prepared.trials)
 
 
 @dataclass(frozen=True)
@@ -68,12 +124,12 @@ class Table:
     missing: list[Missing]
     remarks: list[str]  # on runs that are not complete, and on sweeps that would add to these claims
     commit: str
-    made: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    made: str = field(default_factory=now)
 
     @property
     def origin(self) -> str:
         """Say which code made the table, and when."""
-        return f"Made by topicjax {__version__}, commit {self.commit or 'unknown'}, {self.made}."
+        return origin(self.commit, self.made)
 
     @property
     def summary(self) -> str:
@@ -114,33 +170,27 @@ def rows_of(folder: Path) -> tuple[list[Row], list[str]]:
     """Judge the claims of one run; return its rows, and sentences on what the run lacks."""
     run = load(folder)
     found = find_page(run)
-    entry, page = last_run(run.manifest), found.page
     claims = asked_claims(run, found)
     if not claims:
-        return [], [f"{folder}: its sweep {entry.get('sweep', '')} names no claims."]
-    prepared = page.prepare(run) if page.prepare else run
-    scores = page.score(prepared) if page.score else prepared.trials
+        sweep = last_run(run.manifest).get("sweep", "")
+        return [], [f"{folder}: its sweep {sweep} names no claims."]
+    own = scored(folder, run, found)
     rows = []
     for claim in claims:
-        judged = judge(claim, prepared, scores, explain).verdict
-        kind, name = evidence(claim, page)
+        judged = judge(claim, own.run, own.scores, explain).verdict
+        kind, name = evidence(claim, found.page)
         file = folder / FILES[kind][0] / f"{name}.{FILES[kind][1]}" if kind else folder
         rows.append(
             Row(
                 *(claim.name, claim.source, claim.says, judged.verdict, judged.sentence, judged.change),
-                run=str(entry.get("sweep", folder.name)),
-                commit=str(entry.get("git_commit") or ""),
-                page=str(folder / REPORT) if (folder / REPORT).is_file() else "",
+                run=own.name,
+                commit=own.commit,
+                page=own.page,
                 shown_by=str(file) if file.is_file() else "",
                 numbers={name: float(value) for name, value in judged.numbers.items()},
             )
         )
-    changed = [" ".join(entry["overrides"])] if entry.get("overrides") else []
-    remarks = [f"{folder}: run with {text}." for text in changed]
-    remarks += [f"{folder}: {sentence}." for sentence in prepared.missing]
-    if not (folder / REPORT).is_file():
-        remarks.append(f"{folder} has no page yet: topicjax report {folder}")
-    return rows, remarks
+    return rows, own.remarks
 
 
 def explain(name: str, error: BaseException) -> str:

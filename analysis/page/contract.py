@@ -83,6 +83,26 @@ class View:
 
 
 @dataclass(frozen=True)
+class Staged:
+    """One way to tell whether training has two stages, for `topicjax general`: which classes say so.
+
+    Cells whose class is among `not_judged` do not count: there the question has no answer, because stage 2
+    did not happen within the steps, say.  Diverged and unscored cells never count.
+    """
+
+    name: str  # what it looks at: "loss", "norms of single layers"
+    two_stage: Sequence[str]
+    not_judged: Sequence[str] = ()
+    column: str = CLASS  # of the classes
+    theta: str = "theta"  # the column of Theta, from 0 to 1
+    words: str = ""  # what is measured, to follow "by"
+    rows: Callable[[Scores], Scores] | None = (
+        None  # selects from the scores; default: `of_trials` of the page
+    )
+    unit: str = ""  # the column that distinguishes rows of the same trial: "layer"
+
+
+@dataclass(frozen=True)
 class Chart:
     """Columns of the trajectories that the explorer draws in one panel over the steps."""
 
@@ -107,6 +127,7 @@ class Page:
     headers: Mapping[str, str] = field(default_factory=dict)  # columns of tables in words
     words: Any = ()  # {word: meaning, or (meaning, pattern of its uses)}; or sentences
     views: Sequence[View] = (View("class"),)
+    staged: Sequence[Staged] = ()  # whether training has two stages, the most important way first
     charts: Sequence[Chart] = ()  # default: the loss columns with their references, then every other column
     references: Sequence[str] = ()  # reference losses that are drawn; default: all, without standard errors
     inspect: Callable[..., Any] | None = None  # (run, trial_id, step) -> Pictures of one trained model

@@ -163,6 +163,11 @@ def claims_table(head: Sequence[str], rows: Sequence[tuple[Any, str, str]], miss
     return PARTS.claims_table(head, rows, missing)
 
 
+def general_table(head: Sequence[str], groups: Sequence[tuple[str, Sequence[tuple[Any, str]]]]) -> Markup:
+    """Write the rows of several runs and views by experiment, each with the link to its page."""
+    return PARTS.general_table(head, groups)
+
+
 def runs(entries: Sequence[Any]) -> Markup:
     """Write a table of runs with a box to search their names, questions and settings."""
     return PARTS.runs(entries)
@@ -197,16 +202,22 @@ def address(file: Path, folder: Path) -> str:
     return quote(file.relative_to(folder).as_posix())
 
 
-def table(frame: pd.DataFrame, caption: str, after: str = "", place: str = "") -> Markup:
+def table(
+    frame: pd.DataFrame, caption: str, after: str = "", place: str = "", words: Words = NO_WORDS
+) -> Markup:
     """Write a frame as a table that scrolls sideways on narrow pages; `after` is HTML, `place` its anchor.
 
     A table of more than MOST_OPEN_ROWS rows is folded.
     """
     is_text = [not all(shown(value)[:1] in "-+.0123456789" for value in frame[name]) for name in frame]
     rows = [[shown(value) for value in row] for row in frame.itertuples(index=False)]
-    title = Markup("{} {}").format(printable(caption), Markup(after))
+    is_folded = len(frame) > MOST_OPEN_ROWS
+    first, rest = split(caption)
+    # "more" within the summary of a folded table would open the table: the rest of its caption is inside
+    begin, inside = (words.linked(first), words.linked(rest)) if is_folded else (words.folded(caption), "")
+    title = Markup("{} {}").format(begin, Markup(after))
     head = [shown(name) for name in frame.columns]
-    return PARTS.table(head, rows, is_text, title, len(frame) > MOST_OPEN_ROWS, place)
+    return PARTS.table(head, rows, is_text, title, inside, is_folded, place)
 
 
 def shown(value: object) -> str:

@@ -372,7 +372,7 @@ class Report:
         markdown = write_file(path.with_suffix(".md"), text)
         links = html.links([path, markdown], run.folder)
         read = to_text(shown.head(MOST_ROWS), headers)
-        return html.table(read, f"{entry.title}{more}.", links, f"table-{entry.name}")
+        return html.table(read, f"{entry.title}{more}.", links, f"table-{entry.name}", self.words)
 
     def part(
         self, name: str, make: Callable[..., Markup], *arguments: object, of: Page | None = None

@@ -115,10 +115,10 @@ class Selection:
 
 
 def said(made: Any, filtered: str) -> Any:
-    """Add what was filtered to the caption of a Picture; return anything else unchanged."""
+    """Begin the caption of a Picture with what was filtered; return anything else unchanged."""
     if not isinstance(made, Picture):
         return made
-    return replace(made, caption=f"{made.caption} {filtered}".strip())
+    return replace(made, caption=f"{filtered} {made.caption}".strip())
 
 
 def class_names(text: str, classes: Iterable[str]) -> list[str]:

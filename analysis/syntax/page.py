@@ -10,7 +10,7 @@ from topicjax.store.reader import Run
 from ..frames import varying
 from ..maps.cells import UNSCORED
 from ..maps.drawing import run_map
-from ..page.contract import Chart, Entry, Look, Page, View
+from ..page.contract import Chart, Entry, Look, Page, Staged, View
 from ..pictures import Picture
 from . import figures, tables
 from .claims import CLAIMS
@@ -64,6 +64,24 @@ VIEWS = (
         f"Θ of V before the score of content words, from {V_FIRST_THETA:g}",
     ),
 )
+STAGED = tuple(
+    Staged(
+        f"V before scores, {name}",
+        (V_FIRST,),
+        (V_ALONE,),
+        f"class_v_{part}",
+        f"v_theta_{part}",
+        words,
+    )
+    for part, name, words in (
+        ("topic", "topics", "the topic blocks of the value map and the attention score of content words"),
+        (
+            "syntax",
+            "syntax",
+            "the class blocks of the value map and the attention bias towards the neighbours",
+        ),
+    )
+)
 CHARTS = (
     Chart("Held-out loss", {"eval_loss": "loss"}, references=True),
     Chart("Progress", {"p_syntax": "syntax", "p_topic": "topics"}),
@@ -89,6 +107,7 @@ PAGE = Page(
     score=score_syntax,
     classes=LOOKS,
     views=VIEWS,
+    staged=STAGED,
     charts=CHARTS,
     references=("unigram", "topics", "syntax", "both"),
     claims=CLAIMS,

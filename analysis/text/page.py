@@ -1,15 +1,28 @@
 """The page of runs on text: the paper's Figure 5 with the losses below it."""
 
-from ..page.contract import Chart, Entry, Page
+from ..page.contract import Chart, Entry, Page, Staged
 from .claims import CLAIMS
 from .figures import text_layers
 from .findings import WORDS, findings
-from .scores import SCORES_FILE, score_text
+from .scores import FIGURE5, NO_CONTEXT, SCORES_FILE, STILL, UNIFORM_FIRST, UNIFORM_ONLY, score_text
 from .tables import context_stages, layer_shapes, text_losses
 
 PAGE = Page(
     score=score_text,
     of_trials=lambda scores: scores.filter(["trial_id"]).drop_duplicates().reset_index(drop=True),
+    staged=(
+        Staged(
+            *("single layers, norms", (FIGURE5,), (STILL,), "shape"),
+            words="the norms of W^V and of W^K and W^Q of each layer",
+            rows=lambda scores: scores,
+            unit="layer",
+        ),
+        Staged(
+            *("context", (UNIFORM_FIRST,), (UNIFORM_ONLY, NO_CONTEXT), "class_context", "theta_context"),
+            words="what uniform attention has below the unigram line, and what trained attention adds there",
+            rows=lambda scores: scores.drop_duplicates("trial_id"),
+        ),
+    ),
     charts=(
         Chart("Held-out loss", {"eval_loss": "loss", "eval_loss_unigram": "unigram line"}, references=True),
     ),

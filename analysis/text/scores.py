@@ -8,7 +8,18 @@ context is used.
 import numpy as np
 import pandas as pd
 
-from topicjax.stages import Array, Records, growth, onset, steady, value_at_onset, value_at_step
+from topicjax.stages import (
+    Array,
+    Records,
+    growth,
+    onset,
+    share_of_rise,
+    steady,
+    steady_maximum,
+    theta,
+    value_at_onset,
+    value_at_step,
+)
 from topicjax.store.reader import Run
 
 from ..frames import Frame, cell_of_rows, check_columns, column
@@ -22,6 +33,9 @@ LITTLE = 0.1  # "V first": K and Q have made less than this share of their rise 
 GROWTH = 2.0  # a norm that grows by a smaller factor "hardly moves"
 FIGURE5, LEADS, TOGETHER, STILL = "V first", "V leads", "not V first", "hardly moves"
 SHAPES = (FIGURE5, LEADS, TOGETHER, STILL, "diverged")
+UNIFORM_FIRST, UNIFORM_NOT_FIRST = "uniform attention first", "uniform attention not first"
+UNIFORM_ONLY, NO_CONTEXT = "uniform attention only", "no context"
+FIRST_THETA = 0.9  # uniform attention comes first from this Theta on
 MEDIANS = (
     *("onset_v", "onset_a", "onset_entropy", "attention_then", "growth_v", "growth_a", "passed"),
     *("passed_surely", "v_by_then", "a_by_then", "v_around", "a_around", "uniform_then", "trained_then"),
@@ -38,11 +52,12 @@ def score_text(run: Run) -> Frame:
     and a_by_then are F_V and F_A, v_around and a_around how much they rise from half to twice of it; of the
     loss then below the line, uniform_then is there with uniform attention too, trained_then is not.
     `below` is how far it is below the line at the end, with its standard error, and uniform_below the same
-    with uniform attention.
+    with uniform attention.  theta is that of |W^V| before |W^K| and |W^Q|; theta_context is that of what
+    uniform attention has below the line before what trained attention adds there.
     """
     check_columns(run.trajectories, OF_TEXT, f"{run.folder}/trajectories")
-    curves = layer_curves(run)
-    curves = curves.loc[curves["layer"] != ALL].reset_index(drop=True)
+    every = layer_curves(run)
+    curves = every.loc[every["layer"] != ALL].reset_index(drop=True)
     measured = curves.loc[curves["is_measured"]].reset_index(drop=True)  # on the held-out windows
     records, rare = (Records.of(table["step"].to_numpy()) for table in (curves, measured))
     first = curves.iloc[records.start]
@@ -52,6 +67,7 @@ def score_text(run: Run) -> Frame:
         _, F_V, F_A = norm_progress(records, curves)
         attention = (column(curves, "norm_k") + column(curves, "norm_q")) / 2
         columns = dict(
+            theta=theta(records, F_V, F_A),
             onset_v=onset(records, F_V),
             onset_a=onset(records, F_A),
             attention_then=value_at_onset(records, F_V, F_A),
@@ -67,7 +83,40 @@ def score_text(run: Run) -> Frame:
     columns |= dict(uniform_below=line[rare.end] - column(measured, "uniform")[rare.end])
     settings = trials[["trial_id", *run.setting_names, "status"]]
     scores = settings.assign(layer=first["layer"].to_numpy(int), unigram=line[rare.end], **columns)
+    scores = scores.merge(context_order(run, every), on="trial_id", how="left", validate="many_to_one")
     return scores.assign(shape=shapes(scores))
+
+
+def context_order(run: Run, every: Frame) -> Frame:
+    """Score for each trial whether context is used through uniform attention first: theta_context, its class.
+
+    The loss below the unigram line has two parts: what the model has there with uniform attention, and what
+    trained attention adds.  Each counts if its maximum exceeds ERRORS standard errors over windows.
+    """
+    whole = every.loc[(every["layer"] == ALL) & every["is_measured"]].reset_index(drop=True)
+    records = Records.of(whole["step"].to_numpy())
+    loss, uniform, line, error = (
+        column(whole, name) for name in ("on", "uniform", "eval_loss_unigram", "eval_context_se")
+    )
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        parts = np.maximum(line - uniform, 0), np.maximum(np.minimum(line, uniform) - loss, 0)
+        by_uniform, by_trained = (share_of_rise(records, part) for part in parts)
+        least = ERRORS * column(whole, "gain_se")
+        adds = steady_maximum(records, parts[1] - least) > 0
+        found = theta(records, by_uniform, by_trained)
+        used = (line - loss > ERRORS * error)[records.end]
+    trials: Frame = run.trials.iloc[whole["trial"].to_numpy()[records.start]]
+    rules = {
+        "diverged": (trials["status"] != "ok").to_numpy(),
+        NO_CONTEXT: ~used,
+        UNIFORM_ONLY: ~adds,
+        UNIFORM_FIRST: found >= FIRST_THETA,
+    }
+    classes = np.select(list(rules.values()), list(rules), UNIFORM_NOT_FIRST)
+    known = np.isin(classes, (UNIFORM_FIRST, UNIFORM_NOT_FIRST))
+    return pd.DataFrame(
+        dict(trial_id=trials["trial_id"].to_numpy(), theta_context=np.where(known, found, np.nan))
+    ).assign(class_context=classes)
 
 
 def around_context(

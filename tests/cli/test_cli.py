@@ -22,9 +22,11 @@ from support.command_line import DEEP, FAST, ROOT, environment, start
 
 import topicjax
 from topicjax import advice, cli
+from topicjax.cli import commands, parser
 from topicjax.engine.progress import Progress
 from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
+from topicjax.sweep.files import load_sweep
 
 
 def test_a_run_says_what_it_did_and_what_is_next(smoke):
@@ -44,6 +46,14 @@ def test_a_run_says_what_it_did_and_what_is_next(smoke):
         for stage in ("stage1", "stage2"):
             away = abs(entry[f"held_out_{stage}"] - entry[stage])
             assert 0 < away < 4 * entry[f"held_out_{stage}_se"]
+
+
+@pytest.mark.parametrize(("typed", "kept"), [(None, "log:12"), ("none", "none"), ("last", "last")])
+def test_a_sweep_file_says_which_snapshots_are_kept_unless_the_option_does(typed, kept):
+    arguments = ["run", "learning_coefficient", *([] if typed is None else ["--snapshots", typed])]
+    parsed = parser.make_parser().parse_args(arguments)
+    options = commands.with_snapshots(commands.typed_options(parsed), parsed, load_sweep(parsed.sweep))
+    assert options.snapshots == kept
 
 
 def test_no_trained_model_beats_bayes(smoke):

@@ -87,9 +87,11 @@ def plan_sweep(typed: argparse.Namespace) -> int:
         named, trials, _ = expand(typed)
         from topicjax.engine.target import compile_for
 
-        compile_for(named.experiment, trials, typed.target, options.lanes, options.snapshots, show)
+        snapshots = with_snapshots(options, typed, named).snapshots
+        compile_for(named.experiment, trials, typed.target, options.lanes, snapshots, show)
         return 0
     named, trials, folder = expand_for(typed, options)
+    options = with_snapshots(options, typed, named)
     from topicjax.engine.admission import fitted_to_folder
     from topicjax.engine.plan_text import make_plan, plan_numbers, plan_text
     from topicjax.engine.resources import open_resources
@@ -118,6 +120,7 @@ def run_sweep(typed: argparse.Namespace) -> int:
     """Train the trials that the folder lacks."""
     options = typed_options(typed)
     named, trials, folder = expand_for(typed, options)
+    options = with_snapshots(options, typed, named)
     panels = make_panels(named.settings, trials, named.refinement) if named.refinement else []
     from topicjax.engine import run
     from topicjax.engine.admission import fitted_to_folder
@@ -142,6 +145,12 @@ def typed_options(typed: argparse.Namespace) -> Options:
     """Parse the options of a run, or raise a UserError."""
     given = {name: getattr(typed, name) for name in OPTIONS}
     return read_options({name: value for name, value in given.items() if value is not None})
+
+
+def with_snapshots(options: Options, typed: argparse.Namespace, named: NamedSweep) -> Options:
+    """Keep the snapshots that the sweep file asks for, unless --snapshots was typed."""
+    asked = named.snapshots if typed.snapshots is None else ""
+    return replace(options, snapshots=asked) if asked else options
 
 
 def expand_for(typed: argparse.Namespace, options: Options) -> tuple[NamedSweep, list[Trial], Path]:

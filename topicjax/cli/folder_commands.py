@@ -1,4 +1,4 @@
-"""Commands on run folders: status, verify, repair, restore, inspect, measure, report, claims, export."""
+"""Commands on run folders: status, verify, repair, restore, inspect, measure, report, claims and others."""
 
 import argparse
 import contextlib
@@ -247,8 +247,7 @@ def rare_collections() -> Iterator[None]:
 def show_claims(options: argparse.Namespace) -> int:
     """Judge the claims of several runs: a table as HTML and Markdown, or as JSON."""
     made_by = analysis("page.claims_table")
-    if options.out.suffix != ".html":
-        raise UserError(f"--out is {str(options.out)!r}; allowed: a name that ends in .html")
+    check_page_name(options.out)
     for folder in options.folders:
         reader.load(folder)  # a wrong name ends the command before the work
     table = made_by.make_table(options.folders, git_commit() or "", say)
@@ -261,6 +260,30 @@ def show_claims(options: argparse.Namespace) -> int:
     for each in table.missing:
         show(f"  not run: {each.claim} ({advice.command('run', each.sweeps[0])})")
     return 0
+
+
+def show_general(options: argparse.Namespace) -> int:
+    """Tabulate where training of several runs is two-stage: HTML, Markdown and a figure, or JSON."""
+    made_by = analysis("page.general")
+    check_page_name(options.out)
+    for folder in options.folders:
+        reader.load(folder)  # a wrong name ends the command before the work
+    table = made_by.make_general(options.folders, git_commit() or "", say)
+    if options.json:
+        write_json(options, {"answer": table.answer, **asdict(table)})
+        return 0
+    for path in made_by.write_general(table, options.out):
+        show(path)
+    show(" ".join(table.answer))
+    for remark in table.remarks:
+        show(f"  {remark}")
+    return 0
+
+
+def check_page_name(path: Path) -> None:
+    """Raise a UserError unless a page can have this name."""
+    if path.suffix != ".html":
+        raise UserError(f"--out is {str(path)!r}; allowed: a name that ends in .html")
 
 
 def quiet(text: str) -> None:

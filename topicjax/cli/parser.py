@@ -97,7 +97,11 @@ def add_folder_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     add_measure_options(add("measure", does.measure_snapshots, measure))
     add_report_options(add("report", does.write_report, report))
     claims = "judge the claims that runs are about: one table, and what is missing"
-    add_claims_options(add("claims", does.show_claims, claims))
+    add_table_options(add("claims", does.show_claims, claims), "claims")
+    general = (
+        "tabulate over runs where training is two-stage, how clean the stages are, and what removes them"
+    )
+    add_table_options(add("general", does.show_general, general), "general")
     add_export_options(add("export", does.export_run, "write a run as CSV files or TensorBoard events"))
 
 
@@ -235,15 +239,15 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_claims_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of claims."""
+def add_table_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of a table over several runs, of this name."""
     add = parser.add_argument
     add("folders", type=path, nargs="+", metavar="FOLDER", help="run folders, as results/theorem3")
     out = (
-        "the page; a Markdown file of the same name is written beside it (default: results/claims.html); "
-        "with --json nothing is written"
+        "the page; a Markdown file of the same name is written beside it (default: "
+        f"results/{name}.html); with --json nothing is written"
     )
-    add("--out", type=path, default=commands.RESULTS / "claims.html", metavar="FILE.html", help=out)
+    add("--out", type=path, default=commands.RESULTS / f"{name}.html", metavar="FILE.html", help=out)
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:

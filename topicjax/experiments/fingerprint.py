@@ -22,7 +22,13 @@ Fingerprint = dict[str, str]  # a hash by part: a definition of a user's file, o
 PACKAGE = Path(__file__).resolve().parents[1]
 RESULTS = ("experiments/shared", "theory")  # folders that every shipped experiment depends on
 FOR_MEASURES = ("loss", "trained")  # fields of an Experiment that change no training
-NOT_RESULTS = {"BASE", "SWEEP", "REFINE", "report"}  # names of a user's file that change no result
+NOT_RESULTS = {
+    "BASE",
+    "SWEEP",
+    "REFINE",
+    "SNAPSHOTS",
+    "report",
+}  # names of a user's file that change no result
 DIGITS = 8
 
 

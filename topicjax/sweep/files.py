@@ -30,6 +30,7 @@ class NamedSweep:
     sweep: Sweep
     refinement: Refinement | None = None  # how to refine the boundaries between its cells
     claims: tuple[str, ...] = ()  # names of the claims that it is about: the report opens with them
+    snapshots: str = ""  # steps whose weights are kept, unless --snapshots says otherwise; "": the default
     overrides: tuple[str, ...] = ()  # changes to the file, as they were typed
     file: str = ""  # the path of a user's own file
 
@@ -76,13 +77,14 @@ def load_sweep(name: str) -> NamedSweep:
         base, sweep = settings.converted(found.get("BASE", {})), bind(settings, sweep)
         refinement = read_refinement(found.get("REFINE"))
         claims = read_claims(found.get("CLAIMS", ()))
+        snapshots = read_snapshots(found.get("SNAPSHOTS", ""))
     except UserError as error:
         raise UserError(f"sweep file {path} fails: {error}") from error
     except UnicodeEncodeError:
         raise UserError(f"sweep file {path} fails: its docstring is not valid Unicode") from None
     file = str(path.resolve()) if name.endswith(".py") else ""
     text = inspect.cleandoc(description)
-    return NamedSweep(path.stem, text, experiment, base, sweep, refinement, claims, file=file)
+    return NamedSweep(path.stem, text, experiment, base, sweep, refinement, claims, snapshots, file=file)
 
 
 def names_of_shipped() -> str:
@@ -100,6 +102,13 @@ def read_refinement(given: Any) -> Refinement | None:
     if not isinstance(levels, int) or not isinstance(budget, int | None):
         raise UserError(f"its REFINE is {shown(given)}; allowed: whole numbers of levels and budget")
     return Refinement((axes,) if isinstance(axes, str) else tuple(axes), levels, budget=budget)
+
+
+def read_snapshots(given: Any) -> str:
+    """Read the SNAPSHOTS of a sweep file; its steps are checked with those of the trials."""
+    if not isinstance(given, str):
+        raise UserError(f"its SNAPSHOTS is {shown(given)}; allowed: a text, as SNAPSHOTS = 'log:12'")
+    return given
 
 
 def read_claims(given: Any) -> tuple[str, ...]:

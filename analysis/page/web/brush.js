@@ -179,11 +179,11 @@ function parallel(width, redraw) {
   const gap = (width - margin - 45) / Math.max(1, shownAxes.length - 1);
   const x = (number) => margin + number * gap;
   const y = (number, value) => low - (low - high) * all[number].at(value);
-  const faint = Math.min(1, Math.max(0.06, 300 / data.ids.length));
+  const faint = Math.min(1, Math.max(0.03, 300 / data.ids.length));
   const name = `Parallel coordinates of ${shownAxes.map(({ label }) => label).join(", ")}`;
   const { over, element } = sheet(width, name, (pen, trial, ink, isIn) => {
     pen.strokeStyle = ink;
-    pen.globalAlpha = isIn ? Math.max(faint, 0.12) : faint;
+    pen.globalAlpha = isIn ? Math.min(1, 2 * faint) : faint;
     pen.beginPath();
     let isOpen = false;
     shownAxes.forEach(({ values }, number) => {

@@ -186,7 +186,7 @@ def test_a_run_has_its_page(tmp_path, monkeypatch):
     text = re.sub(r'src="data:[^"]*"', "", report.write(folder, said.append).read_text())
     assert "defect" not in text and "Not drawn" not in text and "No table" not in text
     assert text.index("Do all layers behave like") < text.index("10 of 10 planned trials finished")
-    assert text.index("Classes by layer") < text.index("<nav>") < text.index("Layers over the steps")
+    assert text.index("<nav>") < text.index("Classes by layer") < text.index("Layers over the steps")
     pieces = [line for line in said if line.startswith(("figure ", "table ")) and line.endswith("...")]
     assert len(pieces) == 11 and "(11 of 11)" in pieces[-1]
     for name in ("layer_map", "layers", "layer_onsets", "layer_topics", "records", "finals"):

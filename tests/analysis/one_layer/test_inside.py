@@ -63,7 +63,7 @@ def test_attention_on_a_document_is_that_of_its_positions(made):
     assert found["W^V"].index[:5].tolist() == ["[MASK]", "1", "1", "1", "1"]
     np.testing.assert_array_equal(found["W^V"].to_numpy(), model.U)
     keys = inside.sample_documents(row, None)[0]
-    frame = found["attention on a document, log2 of times uniform"]
+    frame = found["log2(attention / uniform) on a document"]
     tokens, queries = sorted({*keys.tolist()}), sorted({0, *keys.tolist()})
     assert frame.shape == (len(tokens), len(queries)) and len(tokens) > 2
     for column, query in enumerate(queries):

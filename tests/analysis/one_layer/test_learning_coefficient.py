@@ -28,7 +28,7 @@ def judged(*heights: tuple[float, float, float], virial: float = 0.9, **columns:
         (
             [(0, 50, 60), (0, 52, 70)],
             "holds",
-            "51.0 on the plateau and 65.0 after stage 2 (medians); it rises",
+            "51.0 on the plateau and 65.0 after stage 2 (medians over trials); it",
         ),
         ([(0, 50, 60), (0, 52, 53)], "partly", "in 1 of 2 trials"),
         ([(0, 50, 40), (0, 52, 53)], "fails", "in 0 of 2 trials"),
@@ -41,6 +41,13 @@ def test_the_verdict_follows_the_rise_of_each_trial(heights, verdict, said):
     assert table["place"].tolist() == ["before stage 1", "plateau", "after stage 2"]
     assert table["snapshots"].tolist() == [4, 4, 4] and table["trials"].tolist() == [2, 2, 2]
     assert table["llc"].tolist() == np.median(heights, axis=0).tolist()
+
+
+def test_snapshots_that_are_no_minimum_are_left_out():
+    below = np.where(STEP == 250, 0.9, 0.1)
+    run, scores, found = judged((0, 50, 60), llc_below=below)
+    assert coefficient_table(run, scores)["snapshots"].tolist() == [2, 1, 2]
+    assert found.verdict == "holds"
 
 
 def test_chains_that_have_not_spread_decide_nothing():

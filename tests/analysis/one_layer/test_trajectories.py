@@ -223,7 +223,9 @@ def test_mistakes_are_one_sentence():
         figure4(run, scores.assign(trial_id="other"), ["000"])
     with pytest.raises(UserError, match="2 axes for the panels of a trial; allowed: 3"):
         trajectory_panels(run, scores, "000", list(Figure().subplots(2)))
-    with pytest.raises(UserError, match="unknown setting 'lr' for cells; allowed: seed, objective"):
+    with pytest.raises(
+        UserError, match="unknown setting 'lr' for cells; allowed: seed, init_seed, objective"
+    ):
         norm_bands(run, scores, by=["lr"])
 
 

@@ -20,6 +20,16 @@ def test_a_table_of_more_than_a_dozen_rows_is_folded():
     assert tables[1].count("<tr>") == 14 and "<caption>" not in tables[1]
 
 
+def test_a_long_caption_is_folded_outside_and_inside_a_table():
+    caption = "One. Two. Three."
+    short, long = (html.table(pd.DataFrame(dict(x=np.arange(rows))), caption) for rows in (3, 13))
+    assert (
+        '<caption>One. Two. <details class="more"><summary>more</summary> Three.</details> </caption>'
+        in short
+    )
+    assert "<summary>One. Two.  <b>13 rows</b></summary>" in long and '<p class="sub">Three.</p>' in long
+
+
 def test_words_are_left_numbers_right_and_nothing_a_dash():
     text = html.table(pd.DataFrame(dict(word=["a", "b"], number=[1.23456, np.nan])), "T.")
     assert '<td class="text">a</td><td>1.235</td>' in text and '<td class="text">b</td><td>-</td>' in text

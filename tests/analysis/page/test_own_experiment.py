@@ -165,7 +165,7 @@ def test_the_page_opens_with_the_claim_and_has_all_that_the_file_brings(folder):
     text = text.partition("</nav>")[2]
     order = ["(Saxe et al. 2014)", "planned trials finished", "Modes over the steps", "Onsets."]
     order += ["Slowest trials", "reference losses"]
-    order += ["Final values", "<dfn>onset", "Settings that vary", "Provenance"]
+    order += ["Final values", "<dfn>onset", "Settings that vary.", "Provenance"]
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
     heads = re.findall(r"<h2>(.*?)</h2>", text)
     assert heads == [

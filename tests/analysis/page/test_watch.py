@@ -87,6 +87,7 @@ def test_a_live_page_loads_itself_and_the_last_one_does_not(tmp_path: Path, monk
         "budget",
         "theta",
         "log_lag",
+        "measured",
         "details",
     ]  # those that fit are drawn
     drawn.clear()
