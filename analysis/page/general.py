@@ -142,14 +142,14 @@ class General:
         """Answer the question in one or two sentences, from the first view of each run."""
         rows = self.main
         if not rows:
-            return ["No answer: these runs have no judged cell."]
+            return ["No answer: no cell of these runs is judged."]
         judged, found = (sum(getattr(row, name) for row in rows) for name in ("judged", "two_stage"))
         by_share = sorted(rows, key=lambda row: -row.two_stage / row.judged)
         word = "No" if not found else "Yes" if found >= SURE * judged else "In part"
         if word == "Yes" and by_share[-1].two_stage < SURE * by_share[-1].judged:
             word = "In part"
         text = (
-            f"{word}: in the first view of each run training is two-stage in {found} of "
+            f"{word}: by the first view of each run training is two-stage in {found} of "
             f"{counted(judged, 'judged cell')}"
         )
         ends = [f"{row.two_stage} of {row.judged} in {row.run} ({row.view})" for row in by_share]
@@ -186,8 +186,10 @@ def make_general(folders: Sequence[str | Path], commit: str = "", say: Say = lam
             remarks.append(f"{folder}: not scored: {explain('score', error)}.")
             continue
         made, sentences = rows_of(own)
-        rows += made
+        rows += [row for row in made if row.judged]
+        empty = [f"{row.view} ({texts(row)['not_judged']})" for row in made if not row.judged]
         remarks += [*own.remarks, *sentences]
+        remarks += [f"{folder}: no cell is judged by {'; '.join(empty)}."] if empty else []
     if silent:
         remarks.append(f"Pages without a view of two stages: {', '.join(silent)}.")
     order = list(dict.fromkeys(row.experiment for row in rows))
@@ -324,7 +326,8 @@ def pair_counts(
 
     Pairs may differ in the PACE too, unless several cells would then be the same.  `fall` is the share of
     two-stage cells among the partners minus that among the cells with the value, over pairs of judged cells;
-    NaN without any.  The second result masks for each value the cells of the pairs that are kept or removed.
+    NaN without any.  The second result masks for each value the groups of equal cells with pairs that are kept or
+    removed.
     """
     code = cell_of_rows(cells, [name])
     others = [each for each in names if each != name]
@@ -350,7 +353,7 @@ def pair_counts(
     paired = []
     for value, own in enumerate(judged.T > 0):
         found = own & (np.delete(two_stage, value, axis=1) > 0).any(axis=1)
-        paired.append(found[group] & ((code == value) | (state == TWO_STAGE)))
+        paired.append(found[group])
     return dict(kept=kept, removed=removed, unanswered=pairs(silent, two_stage), fall=fall), paired
 
 
@@ -374,10 +377,8 @@ def pairs_text(value: Value) -> str:
 
 def removal(settings: Sequence[Setting], two_stage: int, judged: int) -> str:
     """Say what removes the stages, what leaves no answer, and where settings only vary together."""
-    if not judged:
-        return "No cell is judged."
     if not two_stage:
-        return "No judged cell is two-stage."
+        return "No judged cell is two-stage." if judged else "No cell is judged."
     values = [value for setting in settings for value in setting.values]
     named = removers(settings)
     weak = sorted((value for value in values if value.removed), key=lambda v: (-v.fall, -v.removed))
@@ -428,7 +429,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     heads = [number for number, row in enumerate(rows) if not number or row.run != rows[number - 1].run]
     places = np.arange(len(rows)) + np.searchsorted(heads, np.arange(len(rows)), side="right")
     with style():
-        figure = Figure(figsize=(WIDTH, 0.85 + 0.19 * (len(rows) + len(heads))))
+        figure = Figure(figsize=(WIDTH, 0.75 + 0.19 * (len(rows) + len(heads))))
         ax: Any = figure.subplots()
         for number, (place, row) in enumerate(zip(places, rows, strict=True)):
             dots = np.array(row.dots, float).reshape(-1, 2)
@@ -452,7 +453,7 @@ def draw(rows: Sequence[Row]) -> Picture:
         for colour, name in ((PALETTE[0], "two-stage"), (PALETTE[1], "judged, not two-stage")):
             ax.plot([], [], "o", ms=4, mew=0, color=colour, label=name)
         ax.plot([], [], color="black", lw=1.6, label="median")
-        figure.legend(loc="outside upper center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=3)
     cut = sum(len(row.dots) > MOST_DOTS for row in rows)
     caption = (
         "Θ of every judged cell (median over its trials) by run and view; at the right the number of "
