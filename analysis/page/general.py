@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -142,14 +142,14 @@ class General:
         """Answer the question in one or two sentences, from the first view of each run."""
         rows = self.main
         if not rows:
-            return ["No answer: these runs have no judged cell."]
+            return ["No answer: no cell of these runs is judged."]
         judged, found = (sum(getattr(row, name) for row in rows) for name in ("judged", "two_stage"))
         by_share = sorted(rows, key=lambda row: -row.two_stage / row.judged)
         word = "No" if not found else "Yes" if found >= SURE * judged else "In part"
         if word == "Yes" and by_share[-1].two_stage < SURE * by_share[-1].judged:
             word = "In part"
         text = (
-            f"{word}: in the first view of each run training is two-stage in {found} of "
+            f"{word}: by the first view of each run training is two-stage in {found} of "
             f"{counted(judged, 'judged cell')}"
         )
         ends = [f"{row.two_stage} of {row.judged} in {row.run} ({row.view})" for row in by_share]
@@ -186,8 +186,10 @@ def make_general(folders: Sequence[str | Path], commit: str = "", say: Say = lam
             remarks.append(f"{folder}: not scored: {explain('score', error)}.")
             continue
         made, sentences = rows_of(own)
-        rows += made
+        rows += [row for row in made if row.judged]
+        empty = [f"{row.view} ({texts(row)['not_judged']})" for row in made if not row.judged]
         remarks += [*own.remarks, *sentences]
+        remarks += [f"{folder}: no cell is judged by {'; '.join(empty)}."] if empty else []
     if silent:
         remarks.append(f"Pages without a view of two stages: {', '.join(silent)}.")
     order = list(dict.fromkeys(row.experiment for row in rows))
@@ -286,7 +288,7 @@ def compare_settings(cells: pd.DataFrame, state: Array, names: Sequence[str]) ->
     for name in telling:
         code = cell_of_rows(cells, [name])
         values = cells[name].iloc[np.unique(code, return_index=True)[1]].tolist()
-        counts, paired = pair_counts(cells, state, ordered, name)
+        pairs = pairs_of(cells, state, ordered, name)
         shown = [each for each in telling if each != name and each not in PACE]
         cell_counts, judged, two_stage = (
             np.bincount(code, is_one, len(values)).astype(int)
@@ -300,9 +302,9 @@ def compare_settings(cells: pd.DataFrame, state: Array, names: Sequence[str]) ->
                         value,
                         setting_text(name, value),
                         *map(int, (cell_counts[n], judged[n], two_stage[n])),
-                        *map(int, (counts[part][n] for part in ("kept", "removed", "unanswered"))),
-                        fall=float(counts["fall"][n]),
-                        where=common_settings(cells.loc[paired[n]], shown),
+                        *map(int, (pairs.kept[n], pairs.removed[n], pairs.unanswered[n])),
+                        fall=float(pairs.fall[n]),
+                        where=common_settings(cells, pairs.has_pair[:, n][pairs.group], shown),
                     )
                     for n, value in enumerate(values)
                 ],
@@ -311,20 +313,30 @@ def compare_settings(cells: pd.DataFrame, state: Array, names: Sequence[str]) ->
     return found
 
 
-def common_settings(cells: pd.DataFrame, names: Sequence[str]) -> str:
-    """Write the first of these settings that are equal in all cells."""
-    same = [name for name in names if len(cells) and not varying(cells, [name])]
-    return ", ".join(described(cells.iloc[0], same[:MOST_COMMON])) if same else ""
+def common_settings(cells: pd.DataFrame, chosen: Array, names: Sequence[str]) -> str:
+    """Write the first of these settings that are equal in all chosen cells; empty without any."""
+    if not chosen.any():
+        return ""
+    own = cells.loc[chosen]
+    same = [name for name in names if not varying(own, [name])]
+    return ", ".join(described(own.iloc[0], same[:MOST_COMMON]))
 
 
-def pair_counts(
-    cells: pd.DataFrame, state: Array, names: Sequence[str], name: str
-) -> tuple[dict[str, Array], list[Array]]:
+class Pairs(NamedTuple):
+    """Per value of a setting: its pairs with cells that differ in nothing else; see Value."""
+
+    kept: Array
+    removed: Array
+    unanswered: Array
+    fall: Array
+    has_pair: Array  # groups of cells that differ in the setting alone x values: are any kept or removed?
+    group: Array  # of each cell; one more than the last group: no other cell is in its group
+
+
+def pairs_of(cells: pd.DataFrame, state: Array, names: Sequence[str], name: str) -> Pairs:
     """Count for each value of a setting its pairs with cells that differ in nothing else of `names`.
 
-    Pairs may differ in the PACE too, unless several cells would then be the same.  `fall` is the share of
-    two-stage cells among the partners minus that among the cells with the value, over pairs of judged cells;
-    NaN without any.  The second result masks for each value the cells of the pairs that are kept or removed.
+    Pairs may differ in the PACE too, unless several cells would then be the same.
     """
     code = cell_of_rows(cells, [name])
     others = [each for each in names if each != name]
@@ -332,26 +344,26 @@ def pair_counts(
         group = cell_of_rows(cells, keys)
         if not pd.DataFrame(dict(group=group, code=code)).duplicated().any():
             break
-    table = np.full((group.max(initial=-1) + 1, code.max(initial=-1) + 1), -1)
-    table[group, code] = state
-    two_stage, another, silent = (
-        (table == answer).astype(float) for answer in (TWO_STAGE, ANOTHER, NO_ANSWER)
-    )
+    several, place = np.bincount(group) > 1, np.cumsum(np.bincount(group) > 1) - 1
+    group = np.where(several[group], place[group], several.sum())
+    table = np.full((several.sum() + 1, code.max() + 1), -1)  # the last row stays empty
+    is_paired = group < several.sum()
+    table[group[is_paired], code[is_paired]] = state[is_paired]
+    two_stage, another, silent = ((table == answer).astype(int) for answer in (TWO_STAGE, ANOTHER, NO_ANSWER))
     judged = two_stage + another
 
     def pairs(here: Array, there: Array) -> Array:
         """Count the pairs of such a cell with the value and such a cell with another value."""
-        both = here.T @ there
-        return both.sum(axis=1) - np.diag(both)
+        return here.T @ there.sum(axis=1) - (here * there).sum(axis=0)
 
     kept, removed, gained = pairs(two_stage, two_stage), pairs(another, two_stage), pairs(two_stage, another)
     total = pairs(judged, judged)
-    fall = np.where(total > 0, (removed - gained) / np.where(total > 0, total, 1), np.nan)
-    paired = []
-    for value, own in enumerate(judged.T > 0):
-        found = own & (np.delete(two_stage, value, axis=1) > 0).any(axis=1)
-        paired.append(found[group] & ((code == value) | (state == TWO_STAGE)))
-    return dict(kept=kept, removed=removed, unanswered=pairs(silent, two_stage), fall=fall), paired
+    return Pairs(
+        *(kept, removed, pairs(silent, two_stage)),
+        fall=np.where(total > 0, (removed - gained) / np.maximum(total, 1), np.nan),
+        has_pair=(judged > 0) & (two_stage.sum(axis=1, keepdims=True) > two_stage),
+        group=group,
+    )
 
 
 def removers(settings: Sequence[Setting], least: int = LEAST_PAIRS) -> list[Value]:
@@ -374,10 +386,8 @@ def pairs_text(value: Value) -> str:
 
 def removal(settings: Sequence[Setting], two_stage: int, judged: int) -> str:
     """Say what removes the stages, what leaves no answer, and where settings only vary together."""
-    if not judged:
-        return "No cell is judged."
     if not two_stage:
-        return "No judged cell is two-stage."
+        return "No judged cell is two-stage." if judged else "No cell is judged."
     values = [value for setting in settings for value in setting.values]
     named = removers(settings)
     weak = sorted((value for value in values if value.removed), key=lambda v: (-v.fall, -v.removed))
@@ -402,7 +412,7 @@ def removal(settings: Sequence[Setting], two_stage: int, judged: int) -> str:
         ]
         text += f" Not judged with {', '.join(parts)}."
     apart = [setting for setting in settings if not any(np.isfinite(v.fall) for v in setting.values)]
-    apart = [setting for setting in apart if difference(setting) >= FAR_APART]
+    apart = [own for own in apart if len(own.values) <= MOST_VALUES and difference(own) >= FAR_APART]
     if apart:
         parts = [shares(setting) for setting in sorted(apart, key=difference, reverse=True)[:MOST_NAMED]]
         text += f" Never varied alone: {'; '.join(parts)}."
@@ -428,7 +438,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     heads = [number for number, row in enumerate(rows) if not number or row.run != rows[number - 1].run]
     places = np.arange(len(rows)) + np.searchsorted(heads, np.arange(len(rows)), side="right")
     with style():
-        figure = Figure(figsize=(WIDTH, 0.85 + 0.19 * (len(rows) + len(heads))))
+        figure = Figure(figsize=(WIDTH, 0.75 + 0.19 * (len(rows) + len(heads))))
         ax: Any = figure.subplots()
         for number, (place, row) in enumerate(zip(places, rows, strict=True)):
             dots = np.array(row.dots, float).reshape(-1, 2)
@@ -452,7 +462,7 @@ def draw(rows: Sequence[Row]) -> Picture:
         for colour, name in ((PALETTE[0], "two-stage"), (PALETTE[1], "judged, not two-stage")):
             ax.plot([], [], "o", ms=4, mew=0, color=colour, label=name)
         ax.plot([], [], color="black", lw=1.6, label="median")
-        figure.legend(loc="outside upper center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=3)
     cut = sum(len(row.dots) > MOST_DOTS for row in rows)
     caption = (
         "Θ of every judged cell (median over its trials) by run and view; at the right the number of "

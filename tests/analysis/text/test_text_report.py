@@ -81,6 +81,27 @@ def test_norms_and_losses_are_read_where_context_is_surely_used():
 
 
 @pytest.mark.parametrize(
+    ("uniform", "trained", "kind", "theta"),
+    [
+        (ramp(0, 400), ramp(600, 1000), "uniform attention first", 1.0),
+        (ramp(0, 1000), ramp(0, 1000), "uniform attention not first", 0.5),
+        (ramp(600, 1000), ramp(0, 400), "uniform attention not first", 0.0),
+        (ramp(0, 400), 0.0, "uniform attention only", np.nan),
+        (0.1 * ramp(0, 400), 0.1 * ramp(600, 1000), "no context", np.nan),
+    ],
+)
+def test_context_comes_through_uniform_attention_first_or_not(uniform, trained, kind, theta):
+    """Each gains up to a nat below the line, above which the loss starts; the error is 0.3."""
+    above = 1 - ramp(0, 10)
+    loss = LINE["eval_loss_unigram"] + above - uniform
+    run = run_of(layers(SHAPED, SAME, loss=loss - trained, eval_loss_uniform=loss))
+    scores = score_text(run)
+    assert scores["class_context"].tolist() == [kind] * 2
+    np.testing.assert_allclose(scores["theta_context"], theta, atol=0.02)
+    np.testing.assert_allclose(scores["theta"], [1, 0.5], atol=0.02)  # of the norms of each layer
+
+
+@pytest.mark.parametrize(
     ("pairs", "used", "stages"),
     [
         (((ramp(0, 100), ramp(600, 1000)),) * 2, "holds", "holds"),
