@@ -121,6 +121,7 @@ NAMES = {
 }
 DEVICE = dict(device="2 x cpu", load_before=0.5, record_every=20, record_share=0.1)
 DEVICE |= dict(drawing_share=0.1)
+ENGINE = dict(torch_processes={"torch-eager": "2 x 1 thread"})
 TINY = dict(trials=1000, order="together", lanes=64, torch_processes="2 x 1 thread")
 
 
@@ -129,7 +130,7 @@ def summarized(form: str):
     methods = [Method(name, lambda: None, 1, 1e6, 1.0) for name in NAMES[form]]
     rates = {name: [10.0, 11.0] for name in NAMES[form]}
     if form == "bench":
-        return compare.summary(methods, rates, [100.0, 100.0]) | DEVICE | dict(peak_memory_bytes=9e8)
+        return compare.summary(methods, rates, [100.0, 100.0]) | DEVICE | ENGINE | dict(peak_memory_bytes=9e8)
     return tiny.summary(methods, rates, [100.0, 100.0]) | DEVICE | TINY
 
 

@@ -5,8 +5,8 @@ users get them: all devices, its own chunks, records on at the default interval,
 is engine-adam with one column that costs nothing, `adam-together` engine-adam in the order of accelerators,
 all lanes together.  `token-vmap` is the token-space model in a plain `jit(vmap)` over trials that share
 documents, `one-trial` the type-space kernel for a single trial, `torch-eager` equation 7 in PyTorch (if
-installed), one trial at a time with documents drawn beforehand, and `torch-masked` the same with outputs only
-at masked positions.
+installed), one trial per process with documents drawn beforehand, and `torch-masked` the same with outputs
+only at masked positions; both with one process per core or one with all threads, whichever is faster.
 """
 
 import functools
@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from topicjax.advice import install_command
 from topicjax.bench.timing import (
@@ -33,6 +34,7 @@ from topicjax.bench.timing import (
     seconds_of,
     without_records,
 )
+from topicjax.bench.torch_processes import TorchProcesses, best_torch
 from topicjax.engine import costs
 from topicjax.engine.programs import init_row, lane_at_a_time
 from topicjax.engine.resources import use_all_cores
@@ -137,22 +139,24 @@ def drawn_documents(spec: Any, stream: Any, steps: int) -> list[lda.Documents]:
     return [draw(threefry.fold_in(threefry.raw(keys.documents), number)) for number in range(steps)]
 
 
-def torch_methods() -> list[Method]:
-    """Set up one trial in eager PyTorch with Adam, plain and tuned, each with the best number of threads."""
-    from topicjax.bench import torch_eager
-
+def torch_methods() -> tuple[list[Method], list[TorchProcesses]]:
+    """Set up trials in eager PyTorch with Adam, plain and tuned, and return their processes too."""
     spec, stream, hypers = bench_spec("adam"), traced(Stream()), traced(Hypers())
-    drawn = drawn_documents(spec, stream, TORCH_STEPS)
     weights = model.init(spec, stream, hypers, lda.stream_keys(0).weights)
-    methods = []
+    given = dict(
+        model="attention",
+        learning_rate=Hypers().learning_rate,
+        weights={name: np.asarray(weights[name]) for name in ("W_K", "W_Q", "W_V")},
+        documents=[tuple(map(np.asarray, each)) for each in drawn_documents(spec, stream, TORCH_STEPS)],
+    )
+    methods, processes = [], []
     for name, only_masked in (("torch-eager", False), ("torch-masked", True)):
-        batches = [torch_eager.batch(documents, only_masked) for documents in drawn]
-        attention = torch_eager.Attention(weights["W_K"], weights["W_Q"], weights["W_V"])
-        trial = torch_eager.EagerTrial(attention, batches, Hypers().learning_rate)
-        trial.use_best_threads(sorted({1, os.cpu_count() or 1}))
+        torch = best_torch(given | dict(only_masked=only_masked), TORCH_STEPS)
         flop = token_flops(spec, Stream().p_mask if only_masked else 1.0)
-        methods.append(Method(name, functools.partial(trial.train, TORCH_STEPS), TORCH_STEPS, flop))
-    return methods
+        train = functools.partial(torch.train, TORCH_STEPS)
+        methods.append(Method(name, train, TORCH_STEPS * len(torch.members), flop))
+        processes.append(torch)
+    return methods, processes
 
 
 def gemm_gflops(size: int = 2048) -> float:
@@ -201,15 +205,22 @@ def run(repeats: int) -> dict[str, Any]:
     methods.append(engine_chunks("adam", experiment=without_records(EXPERIMENT)).method("no-records"))
     methods.append(engine_chunks("adam", "together", TOGETHER_LANES).method("adam-together"))
     methods += [token_method(), single_method()]
-    if importlib.util.find_spec("torch"):
-        methods += torch_methods()
+    eager, processes = torch_methods() if importlib.util.find_spec("torch") else ([], [])
+    methods += eager
     rates, gemm = time_in_turns(methods, repeats)
+    for torch in processes:
+        torch.close()
     machine = dict(device=device(), load_before=load, peak_memory_bytes=peak_memory_bytes())
     machine |= dict(
         record_share=record_share(rates["engine-adam"], rates["no-records"]),
         drawing_share=drawing_share(chunks, statistics.median(rates["engine-adam"]), repeats),
     )
-    return summary(methods, rates, gemm) | machine | dict(record_every=Spec().record_every)
+    labels = {method.name: torch.label for method, torch in zip(eager, processes, strict=True)}
+    return (
+        summary(methods, rates, gemm)
+        | machine
+        | dict(record_every=Spec().record_every, torch_processes=labels)
+    )
 
 
 def record_share(with_records: Sequence[float], without: Sequence[float]) -> float:
@@ -264,7 +275,9 @@ def text(result: Mapping[str, Any]) -> str:
         "  of GEMM: their share of the large GEMM's rate; memory: arguments, results and temporaries",
         f"peak memory of the whole process, compiling included: {result['peak_memory_bytes'] / 1e6:,.0f} MB",
     ]
-    if not any(row["method"] == "torch-eager" for row in rows):
+    if labels := result["torch_processes"]:
+        lines.append(", ".join(f"{name}: {label}" for name, label in labels.items()))
+    else:
         lines.append(f"torch-eager was left out; to add it: {install_command('bench')}")
     return "\n".join(lines + warnings(result))
 

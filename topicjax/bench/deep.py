@@ -6,17 +6,13 @@ or MLP, and Adam: those of the sweep `depth` (narrower, fewer documents), and wi
 no corpus is needed.  `topicjax bench --syntax`: the model of the sweep `syntax`, with Adam, and with as many
 records as a trial of the sweep has on average; PyTorch computes it position by position.  The engine runs its
 own programs on all devices, with the records of the experiment, and without any.  PyTorch trains one trial
-per process, on batches drawn beforehand, with one process per core or one process with all threads, whichever
-is faster.
+per process, on batches drawn beforehand, with outputs only at positions that have a loss, and with one
+process per core or one process with all threads, whichever is faster.
 """
 
 import functools
-import importlib.util
 import os
-import pickle
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +21,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from topicjax.advice import install_command
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
+from topicjax.bench.torch_processes import best_torch, need_torch
 from topicjax.engine import costs
 from topicjax.engine.resources import use_all_cores
-from topicjax.errors import UserError
 from topicjax.experiments import Experiment
 from topicjax.experiments.contract import Data
 from topicjax.experiments.encoder.experiment import EXPERIMENT as ENCODER
@@ -143,34 +138,6 @@ def engine_chunks(case: Case, experiment: Experiment) -> EngineChunks:
     return EngineChunks(trials, devices, TRIALS, experiment=experiment)
 
 
-class TorchProcesses:
-    """PyTorch processes that train one trial each, side by side."""
-
-    def __init__(self, given: dict[str, Any], processes: int, threads: int) -> None:
-        self.label = f"{processes} x {threads} thread{'s' if threads > 1 else ''}"
-        command = [sys.executable, "-m", "topicjax.bench.torch_eager"]
-        pipe = subprocess.PIPE
-        self.members: list[Any] = [
-            subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(processes)
-        ]
-        for member in self.members:
-            pickle.dump(given | dict(threads=threads), member.stdin)
-        self.train(1)
-
-    def train(self, steps: int) -> None:
-        """Take this many steps in every process, and wait for all."""
-        for member in self.members:
-            pickle.dump(steps, member.stdin)
-            member.stdin.flush()
-        for member in self.members:
-            pickle.load(member.stdout)
-
-    def close(self) -> None:
-        """End the processes."""
-        for member in self.members:
-            member.communicate()
-
-
 def torch_given(case: Case) -> dict[str, Any]:
     """Collect what a PyTorch process needs: initial weights and batches, as NumPy arrays."""
     settings = case.experiment.settings
@@ -185,29 +152,8 @@ def torch_given(case: Case) -> dict[str, Any]:
         heads=trial.spec.heads,
         layer_norm=trial.hypers.layer_norm,
         bias_gain=getattr(trial.hypers, "bias_gain", 0.0),
-        only_masked=case.name == "text",  # outputs over a large vocabulary
         documents=[tuple(map(np.asarray, documents)) for documents in drawn],
     )
-
-
-def best_torch(given: dict[str, Any], steps: int) -> TorchProcesses:
-    """Start PyTorch in the faster of two ways: a process per core, or one process with all threads."""
-    cores = os.cpu_count() or 1
-    choices = [TorchProcesses(given, *shape) for shape in dict.fromkeys([(cores, 1), (1, cores)])]
-    calls = [functools.partial(choice.train, steps) for choice in choices]
-    seconds = [min(taken) for taken in seconds_of(calls, 3)]
-    rates = [len(choice.members) / taken for choice, taken in zip(choices, seconds, strict=True)]
-    best = choices[rates.index(max(rates))]
-    for choice in choices:
-        if choice is not best:
-            choice.close()
-    return best
-
-
-def need_torch() -> None:
-    """Raise a UserError if PyTorch is missing."""
-    if importlib.util.find_spec("torch") is None:
-        raise UserError(f"PyTorch is not installed; to install it: {install_command('bench')}")
 
 
 def run(

@@ -19,8 +19,8 @@ import numpy as np
 
 from topicjax.bench import linear_attention as model
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, jitted, rates_of, record_share
-from topicjax.bench.deep import best_torch, need_torch
 from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
+from topicjax.bench.torch_processes import best_torch, need_torch
 from topicjax.engine import costs
 from topicjax.engine.orders import faster
 from topicjax.engine.plan import group_trials

@@ -4,15 +4,14 @@ All are as fast as eager code allows: all documents of a batch at once, padded t
 looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.  Equation 7
 has one-hot embeddings, no biases, and every position is a key.  The plain version has an output for every
 position, as equation 7 does; in the tuned one only masked positions attend, since the others have no loss.
-In the encoder every position goes through every layer; on text only masked positions have outputs, and in one
-layer on syntax and topics only they attend.  Run as a program, this trains one trial in a process of its own.
+In the encoder every position goes through every layer, and only masked positions have outputs; in one layer on
+syntax and topics only they attend.  Run as a program, this trains one trial in a process of its own.
 Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, D width,
 H heads, A size of a head, O offsets with a relative bias.
 """
 
 import pickle
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -222,19 +221,6 @@ class EagerTrial:
             self.loss(self.model, self.batches[number % len(self.batches)]).backward()
             self.optimizer.step()
 
-    def use_best_threads(self, choices: Sequence[int], tries: int = 3, steps: int = 5) -> int:
-        """Find and set the fastest number of threads, and return it."""
-        seconds = dict.fromkeys(choices, float("inf"))
-        for threads in list(seconds) * tries:
-            torch.set_num_threads(threads)
-            self.train(1)
-            start = time.monotonic()
-            self.train(steps)
-            seconds[threads] = min(seconds[threads], time.monotonic() - start)
-        best = min(seconds, key=lambda threads: seconds[threads])
-        torch.set_num_threads(best)
-        return best
-
 
 def given_trial(given: dict[str, Any]) -> EagerTrial:
     """Make the trial that a process was given."""
@@ -242,13 +228,15 @@ def given_trial(given: dict[str, Any]) -> EagerTrial:
     if given["model"] == "linear_attention":
         prompts = [tuple(map(torch.tensor, each)) for each in given["prompts"]]
         return EagerTrial(LinearAttention(given["weights"]), prompts, rate, lambda model, batch: model(batch))
-    weights = given["weights"]
-    few = "R" in weights  # one layer: only masked positions attend
-    batches = [batch(Documents(*documents), few) for documents in given["documents"]]
-    if few:
-        batches = [with_offsets(each, weights["R"].shape[2] // 2) for each in batches]
-    elif given["only_masked"]:
-        batches = [only_targets(each) for each in batches]
+    weights, documents = given["weights"], [Documents(*each) for each in given["documents"]]
+    if given["model"] == "attention":
+        return EagerTrial(
+            Attention(**weights), [batch(each, given["only_masked"]) for each in documents], rate
+        )
+    if "R" in weights:  # one layer: only masked positions attend
+        batches = [with_offsets(batch(each, True), weights["R"].shape[2] // 2) for each in documents]
+    else:
+        batches = [only_targets(batch(each)) for each in documents]
     model = Encoder(weights, given["heads"], given["layer_norm"], given["bias_gain"])
     return EagerTrial(model, batches, rate)
 

@@ -23,7 +23,7 @@ NO_TEXT = "string or null"
 
 COMMON: Fields = {"topicjax": (TEXT, "version of topicjax")}
 MACHINE: Fields = {
-    "machine.started": (TEXT, "when the measurement ended, UTC"),
+    "machine.started": (TEXT, "when it was measured, UTC"),
     "machine.versions": (OBJECT, "version of each package that results depend on"),
     "machine.python": (TEXT, "version of Python"),
     "machine.git_commit": (NO_TEXT, "commit of the checkout, + if there are changes; null if installed"),
@@ -225,6 +225,7 @@ FIELDS: dict[str, Fields] = {  # by command; a form of it that prints other fiel
         **TIMED,
         **SHARES,
         "peak_memory_bytes": (NUMBER, "peak memory of the process"),
+        "torch_processes": (OBJECT, "processes and threads of PyTorch by method, whichever were faster"),
         **METHOD,
         "methods[].lowest": (NUMBER, "lowest rate"),
         "methods[].highest": (NUMBER, "highest rate"),
@@ -236,6 +237,7 @@ FIELDS: dict[str, Fields] = {  # by command; a form of it that prints other fiel
     },
     "bench --layers": DEEP,
     "bench --text": DEEP,
+    "bench --syntax": DEEP,
     "bench --tiny": {
         **TIMED,
         **SHARES,
