@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from topicjax import advice
 from topicjax.cli.json_output import write_json
 from topicjax.cli.terminal import say, show
@@ -216,7 +218,7 @@ def write_report(options: argparse.Namespace) -> int:
         return 0
     report, panel = analysis("page.report"), tuple(filter(None, options.panel.split(",")))
     chosen = analysis("page.selection").Selection(options.x, options.y, panel, tuple(options.filters))
-    with explained("write into", options.folder), rare_collections():
+    with explained("write into", options.folder), many_small_objects():
         if options.watch is None:
             path = report.write(options.folder, say, chosen)
         else:
@@ -232,13 +234,18 @@ def write_report(options: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """Look for garbage rarely: the many objects of a figure live until it is closed."""
+def many_small_objects() -> Iterator[None]:
+    """Run Python and NumPy as analysis needs it: many small objects, and products of small matrices.
+
+    Garbage is looked for rarely, since the objects of a figure live until it is closed.  NumPy has one
+    thread: others would spin while they wait for the next product.
+    """
     usual = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, *usual[1:])
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         gc.set_threshold(*usual)
         gc.unfreeze()
@@ -250,7 +257,8 @@ def show_claims(options: argparse.Namespace) -> int:
     check_page_name(options.out)
     for folder in options.folders:
         reader.load(folder)  # a wrong name ends the command before the work
-    table = made_by.make_table(options.folders, git_commit() or "", say)
+    with many_small_objects():
+        table = made_by.make_table(options.folders, git_commit() or "", say)
     if options.json:
         write_json(options, asdict(table))
         return 0
@@ -268,7 +276,8 @@ def show_general(options: argparse.Namespace) -> int:
     check_page_name(options.out)
     for folder in options.folders:
         reader.load(folder)  # a wrong name ends the command before the work
-    table = made_by.make_general(options.folders, git_commit() or "", say)
+    with many_small_objects():
+        table = made_by.make_general(options.folders, git_commit() or "", say)
     if options.json:
         write_json(options, {"answer": table.answer, **asdict(table)})
         return 0
