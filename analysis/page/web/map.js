@@ -170,7 +170,7 @@ function axisLabels(panel, map, { left, size, width, height, below, isTurned }) 
   for (const [y, text] of spaced(at(panel.ticks[1]), panel.texts[1], 12)) {
     found.push(draw("text", { x: -6, y: height - y + 4, class: "tick end" }, text));
   }
-  const [x, y] = [12 - left, height / 2];
+  const [x, y] = [12 - left, Math.max(height / 2, widest([map.labels[1]]) / 2)]; // whole beside few rows
   const middle = { x: width / 2, y: height + below - 3, class: "tick middle name" };
   const turned = { x, y, transform: `rotate(-90 ${x} ${y})`, class: "tick middle name" };
   return [...found, draw("text", middle, map.labels[0]), draw("text", turned, map.labels[1])];
