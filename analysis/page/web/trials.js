@@ -123,7 +123,7 @@ function charts(place, cell, groups) {
 // Matrices of one trial of the cell, at first of the one that stands for it.
 function inside(place, cell) {
   const trials = cellTrials(cell).filter(hasMatrices);
-  if (!trials.length) return [];
+  if (!trials.length) return data.inside?.remark ? [make("p", { class: "hint" }, data.inside.remark)] : [];
   const size = (trial) => data.inside.trials[trial].length;
   const standing = trials.reduce((best, trial) => (size(trial) > size(best) ? trial : best));
   const chosen = trials.includes(inspected.get(cell)) ? inspected.get(cell) : standing;
