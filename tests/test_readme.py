@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -114,6 +115,11 @@ def test_accelerators_keep_the_editable_install_and_the_tested_versions():
         shown = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
         (command,) = [line for line in shown.stdout.splitlines() if f"[{extra}]" in line]
         assert "--constraint constraints.txt" in command and f"--editable '.[{extra}]'" in command
+
+
+def test_the_wheel_that_is_installed_has_the_version_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {*re.findall(r"topicjax-([\d.]+)-py3", PAGES["start.md"])} == {project["version"]}
 
 
 def test_links_lead_somewhere():
