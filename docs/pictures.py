@@ -53,7 +53,9 @@ def save(figure: Figure, path: Path) -> None:
 
 def shrink(source: Path, path: Path) -> None:
     """Write a picture with few colours."""
-    Image.open(source).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    with Image.open(source) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 

@@ -55,7 +55,8 @@ def test_figures_are_copied_and_what_is_missing_is_named(tmp_path, monkeypatch, 
     monkeypatch.setattr(pictures, "GALLERY", tmp_path / "gallery")
     pictures.main([tmp_path / "syntax"])
     (copied,) = (tmp_path / "gallery").iterdir()
-    assert copied.name == "syntax_square.png" and Image.open(copied).size == (30, 20)
+    with Image.open(copied) as picture:
+        assert copied.name == "syntax_square.png" and picture.size == (30, 20)
     assert "figures lacks which_first: make its report" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="nothing: the gallery has no pictures of this run; allowed"):
         pictures.main([tmp_path / "syntax", tmp_path / "nothing"])

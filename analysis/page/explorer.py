@@ -580,8 +580,8 @@ def packed_matrices(
 ) -> tuple[dict[str, Any] | None, str]:
     """Pack the matrices inside trained models; return them with a remark on what was left out.
 
-    All trials have small ones, and those that stand for a cell larger ones.  If there is no room for all
-    trials, only those that stand for a cell have any.
+    All trials have small ones, and those that stand for a cell larger ones.  If there are too many trials,
+    only those that stand for a cell have any.
     """
     ids = trials["trial_id"].to_numpy()
     stands = [*dict.fromkeys(standing)]
