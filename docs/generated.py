@@ -12,7 +12,9 @@ import inspect
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from topicjax.cli.parser import make_parser
@@ -24,6 +26,7 @@ MARK = re.compile(r"^<!-- made: (\w+)(?: (\w+))? -->$", re.MULTILINE)
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./(\w+\.md)\)")  # a link to a page beside the README, not on the site
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENCODERS = "topicjax.experiments.shared.layer_records"
+GALLERY = Path(__file__).resolve().parent / "gallery"
 HEIGHT, WIDTH = 0.62, 11.0  # inches: a floor of the import graph, and all of it
 
 
@@ -176,8 +179,22 @@ def help_of(parser: argparse.ArgumentParser) -> str:
     return parser.format_help().strip()
 
 
+def gallery() -> str:
+    """Show the pictures that are in docs/gallery, in the order of its table of captions."""
+    parts = []
+    for run in tomllib.loads((GALLERY / "captions.toml").read_text())["run"]:
+        shown = [
+            f"![{caption.split('.')[0]}]({GALLERY.name}/{run['name']}_{figure}.png){{width=32rem}}\n\n{caption}"
+            for figure, caption in run["figures"].items()
+            if (GALLERY / f"{run['name']}_{figure}.png").exists()
+        ]
+        if shown:
+            parts += [f"## {run['title']}", f"`{run['name']}`: {run['text']}", *shown]
+    return "\n\n".join(parts)
+
+
 MAKERS: Mapping[str, Callable[..., str]] = {
-    made.__name__: made for made in (settings, columns, sweeps, commands)
+    made.__name__: made for made in (settings, columns, sweeps, commands, gallery)
 }
 
 

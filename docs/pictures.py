@@ -1,13 +1,16 @@
-"""Draw the pictures of the README and the site from a run of `two_stage`; copy the figures of the gallery.
+"""Copy figures of reports into the gallery; draw the pictures of the README and the site from `two_stage`.
 
     .venv/bin/topicjax run two_stage
     .venv/bin/topicjax report results/two_stage
-    .venv/bin/python docs/pictures.py results/two_stage
+    .venv/bin/python docs/pictures.py results/two_stage [further run folders]
 
-Writes docs/front.png, docs/theta.png and, from the figures of the report, docs/gallery/two_stage_NAME.png.
+A folder has the name of its sweep.  Writes docs/gallery/RUN_FIGURE.png for the figures of its report that
+docs/gallery/captions.toml lists, and from two_stage docs/front.png and docs/theta.png.
 """
 
 import sys
+import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +32,8 @@ HERE = Path(__file__).resolve().parent
 PANEL = dict(optimizer="sgd", objective="cross_entropy")
 TRIAL = dict(**PANEL, learning_rate=100, init_scale=1e-3, seed=0)  # drawn with either kind of keys
 KEYS = {"unmasked": "masked positions hidden as keys", "all": "all positions are keys"}
-GALLERY = ("phase_map", "phase_map_norm", "log_lag")
+GALLERY = HERE / "gallery"
+CAPTIONS = GALLERY / "captions.toml"
 COLOURS = 255  # of the pictures in the repository: a fifth of the bytes, no visible difference
 
 
@@ -49,8 +53,10 @@ def save(figure: Figure, path: Path) -> None:
 
 def shrink(source: Path, path: Path) -> None:
     """Write a picture with few colours."""
-    Image.open(source).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
-    print(f"{path.relative_to(HERE.parent)}: {path.stat().st_size / 1000:.0f} kB")
+    with Image.open(source) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
 def front(run: topicjax.Run, scores: pd.DataFrame) -> Figure:
@@ -114,16 +120,34 @@ def theta(run: topicjax.Run, scores: pd.DataFrame) -> Figure:
     return figure
 
 
-def main(folder: Path) -> None:
-    """Draw and copy all pictures."""
-    run = topicjax.load(folder)
-    scores = score_trials(run)
-    save(front(run, scores), HERE / "front.png")
-    save(theta(run, scores), HERE / "theta.png")
-    (HERE / "gallery").mkdir(exist_ok=True)
-    for name in GALLERY:
-        shrink(folder / "figures" / f"{name}.png", HERE / "gallery" / f"two_stage_{name}.png")
+def copy(folder: Path, figures: Iterable[str], gallery: Path) -> list[str]:
+    """Copy figures of a run's report into the gallery; return the names of those that it lacks."""
+    missing = []
+    for name in figures:
+        source = folder / "figures" / f"{name}.png"
+        if source.exists():
+            shrink(source, gallery / f"{folder.name}_{name}.png")
+        else:
+            missing.append(name)
+    return missing
+
+
+def main(folders: Sequence[Path]) -> None:
+    """Draw and copy all pictures of these runs."""
+    listed = {run["name"]: run["figures"] for run in tomllib.loads(CAPTIONS.read_text())["run"]}
+    for folder in folders:
+        if folder.name not in listed:
+            sys.exit(f"{folder}: the gallery has no pictures of this run; allowed: {', '.join(listed)}")
+    for folder in folders:
+        if folder.name == "two_stage":
+            run = topicjax.load(folder)
+            scores = score_trials(run)
+            save(front(run, scores), HERE / "front.png")
+            save(theta(run, scores), HERE / "theta.png")
+        missing = copy(folder, listed[folder.name], GALLERY)
+        if missing:
+            print(f"{folder}/figures lacks {', '.join(missing)}: make its report, or change {CAPTIONS.name}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])

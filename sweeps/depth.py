@@ -4,9 +4,9 @@ Command:  topicjax run depth
 Size:     270 trials, 9 programs, 15 minutes on 2 cores
 Expect:   (written before the run, from an independent program on other seeds) as a whole, models that start
           near zero are two-stage whatever their layer norms: Θ near 0.99 without, 0.94 with them before,
-          0.92 after each part; from the usual start this holds without layer norms, less with them after each
-          part.  Single layers: V moves in all of them at once; the attention of the first layers adds most of
-          the gain.
+          0.92 after each part; from the usual start it holds without layer norms, and less with post-norm.
+          Single layers: V moves in all of them at once; the attention of the first layers adds most of the
+          gain.
 Seen:     as a whole two-stage in 26 of 39 cells of several layers.  Where the model without layer norms is
           (median Θ 0.99), so are 7 of 8 with them before each part (0.95) and 4 of 8 with them after (0.91):
           norms blur the stages, they do not remove them.  Every layer is two-stage in 3 cells only.

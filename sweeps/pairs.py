@@ -4,7 +4,7 @@ Command:  topicjax run pairs
 Size:     120 trials, 4 programs
 Expect:   (written before the first run of this sweep, except for what was found) partners stand apart
           from the other words of their topic by more than their co-occurrence, in W^V, in W_E^T W_E and in
-          attention: not the topic is followed, nor the counts, but what predicts a word best.  The pair's
+          attention: models follow neither topic nor counts, but what predicts a word best.  The pair's
           share of the structure (0: only topics, 1: only pairs) is 0.09, 0.27 and 0.60 in the covariance of
           words at strengths 0.03, 0.1 and 0.3, and 0.04, 0.11 and 0.29 in their log PMI, but 0.87, 0.96 and
           0.99 in the best W^V under uniform attention.  SGD begins at the share of the covariance and ends

@@ -7,8 +7,8 @@ Expect:   (written before the first run of this sweep, from a prototype with 5 x
           the variance of the onset of stage 2 at all init scales, a standard deviation of 4.6 steps in
           onsets from 144 steps (init scale 0.1) to 577 (1e-5), and the onset comes 107 to 109 steps later
           per decade of init scale.  An estimate from 5 x 5 seeds has a standard error of 16 points, and
-          all init scales share the seeds, so a share of 50 to 100 % would not surprise.  No prediction for
-          Theta, which is near 1 everywhere, nor for Adam.
+          all init scales share the seeds, so shares of 50 to 100 % are consistent with that.  No
+          prediction for Theta, which is near 1 everywhere, nor for Adam.
           (added after a look at 3 x 3 seeds) the prototype did not say at which level an onset is.  The
           level matters: its onsets lie between those of a_topic = 0.1 and of half of the gain by attention,
           so both are judged.

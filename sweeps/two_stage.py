@@ -2,7 +2,7 @@
 
 Command:  topicjax run two_stage
 Size:     480 trials, 2 programs, about 4 minutes on 2 cores; a trial ends once its class can no longer change
-Expect:   only in part of the map W^V grows first and W^K, W^Q later.  SGD gives the textbook case if only
+Expect:   W^V grows first in only part of the map, and W^K, W^Q later.  SGD gives the textbook case if only
           unmasked positions are keys and the learning rate is large enough for the steps; with Adam it
           depends on the loss and the init scale.  Compare a_topic with the norms: W^K and W^Q also grow
           without topical attention.

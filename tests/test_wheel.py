@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 NOT_SOURCES = (".venv", ".git", "results", "data", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
 CHECKOUT = re.compile(
     r"\bmake [a-z]+ [A-Z]+=|\bmake (corpus|gpu|tpu|ray|sweep|report)\b|\.venv/|constraints\.txt"
+    r"|\bdocs/\w+\.md"
 )
 
 
@@ -129,3 +130,10 @@ def test_what_is_missing_is_advised_for_this_environment(typed):
     said = typed(f"python -c {shlex.quote(WITHOUT_RAY)}", code=2)
     assert said.endswith("not installed; install it with: python -m pip install ray==2.60.0\n")
     assert "to make it: topicjax corpus\n" in typed("topicjax run wikipedia", code=2)
+
+
+def test_help_names_pages_of_the_documentation(typed):
+    """Its files are not in the wheel."""
+    assert "page json of the documentation lists its fields" in " ".join(
+        typed("topicjax bench --help").split()
+    )

@@ -86,6 +86,12 @@ def corpus_command(is_standard: bool) -> str:
     return command("corpus", *(() if is_standard else ("--text", "my.txt")))
 
 
+def guide(page: str) -> str:
+    """Name a page of the documentation: its file in a checkout, which an installed copy does not have."""
+    has_file = (Path(__file__).resolve().parents[1] / "docs" / f"{page}.md").exists()
+    return f"docs/{page}.md" if has_file else f"page {page} of the documentation"
+
+
 def install_command(extra: str) -> str:
     """Format the command that adds an extra to this installation.
 

@@ -37,10 +37,11 @@ class Run(reader.Run):
     ) -> pd.DataFrame:
         """Apply a function of a Snapshot to the run's snapshots; return its table, one row each.
 
-        `measure` is a function, `FILE.py:NAME`, or the name of a shipped one (docs/measuring.md); `trials`
-        are ids or their beginnings, `steps` those of snapshots (default: all).  Only what is missing is
-        computed: the same call goes on after an interrupt.  `again` sets aside what this measure has written
-        and measures anew.  The columns are then in `trials` (final_*) and `trajectories` too.
+        `measure` is a function, `FILE.py:NAME`, or the name of a shipped one (page measuring of the
+        documentation); `trials` are ids or their beginnings, `steps` those of snapshots (default: all).  Only
+        what is missing is computed: the same call goes on after an interrupt.  `again` sets aside what this
+        measure has written and measures anew.  The columns are then in `trials` (final_*) and `trajectories`
+        too.
         """
         from topicjax.engine.measuring import measure_run
         from topicjax.engine.resources import available_devices, choose_devices

@@ -578,10 +578,10 @@ def packed_matrices(
     standing: Sequence[int],
     page: Page,
 ) -> tuple[dict[str, Any] | None, str]:
-    """Pack the matrices inside trained models; return them with a sentence on what was left out.
+    """Pack the matrices inside trained models; return them with a remark on what was left out.
 
-    All trials have small ones, and those that stand for a cell larger ones.  If there is no room for all
-    trials, only those that stand for a cell have any.
+    All trials have small ones, and those that stand for a cell larger ones.  If there are too many trials,
+    only those that stand for a cell have any.
     """
     ids = trials["trial_id"].to_numpy()
     stands = [*dict.fromkeys(standing)]
@@ -604,7 +604,17 @@ def packed_matrices(
         return None, ""
     texts = [dict(title=title, texts=own) for title, own in labels]
     few = f"Matrices of {counted(left_out, 'model')} do not fit." * bool(left_out)
-    return dict(labels=texts, trials={str(trial): own for trial, own in found.items()}), few
+    remark = " ".join(filter(None, (cut_sentence(len(ids), len(stands)), few)))
+    by_trial = {str(trial): own for trial, own in found.items()}
+    return dict(labels=texts, trials=by_trial, remark=remark), remark
+
+
+def cut_sentence(trials: int, stands: int) -> str:
+    """Say which trials have matrices where not all do; `stands` is the number that stand for a cell."""
+    if trials <= MOST_INSIDE:
+        return ""
+    few = f", for the first {MOST_INSIDE:,} of {stands:,} cells" if stands > MOST_INSIDE else ""
+    return f"Of {counted(trials, 'trial')}, matrices are drawn only for the one that stands for a cell{few}."
 
 
 def packed_matrix(name: str, given: Any, labels: dict[tuple[str, tuple[str, ...]], int]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from .scripts import bundle, packed
 
 LARGEST_SVG = 2_000_000  # bytes; browsers are slow to draw a larger SVG, so the page shows the PNG
 MOST_OPEN_ROWS = 12  # a longer table is folded
+MOST_ALSO = 3  # other claims beside the first that the answer names
 SENTENCES, LETTERS, FEWEST = 2, 260, 40  # of a text that are shown; the rest is behind "more"
 SENTENCE_END = re.compile(r"(?<=[.?!)])(?<!\b[a-z]\.[a-z]\.)\s+(?=[^\sa-z])")
 
@@ -147,9 +148,10 @@ def split(text: str) -> tuple[str, str]:
 def answer(text: str, head: str, kind: str, others: Sequence[tuple[str, str]], words: Words) -> Markup:
     """Write the answer of a page: its first claim with the verdict, or its first finding.
 
-    `kind` is its verdict, `others` are the names and verdicts of the other claims.
+    `kind` is its verdict, `others` are the names and verdicts of the other claims.  All but MOST_ALSO of them
+    are folded, so that the map stays on the first screen.
     """
-    return PARTS.answer(words.folded(text), head, kind, others)
+    return PARTS.answer(words.folded(text), head, kind, others, MOST_ALSO)
 
 
 def claims(judged: Sequence[tuple[Claim, Verdict, str]], words: Words = NO_WORDS) -> Markup:

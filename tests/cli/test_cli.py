@@ -302,6 +302,12 @@ def test_our_own_bugs_are_not_called_the_users_mistake(error, monkeypatch, capsy
     assert said.endswith("please report it, with the lines above, where you got topicjax\n")
 
 
+def test_pages_of_the_documentation_are_named_by_their_file_only_where_there_is_one(monkeypatch, tmp_path):
+    assert advice.guide("cluster") == "docs/cluster.md"
+    monkeypatch.setattr(advice, "__file__", str(tmp_path / "site-packages" / "topicjax" / "advice.py"))
+    assert advice.guide("cluster") == "page cluster of the documentation"
+
+
 def test_advice_repeats_what_was_typed(monkeypatch):
     typed = ["run", "--set", "steps=20", "my sweep.py", "--out", "a $b"]
     monkeypatch.setattr(sys, "argv", [".venv/bin/topicjax", *typed])

@@ -140,7 +140,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "'scale' of the weights is of type float, which cannot be kept; allow",
     ),
     "a set": ({"a": {1}}, "'a' of the weights is of type set"),
-    "a key that is no text": ({"a": {0: numbers(2)}}, "the key 0 of 'a' of the weights is no text; allowed"),
+    "a key that is not a string": (
+        {"a": {0: numbers(2)}},
+        "the key 0 of 'a' of the weights is not a string",
+    ),
     "two of one name": ({"a.b": numbers(2), "a": {"b": numbers(2)}}, "two arrays named 'a.b'"),
     "no array": ({"a": [None, ()]}, "the weights have no array; allowed: a tree with at least one"),
     "none at all": (None, "the weights have no array"),

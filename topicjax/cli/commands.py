@@ -224,7 +224,7 @@ def asked_refinement(typed: argparse.Namespace, named: NamedSweep) -> Refinement
     if refinement is not None and analysis("page.lookup").page_of(named.experiment).score is None:
         raise UserError(
             f"--refine is given for {named.settings.experiment}, whose page scores no trials; allowed: for "
-            "experiments with classes (docs/extending.md)"
+            f"experiments with classes ({advice.guide('extending')})"
         )
     refinement = refinement and replace(refinement, **given)
     if refinement is not None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from topicjax.advice import guide
 from topicjax.version import __version__
 
 Fields = dict[str, tuple[str, str]]  # by path: a.b is in an object, a[].b in each object of an array
@@ -312,7 +313,7 @@ def help_text(command: str) -> str:
     """List the fields of a command for its --help."""
     forms = {form: fields for form, fields in FIELDS.items() if form.split()[0] == command}
     if len(forms) > 1:
-        return f"With --json it prints one JSON object; docs/json.md lists its fields: {', '.join(forms)}."
+        return f"With --json it prints one JSON object; {guide('json')} lists its fields: {', '.join(forms)}."
     (fields,) = forms.values()
     width = max(map(len, fields))
     lines = [f"  {path:{width}}  {meaning}" for path, (_, meaning) in fields.items()]
@@ -320,9 +321,11 @@ def help_text(command: str) -> str:
 
 
 def tables() -> str:
-    """Write the fields of all commands as Markdown tables."""
+    """Write the fields of all commands as Markdown tables; those of the machine have one of their own."""
     parts = []
-    for command, fields in FIELDS.items():
-        rows = [f"| `{path}` | {kind} | {meaning} |" for path, (kind, meaning) in fields.items()]
+    for command, fields in {**FIELDS, "machine": MACHINE}.items():
+        own = {path: field for path, field in fields.items() if command == "machine" or path not in MACHINE}
+        rows = [f"| `{path}` | {kind} | {meaning} |" for path, (kind, meaning) in own.items()]
+        rows += ["| `machine` | object | the machine it ran on, see [machine](#machine) |"] * (own != fields)
         parts.append("\n".join([f"## {command}\n", "| field | type | meaning |", "|---|---|---|", *rows]))
     return "\n\n".join(parts)

@@ -50,7 +50,7 @@ def same_spec(spec: Any, streams: Collection[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Settings, and pure functions of one trial; `docs/extending.md` walks through them.
+    """Settings, and pure functions of one trial; the page extending of the documentation walks through them.
 
     Spec, Stream and Hypers are the three classes of `settings`; streams and hypers arrive as traced scalars.
     `measure` and `measure_rarely` return a dict or NamedTuple of columns: scalars go to the trajectories,

@@ -89,7 +89,9 @@ def walk(tree: Any, path: str, leaves: Leaves) -> Any:
         return add_leaf(tree, path or BARE, leaves)
     for key in items:
         if not isinstance(key, str):
-            raise UserError(f"the key {key!r} of {words(path)} is no text; allowed: dicts with string keys")
+            raise UserError(
+                f"the key {key!r} of {words(path)} is not a string; allowed: dicts with string keys"
+            )
     own = {key: walk(item, f"{path}.{key}" if path else key, leaves) for key, item in items.items()}
     if kind == "dict" or kind in SEQUENCES:
         return {"kind": kind, "items": own}

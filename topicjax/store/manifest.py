@@ -113,7 +113,7 @@ class OtherFormat(StoreError):
 def problems(manifest: Manifest) -> list[str]:
     """List what is wrong with the values of a manifest."""
     found = [
-        f"{name} is no list of objects"
+        f"{name} is not a list of objects"
         for name in ("runs", "references")
         if not isinstance(manifest.get(name), list) or not all(isinstance(e, dict) for e in manifest[name])
     ]

@@ -234,7 +234,7 @@ def check_chunk(
     """Yield what is wrong with the files of one finished chunk."""
     path = part_path(folder / TRIALS, chunk)
     if not is_hex_name(chunk):
-        yield Problem(path, f"{path} is no part of a run: its name is not 12 hexadecimal digits")
+        yield Problem(path, f"{path} is not part of a run: its name is not 12 hexadecimal digits")
         return
     marks, rows, trials = commit.files if commit else {}, [], None
     try:

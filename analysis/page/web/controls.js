@@ -49,7 +49,7 @@ export function search(openCell) {
     const ids = data.ids.filter((id) => id.startsWith(text));
     const cell = text && ids.length === 1 ? cellOf(ids[0]) : -1;
     if (!text) said.textContent = "";
-    else if (ids.length !== 1) said.textContent = `${ids.length ? ids.length.toLocaleString("en") : "No"} trials begin so`;
+    else if (ids.length !== 1) said.textContent = `${ids.length ? ids.length.toLocaleString("en") : "No"} trial ids start with this`;
     else if (cell < 0) said.textContent = "Its cell is not on this map";
     else if (isHidden(cell)) said.textContent = "Its cell is filtered out";
     else {

@@ -123,7 +123,10 @@ function charts(place, cell, groups) {
 // Matrices of one trial of the cell, at first of the one that stands for it.
 function inside(place, cell) {
   const trials = cellTrials(cell).filter(hasMatrices);
-  if (!trials.length) return [];
+  if (!trials.length) {
+    const remark = charted(cell).length ? data.inside?.remark : ""; // without curves the whole sentence is there
+    return remark ? [make("p", { class: "hint" }, remark)] : [];
+  }
   const size = (trial) => data.inside.trials[trial].length;
   const standing = trials.reduce((best, trial) => (size(trial) > size(best) ? trial : best));
   const chosen = trials.includes(inspected.get(cell)) ? inspected.get(cell) : standing;

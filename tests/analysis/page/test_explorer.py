@@ -230,6 +230,28 @@ def test_matrices_that_cannot_be_made_are_a_sentence(small):
         explorer.page_data(*small, own)
 
 
+def test_a_cut_of_the_matrices_is_announced(small, monkeypatch):
+    def inside(run, scores, ids):
+        return {one: {"m": np.eye(3)} for one in ids}
+
+    own = replace(PAGE, inside=inside, inside_cell=None)
+    data = explorer.page_data(*small, own)
+    assert len(data["inside"]["trials"]) == 48 and data["inside"]["remark"] == ""
+    cells = len({*explorer.standing(small[1], on_cells(data), PAGE.views[0])})
+    for most, more in ((40, ""), (10, f", for the first 10 of {cells} cells")):
+        monkeypatch.setattr(explorer, "MOST_INSIDE", most)
+        data = explorer.page_data(*small, own)
+        assert len(data["inside"]["trials"]) == min(most, cells)
+        said = f"Of 48 trials, matrices are drawn only for the one that stands for a cell{more}."
+        assert data["inside"]["remark"] == said and said in data["sentence"]
+
+
+def on_cells(data: dict) -> list[np.ndarray]:
+    """The trials of each cell."""
+    counts, trials = (unpacked(data["cells"][name], "<u4") for name in ("counts", "trials"))
+    return np.split(trials, np.cumsum(counts)[:-1])
+
+
 def test_the_trial_in_the_middle_of_the_class_stands_for_a_cell():
     frame = pd.DataFrame(dict(trial_id=list("abcdef"), theta=[0.9, 0.5, 0.7, 0.1, 0.2, np.nan]))
     frame["class"] = ["x", "x", "x", "y", "y", "y"]
@@ -623,7 +645,7 @@ def test_a_trial_is_found_by_the_beginning_of_its_id(opened):
         ask(opened, script + "i.dispatchEvent(new Event('input'))", text)
         return ask(opened, "return document.querySelector('[data-choice=trial]').parentNode.innerText")
 
-    assert "10 trials begin so" in find("03") and "No trials begin so" in find("9")
+    assert "10 trial ids start with this" in find("03") and "No trial ids start with this" in find("9")
     assert find("037").strip() == "find"
     assert ask(opened, "return document.querySelector('#explorer .found').dataset.trial") == "037"
     tick(opened, "SGD")
@@ -871,6 +893,45 @@ def test_any_run_has_a_map(browser, kind, width, tmp_path):
         assert browser.get_log("browser") == []
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+def test_a_page_of_twenty_thousand_trials_opens(browser, tmp_path, capsys):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def inside(run, scores, ids):
+        return {one: {"m": np.eye(4)} for one in ids}
+
+    run = aligned(random_search(20_000))
+    scores = score_trials(run)
+    browser.get(written(run, scores, tmp_path, replace(PAGE, inside=inside, inside_cell=inside)))
+    is_ready = "return Number(document.querySelector('#explorer').dataset.ready ?? 0)"
+    seconds = WebDriverWait(browser, 60).until(lambda opened: ask(opened, is_ready)) / 1000
+    size = (tmp_path / "report.html").stat().st_size
+    with capsys.disabled():
+        print(f"\n20,000 trials: page of {size / 1e6:.1f} MB, map ready after {seconds:.1f} s")
+    data = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
+    cells = on_page(data)
+    assert len(labels(browser)) == sum(len(own) for _, _, own in cells)
+    assert count(browser).endswith(" with 20,000 trials of 20,000")
+    remarks = ask(browser, "return document.querySelector('#explorer').innerText")
+    assert "Of 20,000 trials, matrices are drawn only for the one that stands for a cell" in remarks
+    assert "This page has no trajectories: 20,000 trials are too many for one file." in remarks
+    click(browser, "#explorer .cell")
+    assert "Copy id" in detail(browser)
+    trial = 12_345
+    found = ask(
+        browser,
+        "const i = document.querySelector('[data-choice=trial]'); i.value = arguments[0];"
+        "i.dispatchEvent(new Event('input')); return new URLSearchParams(location.hash.slice(5)).get('cell')",
+        data["ids"][trial],
+    )
+    own = next(members for _, _, panel in cells for members in panel if trial in members)
+    assert found == data["ids"][own[0]]
+    tick(browser, "0.01")
+    left = int((scores["init_scale"] != 0.01).sum())
+    assert count(browser).endswith(f" with {left:,} trials of 20,000")
+    assert browser.get_log("browser") == []
 
 
 def test_a_refined_map_has_no_gaps(browser, tmp_path):

@@ -6,16 +6,20 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from support.browsers import start_browser
 from support.syntax_runs import EARLY, LATE, NEVER, folder_of, run_of, trial
 from support.synthetic_runs import STEP
 
 import topicjax
 from topicjax.analysis.page import report
+from topicjax.analysis.page.html import MOST_ALSO
+from topicjax.analysis.page.live import Live
 from topicjax.analysis.syntax import figures, tables
 from topicjax.analysis.syntax.page import LOOKS, PAGE
 from topicjax.analysis.syntax.scores import CLASSES, V_CLASSES, score_syntax
 from topicjax.experiments.syntax.experiment import EXPERIMENT
 from topicjax.sweep import product
+from topicjax.sweeps.syntax import CLAIMS as ASKED
 
 CLAIMS = ("Topics first", "One neighbour")
 
@@ -145,6 +149,27 @@ def test_the_page_of_a_synthetic_run_opens_with_its_claims(tmp_path):
     folder = folder_of(tmp_path / "run", *grid(), claims=list(CLAIMS), description="Which is first?")
     text = opening(folder, CLAIMS)
     assert "Topics first: partly. Topics first in 1 of 4 cells" in text
+
+
+def test_the_map_is_on_the_first_screen_of_a_phone(tmp_path):
+    """The sweep asks twelve things; the answer names the first ones and folds the rest."""
+    live = Live(1e6, 4, "12:00")  # without the figures
+    question = "Which does a transformer learn first, syntax or topics?"
+    asked = dict(claims=list(ASKED), description=question, planned=4)
+    page = report.write(folder_of(tmp_path / "run", *grid(), **asked), live=live)
+    phone = start_browser(390, 844)
+    try:
+        phone.get(page.as_uri())
+        also = phone.find_element("css selector", ".also")
+        shown = [link.text for link in also.find_elements("css selector", "a") if link.is_displayed()]
+        assert [text.split(":")[0] for text in shown] == [*ASKED[1 : 1 + MOST_ALSO]]
+        top = "return document.querySelector('#explorer .cell').getBoundingClientRect().top"
+        assert phone.execute_script(top) < 500  # 540 with all twelve
+        also.find_element("css selector", "summary").click()
+        shown = [link.text for link in also.find_elements("css selector", "a") if link.is_displayed()]
+        assert [text.split(":")[0] for text in shown] == [*ASKED[1:]]
+    finally:
+        phone.quit()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from topicjax.advice import install_command
+from topicjax.advice import guide, install_command
 from topicjax.engine.cluster.driver import WORKER, Dispatch, Members
 from topicjax.engine.cluster.messages import WorkerDevice
 from topicjax.engine.cluster.processes import Processes
@@ -30,7 +30,7 @@ SETTINGS = {  # environment variables of Ray, unless the user set them
 CONNECT_SECONDS = 5.0
 NAMESPACE = "topicjax"
 TOO_BUSY = "Ray did not start within its 30 seconds; is the machine too busy?"
-NONE_HERE = "no Ray cluster runs on this machine; start one (docs/cluster.md), or use local:N"
+NONE_HERE = f"no Ray cluster runs on this machine; start one ({guide('cluster')}), or use local:N"
 
 
 class PlannedCluster:
@@ -171,7 +171,7 @@ def check_reachable(address: Address) -> None:
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(
             f"--cluster is {shown(address.text)} and nothing answers there ({why}); allowed: "
-            "the address of a Ray cluster (docs/cluster.md), or local:N"
+            f"the address of a Ray cluster ({guide('cluster')}), or local:N"
         ) from None
 
 

@@ -16,9 +16,7 @@ class Spec(LayerSpec, DocumentSpec):
 
     batch_size: Annotated[int, Whole(1), "documents per step"] = 16
     eval_documents: Annotated[int, Whole(1), "held-out documents per record"] = 64
-    positions: Annotated[
-        AutomaticSize, "learned position embeddings, for documents of up to so many words; 0: none"
-    ] = 0
+    positions: Annotated[AutomaticSize, "learned position embeddings: maximum length in words; 0: none"] = 0
 
     @property
     def vocabulary(self) -> int:

@@ -25,7 +25,7 @@ class CorpusSpec:
     positions: Annotated[bool, "learned position embeddings"] = True
     batch_size: Annotated[int, Whole(1), "windows per step"] = 16
     eval_windows: Annotated[int, Whole(2), "held-out windows per record"] = 64
-    gain_windows: Annotated[int, Whole(2), "of these, at most so many for the gains of single layers"] = 32
+    gain_windows: Annotated[int, Whole(2), "maximum number of windows for the gains of single layers"] = 32
     mask_probability: Annotated[
         float, Real(low=0, high=1), "largest p_mask among a program's trials", Role.EXECUTION
     ] = 0.15
