@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",  # looks the same where the font is not installed
     "svg.hashsalt": "topicjax",  # equal figures give equal files
 }
+PATH, NUMBER = re.compile(r'(?<= d=")[^"]+'), re.compile(r"-?\d+\.\d{3,}")
 LAID_OUT = {"figure.constrained_layout.use": False}  # else a figure without a layout engine gets a new one
 # Slices fill these when they are imported; they apply to every figure of their runs.
 LABELS: dict[str, str] = {}  # a column, setting or value in words
@@ -84,7 +86,7 @@ class Picture:
                 self.figure.savefig(drawn, format=file.suffix[1:], metadata=metadata)
                 data = drawn.getvalue()
                 if file.suffix == ".svg":  # it repeats every label in a comment, as it came
-                    data = printable(data.decode()).encode()
+                    data = shorter(printable(data.decode())).encode()
                 write_file(file, data)
         return files
 
@@ -104,6 +106,11 @@ class Picture:
             ax.remove()
         if "matplotlib.pyplot" in sys.modules:  # pyplot keeps the figures it made until told to close them
             sys.modules["matplotlib.pyplot"].close(self.figure)
+
+
+def shorter(svg: str) -> str:
+    """Round the coordinates of paths to hundredths of a point: they are most of a figure with many curves."""
+    return PATH.sub(lambda path: NUMBER.sub(lambda number: f"{float(number[0]):z.2f}", path[0]), svg)
 
 
 @contextlib.contextmanager

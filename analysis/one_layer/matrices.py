@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -56,6 +57,7 @@ ROW_SETTINGS = (
 MOST_ROWS = 4  # of panels
 MOST_ACROSS = 3  # panels per line
 LONGEST = 28  # characters of a label at a panel's side; a longer one has one line per setting
+COLOURS = 33  # of a heat map: as many as one can tell apart, since a page keeps every entry
 MASK_WIDTH = 0.4  # [MASK] is drawn as wide as this share of a topic; a single row would be invisible
 
 
@@ -266,7 +268,8 @@ def heat_map(matrix: Array, ax: Axes, words_per_topic: int, limit: float) -> Axe
     """Draw a V x V matrix between -limit and limit, [MASK] first and wider, lines between topics."""
     wide = max(1, round(MASK_WIDTH * words_per_topic))
     index = np.r_[np.zeros(wide, int), np.arange(1, len(matrix))]
-    ax.imshow(matrix[np.ix_(index, index)], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    colours = colormaps["RdBu_r"].resampled(COLOURS)
+    ax.imshow(matrix[np.ix_(index, index)], cmap=colours, vmin=-limit, vmax=limit, interpolation="none")
     topics = (len(matrix) - 1) // words_per_topic
     edges, last = wide - 0.5 + words_per_topic * np.arange(topics), len(index) - 0.5
     for places, colour, width in ((edges[1:], "0.6", 0.25), (edges[:1], "black", 0.7)):
