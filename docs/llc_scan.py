@@ -11,7 +11,7 @@ GAMMAS = (1, 10, 100)
 
 
 def measure(snapshot: Any) -> dict[str, jax.Array]:
-    """Estimate it at each gamma, one after another in one program; columns are llc_g1, llc_se_g1 and so on."""
+    """Estimate it at each gamma, one after another in one program: llc_g1, llc_se_g1 and so on."""
     gammas = jnp.array(GAMMAS, "float32")
     found = jax.lax.map(lambda gamma: learning_coefficient(snapshot, gamma=gamma), gammas)
     return {f"{name}_g{gamma}": own[n] for name, own in found.items() for n, gamma in enumerate(GAMMAS)}

@@ -84,7 +84,7 @@ def compared(run: Run, scores: pd.DataFrame) -> Frame:
     parts = {place: means[means.index.get_level_values(1) == place].droplevel(1) for place in PLACES}
     plateau, end = parts[PLATEAU], parts[END]
     number = rows[rows["place"] == PLATEAU].groupby("trial_id").size()
-    table = end.join(plateau, how="inner", rsuffix="_plateau").join(parts[LATER]["llc"].rename("later"))
+    table = end.join(plateau.add_suffix("_plateau"), how="inner").join(parts[LATER]["llc"].rename("later"))
     ends = rows[rows["place"] == END].set_index("trial_id")[same]
     table = table.join(ends.join(of_control.add_suffix("_control"), on=same).drop(columns=same))
     noise = table["square"] + table["square_plateau"] / number.reindex(table.index)
