@@ -70,15 +70,16 @@ def compared(run: Run, scores: pd.DataFrame) -> Frame:
     """Compare each trial that has snapshots on the plateau and at the end of stage 2; a row per trial.
 
     plateau, end and later are coefficients (means over snapshots, NaN without any), control that of the trial
-    that differs in its uniform attention only, at the step of the end.  rise and above are what the end
-    has over the plateau and over the control, in standard errors.
+    that differs in its uniform attention only, at the step of the end.  rise and above are what the end has
+    over the plateau and over the control, in standard errors.  below and below_control are shares of the
+    draws below the snapshot's loss, on the plateau and in the control.
     """
     rows = placed(run, scores).assign(square=lambda rows: rows["llc_se"] ** 2)
     trained = scores[scores["attention"] == "trained"]
     same = ["step", *varying(trained, [name for name in settings_in(scores) if name != "attention"])]
     rows = rows.merge(scores[["trial_id", *same[1:]]], on="trial_id")
     is_control = rows["attention"] == "uniform"
-    of_control: Any = rows[is_control].groupby(same)[["llc", "square"]].mean()
+    of_control: Any = rows[is_control].groupby(same)[["llc", "square", "llc_below"]].mean()
     rows = rows[~is_control]
     means: Any = rows.groupby(["trial_id", "place"])[["llc", "square", "llc_below", "llc_virial"]].mean()
     parts = {place: means[means.index.get_level_values(1) == place].droplevel(1) for place in PLACES}
@@ -97,6 +98,7 @@ def compared(run: Run, scores: pd.DataFrame) -> Frame:
             rise=(table["llc"] - table["llc_plateau"]) / noise**0.5,
             above=(table["llc"] - table["llc_control"]) / (table["square"] + table["square_control"]) ** 0.5,
             below=table["llc_below_plateau"],
+            below_control=table["llc_below_control"],
             virial=table[["llc_virial", "llc_virial_plateau"]].min(axis=1),
         )
     )
@@ -127,6 +129,8 @@ def coefficient_steps(run: Run, scores: pd.DataFrame) -> Verdict:
     else:
         sentence += " There is no control with uniform attention."
     sentence += f" On the plateau {middle['below']:.0%} of the draws lie below the snapshot's loss"
+    if np.isfinite(middle["below_control"]):
+        sentence += f" ({middle['below_control']:.0%} in the control)"
     sentence += ": it is a saddle, and its estimate is too low." if is_saddle else "."
     if table["later"].notna().any():
         sentence += f" Later the coefficient goes to {middle['later']:.1f}."

@@ -228,6 +228,17 @@ def test_noise_of_batches_adds_little(estimated, ratio):
     found, exact = estimated(curvature, noise=ratio * np.sqrt(curvature / NBETA)), regular(curvature)
     assert exact - 4 * found["llc_se"] < found["llc"] < exact * (1 + 0.5 / 4) + 4 * found["llc_se"]
     assert found["llc_se"] < 0.03 * exact
+    assert (
+        {0.5: 0.03, 1.0: 0.12, 2.0: 0.25}[ratio]
+        < found["llc_below"]
+        < {0.5: 0.1, 1.0: 0.22, 2.0: 0.35}[ratio]
+    )
+
+
+def test_the_virial_shows_chains_that_fail(estimated):
+    """The arms of x^2 y^2 are too thin for the steps at a large n beta: the estimate is far too high."""
+    found = estimated((0.0, 0.0, 0.0, 0.0), c=1.0, nbeta=1e4)
+    assert found["llc"] > 2 * crossing(1e4) and found["llc_virial"] > 2
 
 
 def test_the_mean_loss_is_over_all_batches():

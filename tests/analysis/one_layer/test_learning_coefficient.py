@@ -85,7 +85,7 @@ def test_differences_are_in_standard_errors():
 def test_a_plateau_that_is_a_saddle_decides_nothing():
     found = judged((0, 50, 60, 90), below=0.25)[-1]
     assert found.verdict == "undecided"
-    assert "25% of the draws lie below the snapshot's loss: it is a saddle" in found.sentence
+    assert "25% of the draws lie below the snapshot's loss (1% in the control): it is a" in found.sentence
     assert judged((0, 50, 60, 90), below=0.04)[-1].verdict == "holds"
 
 
