@@ -17,7 +17,7 @@ Assumptions, to keep in mind when reading it.
 - w0 should be near a local minimum.  During training it is not: where the loss falls along a direction, draws
   lie below L(w0) and the estimate is too low, or negative.  `llc_below` shows it.  Losses are compared on one
   batch, so noise of the batches puts some draws below at a minimum too: 17 % with four regular directions if
-  gradients of a batch vary as much as that of the mean does over the draws, and fewer with more directions.
+  gradients of a batch vary as much as that of the mean does over the draws, 1 % with 24 of them.
 - The loss is that of `batches` batches that training has not seen.  n, the number of words to predict in
   them, say, should be several times n beta, or the chains fit these data: their gain lowers the estimate.
 - A step takes the gradient of one batch, whose noise heats the chains a little.
