@@ -356,7 +356,7 @@ def test_the_functions_of_the_guide_are_measures():
         calls_shipped = "topicjax.measures" in text  # then a change of the shipped ones is noticed
         assert ("measures/curvature.py" in measure_code(function, ONE_LAYER)) == calls_shipped
         columns += measuring.traced_columns(ONE_LAYER, spec, Measure("guide", function))
-    diagnostics = ("", "_se", "_drift", "_below", "_virial")
+    diagnostics = ("", "_below", "_drift", "_se", "_virial")  # as lax.map sorts them
     scanned = [f"llc{name}_g{gamma}" for name in diagnostics for gamma in (1, 10, 100)]
     assert columns == ["outlier_v", "fresh_loss", *scanned]
     file = load_measure(str(Path(DEEP).parent / "llc_scan.py"))
