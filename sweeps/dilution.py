@@ -16,9 +16,8 @@ Expect:   (written before the first run of this sweep, from one seed of a protot
           swing counts only beyond that of this control.
 Seen:     SGD: one cycle in every seed of all four settings, as expected; but with six topics and exponent 1
           the score rises to 1.1 at step 3,870, lower and later than the prototype's, and falls to 0.3.
-          That the claim of a repeated cycle fails: under SGD as expected.  Adam (no prediction): with six
-          topics and exponent 1 a second cycle in two of three seeds, larger than the first; one cycle
-          elsewhere.
+          The cycle does not repeat under SGD, as expected.  Adam (no prediction): with six topics and
+          exponent 1 a second cycle in two of three seeds, larger than the first; one cycle elsewhere.
           Another rise has begun at the end of 6 curves.
 """
 
