@@ -14,10 +14,11 @@ Expect:   (written before the first run of this sweep, from one seed of a protot
           the score for keys of other topics has a hump of 0.2 at step 300, before attention is topical; with
           exponent 0, scores of words that are equally likely drift apart by 0.3 to 0.6 after step 3,000, so a
           swing counts only beyond that of this control.
-Seen:     SGD: one cycle in every seed of all four settings; with six topics and exponent 1 the score of
-          the same topic rises to 1.1 at step 3,870, lower and later than predicted, and falls to 0.3.
-          Adam, six topics, exponent 1: a second cycle in two of three seeds, larger than the first; one
-          cycle elsewhere.  Another rise has begun at the end of 6 curves.
+Seen:     SGD: one cycle in every seed of all four settings, as expected; but with six topics and exponent 1
+          the score rises to 1.1 at step 3,870, lower and later than the prototype's, and falls to 0.3.
+          The cycle does not repeat under SGD, as expected.  Adam (no prediction): with six topics and
+          exponent 1 a second cycle in two of three seeds, larger than the first; one cycle elsewhere.
+          Another rise has begun at the end of 6 curves.
 """
 
 from topicjax.sweep import chain, product

@@ -7,11 +7,16 @@ Expect:   (written before the run) `llc` rises twice where attention is trained:
           becomes constrained (P goes to 1), and again with stage 2, as W^K and W^Q leave the saddle (Q goes
           to 1); in the plateau between, W^K and W^Q are free and add little.  In the control, whose attention
           is uniform, it rises once and stays at the height of the others' plateau, within errors.
-Seen:     12 on the plateau (step 90), 20 as stage 2 ends (step 620), 52 at the end, as W^V goes on growing;
-          it stays at 19 under uniform attention.  So it steps with stage 2 in 3 of 3 trials, but the plateau
-          is lower than the control, against the prediction: it is a saddle, and a quarter of the draws lie
-          below its loss.  Before step 55 no snapshot is near a minimum, and there is no coefficient.  Its
-          height depends on gamma (1 here); the step is what to look at.
+Seen:     With stage 1: not known.  Before step 55 most draws lie below the snapshot's own loss, and there
+          is no coefficient; the cut, half of the draws, was chosen after a look.
+          With stage 2: undecided.  It rises from 12 on the plateau (step 90) to 20 as stage 2 ends (step
+          620), in 3 of 3 trials.  But the plateau is a saddle: a quarter of the draws lie below its loss, so
+          12 is too low; and 20 is hardly above the control.
+          That W^K and W^Q add little on the plateau cannot be told from a saddle.
+          The control: its rise with stage 1 is not known for the same reason.  It stays at 19, which is not
+          the height of the others' plateau, against the prediction.
+          Not predicted: 52 at the end of training with attention, as W^V goes on growing.
+          All at n beta 1000 and gamma 1; docs/llc_scan.py measures at other values of gamma.
 """
 
 from topicjax.sweep import product

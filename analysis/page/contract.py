@@ -100,6 +100,8 @@ class Staged:
         None  # selects from the scores; default: `of_trials` of the page
     )
     unit: str = ""  # the column that distinguishes rows of the same trial: "layer"
+    # The measure by which it tells them apart, a column of the first table; default: the one in its name.
+    by: Literal["", "loss", "order parameters", "norms"] = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Table over several runs: in how many cells training is two-stage, how clean, and what removes the stages.
+"""Tables over several runs: in how many cells training is two-stage, how clean, and what removes the stages.
+
+The first has a row per run and a column per measure (loss, order parameters, norms); the second a row per
+view, with what removes the stages.
 
 The pages of the runs say which of their classes count as two-stage (Page.staged).  The trials of a cell
 differ only in the seed; its answer is that of its most frequent class.
@@ -40,6 +43,8 @@ from .contract import Staged
 from .lookup import find_page
 
 TITLE = "Is two-stage general?"
+MEASURES = ("loss", "order parameters", "norms")  # columns of the first table
+NOT_DEFINED, NOT_RECORDED, NOT_JUDGED = "not defined", "not recorded", "no cell judged"
 HEAD = ("run and view", "two-stage", "Θ", "agreement", "what removes it")
 # How long a cell is trained and how often it is measured: pairs of cells may differ in these.
 PACE = ("steps", "until", "record_every", PER_DECADE, "rare_every")
@@ -51,6 +56,9 @@ FAR_APART = 0.25  # shares of a setting's values that differ by more are named
 SURE = 0.9  # share of cells from which the answer is yes
 MOST_DOTS = 400  # of a row of the figure
 READING = (
+    "First table: two-stage cells among the judged ones, and the median of Θ. "
+    f"{NOT_DEFINED.capitalize()}: the pages of this experiment have no view by that measure. "
+    f"{NOT_RECORDED.capitalize()}: they have one, but this run lacks its columns.",
     "A cell is the trials that differ only in the seed; it has the class of most of them. Judged are the "
     "cells in which stage 2 happened, or what else a view needs for an answer; the others are listed beside.",
     "Θ is 1 if the first part is done before the second begins, and about 0.5 if both rise together: median "
@@ -123,12 +131,22 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Summary:
+    """What one run says by each of MEASURES, in words."""
+
+    experiment: str
+    run: str
+    answers: dict[str, str]
+
+
+@dataclass(frozen=True)
 class General:
     """The rows of several runs, remarks on the runs, and where the table comes from."""
 
     rows: list[Row]
     remarks: list[str]
     commit: str
+    summary: list[Summary] = field(default_factory=list)
     made: str = field(default_factory=now)
 
     @property
@@ -170,6 +188,7 @@ class General:
 def make_general(folders: Sequence[str | Path], commit: str = "", say: Say = lambda text: None) -> General:
     """Collect the rows of these run folders; `commit` is that of the code that makes the table."""
     rows: list[Row] = []
+    summary: list[Summary] = []
     remarks: list[str] = []
     silent: list[str] = []
     for folder in map(Path, folders):
@@ -186,15 +205,17 @@ def make_general(folders: Sequence[str | Path], commit: str = "", say: Say = lam
             remarks.append(f"{folder}: not scored: {explain('score', error)}.")
             continue
         made, sentences = rows_of(own)
+        summary.append(summary_of(own, made))
         rows += [row for row in made if row.judged]
         empty = [f"{row.view} ({texts(row)['not_judged']})" for row in made if not row.judged]
         remarks += [*own.remarks, *sentences]
         remarks += [f"{folder}: no cell is judged by {'; '.join(empty)}."] if empty else []
     if silent:
         remarks.append(f"Pages without a view of two stages: {', '.join(silent)}.")
-    order = list(dict.fromkeys(row.experiment for row in rows))
-    rows.sort(key=lambda row: order.index(row.experiment))
-    return General(rows, remarks, commit)
+    order = list(dict.fromkeys(each.experiment for each in summary))
+    for each in (rows, summary):
+        each.sort(key=lambda own: order.index(own.experiment))
+    return General(rows, remarks, commit, summary)
 
 
 def rows_of(own: Scored) -> tuple[list[Row], list[str]]:
@@ -208,12 +229,38 @@ def rows_of(own: Scored) -> tuple[list[Row], list[str]]:
     return rows, remarks
 
 
+def measure_of(view: Staged) -> str:
+    """Return the measure of a view: its own, or the first that its name has; empty without one."""
+    return view.by or next((name for name in MEASURES if name in view.name), "")
+
+
+def summary_of(own: Scored, rows: Sequence[Row]) -> Summary:
+    """Write what the rows of a run say by each measure, or why they say nothing."""
+    made = {row.view: row for row in rows}
+    answers = {}
+    for measure in MEASURES:
+        views = [view.name for view in own.found.page.staged if measure_of(view) == measure]
+        texts = [answer_text(made[name], measure) for name in views if name in made]
+        answers[measure] = "; ".join(texts) or (NOT_RECORDED if views else NOT_DEFINED)
+    return Summary(own.run.experiment, own.name, answers)
+
+
+def answer_text(row: Row, measure: str) -> str:
+    """Write the two-stage cells of a row and the median of Theta, after the rest of its name."""
+    words = row.view.replace(measure, "").strip(", ")
+    theta = f" (Θ {row.theta:.2f})" if np.isfinite(row.theta) else ""
+    count = f"{row.two_stage} of {row.judged}{theta}" if row.judged else NOT_JUDGED
+    return f"{words}: {count}" if words else count
+
+
 def row_of(own: Scored, view: Staged) -> Row | None:
     """Count the cells of a run in one view, and compare those that differ in one setting.
 
     None if the scores have no classes of this view.
     """
     page = own.found.page
+    if view.by and view.by not in MEASURES:
+        raise UserError(f"it is by {view.by!r}; allowed: {', '.join(MEASURES)}")
     unknown = {*view.two_stage, *view.not_judged} - {*page.classes}
     if page.classes and unknown:
         allowed = ", ".join(page.classes)
@@ -494,6 +541,11 @@ def setting_table(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def summary_table(summary: Sequence[Summary]) -> pd.DataFrame:
+    """Tabulate what each run says by each measure."""
+    return pd.DataFrame([{"run": each.run, **each.answers} for each in summary])
+
+
 def write_general(table: General, path: Path, say: Say = lambda text: None) -> list[Path]:
     """Write the page to this path, Markdown and the figure beside it; return the paths."""
     picture = draw(table.rows) if table.rows else None
@@ -512,6 +564,8 @@ def to_html(table: General, base: Path, drawn: str) -> str:
     """Write the page: answer, figure, table, how to read it, remarks; links are relative to `base`."""
     groups = [(name, [*own]) for name, own in groupby(table.rows, lambda row: row.experiment)]
     lead = html.items(table.answer, "answer")
+    if table.summary:
+        lead += html.table(summary_table(table.summary), "Two-stage cells by what is looked at.")
     if table.rows:
         linked = [(name, [(texts(row), relative(row.page, base)) for row in own]) for name, own in groups]
         lead += drawn + html.general_table(HEAD, linked) + html.items(READING)
@@ -553,9 +607,10 @@ def to_markdown(table: General, path: Path) -> str:
         cells = (count, own["theta"], own["agreement"], own["removes"])
         lines.append([f"{name}: {markdown_cell(own['view'])}", *map(markdown_cell, cells)])
     body = "\n".join(f"| {' | '.join(line)} |" for line in [list(HEAD), ["---"] * len(HEAD), *lines])
+    first = f"{markdown_table(summary_table(table.summary))}\n\n" if table.summary else ""
     figure = f"![Θ of every judged cell by run and view]({path.with_suffix('.svg').name})\n\n"
     reading = "".join(f"- {text}\n" for text in (*READING, *map(markdown_cell, table.remarks)))
     by_setting = setting_table(table.rows) if table.rows else pd.DataFrame()
     below = f"\n## By setting\n\n{markdown_table(by_setting)}" if len(by_setting) else ""
     head = f"# {TITLE}\n\n{markdown_cell(' '.join(table.answer))} {table.origin}\n\n"
-    return f"{head}{figure * bool(lines)}{body}\n\n{reading}{below}"
+    return f"{head}{first}{figure * bool(lines)}{body}\n\n{reading}{below}"

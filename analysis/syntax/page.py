@@ -72,6 +72,7 @@ STAGED = tuple(
         f"class_v_{part}",
         f"v_theta_{part}",
         words,
+        by="order parameters",
     )
     for part, name, words in (
         ("topic", "topics", "the topic blocks of the value map and the attention score of content words"),

@@ -19,6 +19,7 @@ PAGE = Page(
         ),
         Staged(
             *("context", (UNIFORM_FIRST,), (UNIFORM_ONLY, NO_CONTEXT), "class_context", "theta_context"),
+            by="loss",
             words="what uniform attention has below the unigram line, and what trained attention adds there",
             rows=lambda scores: scores.drop_duplicates("trial_id"),
         ),

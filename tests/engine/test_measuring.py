@@ -25,7 +25,7 @@ from topicjax.engine.stopping import StopRequests
 from topicjax.errors import UserError
 from topicjax.experiments.fingerprint import measure_code
 from topicjax.experiments.one_layer.experiment import EXPERIMENT as ONE_LAYER
-from topicjax.measures import Measure
+from topicjax.measures import Measure, load_measure
 from topicjax.store import journal, verify
 from topicjax.store.files import MEASURED, StoreError, part_files
 from topicjax.sweep import expand, product
@@ -356,5 +356,8 @@ def test_the_functions_of_the_guide_are_measures():
         calls_shipped = "topicjax.measures" in text  # then a change of the shipped ones is noticed
         assert ("measures/curvature.py" in measure_code(function, ONE_LAYER)) == calls_shipped
         columns += measuring.traced_columns(ONE_LAYER, spec, Measure("guide", function))
-    diagnostics = ("", "_se", "_drift", "_below", "_virial")
-    assert columns == ["outlier_v", "fresh_loss", *(f"cold_llc{name}" for name in diagnostics)]
+    diagnostics = ("", "_below", "_drift", "_se", "_virial")  # as lax.map sorts them
+    scanned = [f"llc{name}_g{gamma}" for name in diagnostics for gamma in (1, 10, 100)]
+    assert columns == ["outlier_v", "fresh_loss", *scanned]
+    file = load_measure(str(Path(DEEP).parent / "llc_scan.py"))
+    assert list(measuring.traced_columns(ONE_LAYER, spec, file)) == scanned and file.name == "llc_scan"

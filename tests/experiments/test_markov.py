@@ -189,7 +189,7 @@ CURVES = {  # class: use of context, use of pairs
 
 def run_of(*kinds: str, head_first: int = 1) -> Run:
     """Make a run with a trial per class named; the head of one layer forms before the other's."""
-    rows, frames, details = [], [], []
+    rows, frames, details, lines = [], [], [], []
     for number, kind in enumerate(kinds):
         trial_id, (context, pairs) = f"{number:012x}", CURVES[kind]
         rows.append(
@@ -197,15 +197,21 @@ def run_of(*kinds: str, head_first: int = 1) -> Run:
             | dict(learning_rate=0.01, init_scale=0.1, seed=number // 2)
         )
         own = dict(trial_id=trial_id, step=STEPS)
-        eval_loss = 1.1 - 0.1 * (context - pairs) - 0.3 * pairs
+        lines.append(lines_of(number))
+        uniform, unigram, bigram = lines[-1].values()
+        eval_loss = uniform - (uniform - unigram) * (context - pairs) - (uniform - bigram) * pairs
         frames.append(pd.DataFrame(own | dict(eval_loss=eval_loss, uses_context=context, uses_pairs=pairs)))
         for layer, forms in ((1, 300), (2, 300)):
             when = forms + 200 * (layer != head_first)
             rise = 0.1 + 0.5 * ramp(when, when + 100, STEPS)
             details.append(pd.DataFrame(own | dict(layer=layer, previous=rise, induction=rise)))
-    lines = pd.DataFrame(dict(uniform=1.1, unigram=1.0, bigram=0.8), index=range(len(rows)))
     run = make_run(pd.DataFrame(rows), pd.concat(frames, ignore_index=True), details=pd.concat(details))
-    return PAGE.prepare(run).replace(references=lines)
+    return PAGE.prepare(run).replace(references=pd.DataFrame(lines))
+
+
+def lines_of(number: int) -> dict[str, float]:
+    """Make the reference losses of a trial: no two trials have the same."""
+    return dict(uniform=1.1 + 0.2 * number, unigram=1.0 - 0.05 * number, bigram=0.5)
 
 
 PAGE = OWN.report()
@@ -217,8 +223,15 @@ def test_classes_of_synthetic_curves():
     scores = PAGE.score(run)
     assert scores["class"].tolist() == list(CURVES) and set(CURVES) <= set(PAGE.classes)
     staged = scores.iloc[0]
-    assert staged["above_unigram"] == pytest.approx(0, abs=1e-6)  # the loss waits at the unigram line
     assert staged["previous_half"] == 350 and staged["induction_half"] == 550
+
+
+def test_the_loss_between_is_compared_with_the_lines_of_its_own_trial():
+    """At the unigram line in all, whatever the lines, and in whatever order the trials have their records."""
+    run = run_of(*["two stages"] * 4)
+    assert PAGE.score(run)["above_unigram"].to_numpy() == pytest.approx(np.zeros(4), abs=1e-6)
+    turned = run.replace(trials=run.trials.iloc[::-1], references=run.references.iloc[::-1])
+    assert PAGE.score(turned)["above_unigram"].to_numpy() == pytest.approx(np.zeros(4), abs=1e-6)
 
 
 def test_claims_hold_fail_and_are_undecided():
@@ -235,9 +248,18 @@ def test_claims_hold_fail_and_are_undecided():
 
 def test_it_is_decided_near_the_bigram_line():
     lines = dict(uniform=1.1, unigram=1.0, bigram=0.8)
-    records = dict(eval_loss=np.array([0.9, 0.83, 0.85, 0.83, 0.83, 0.82]))
-    said = [OWN.decided(None, {"eval_loss": records["eval_loss"][:n]}, lines) for n in range(1, 7)]
-    assert said == [""] * 5 + ["bigrams learned"]
+    near, far = 0.83, 0.85
+
+    def said(steps: list[int], losses: list[float]) -> str:
+        return OWN.decided(None, dict(step=np.array(steps), eval_loss=np.array(losses)), lines)
+
+    assert said([0, 20, 40], [near] * 3) == "bigrams learned"
+    assert said([0, 5, 10], [near] * 3) == ""  # not for 40 steps
+    assert said([100, 105, 110, 150], [far, near, near, near]) == "bigrams learned"
+    assert said([100, 105, 110, 150], [near, near, far, near]) == ""
+    assert said([100, 120, 125, 140], [far, near, near, near]) == ""
+    assert said([900, 1000, 1100], [far, near, near]) == ""  # nor at three records
+    assert said([900, 1000, 1100], [near] * 3) == "bigrams learned"
 
 
 @pytest.mark.usefixtures("undrawn")

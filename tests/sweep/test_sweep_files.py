@@ -31,7 +31,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
     "syntax": (228, 2, "33f0c994a3f3", "83e6e660a5a6", "ce5d75b59c9c"),
     "syntax_depth": (54, 9, "220615fff0b8", "b62c10ef2c93", "eb4c48c3ac35"),
-    "softmax_control": (320, 10, "276c52a190de", "7dea9b4532a8", "233fdba1f6bb"),
+    "softmax_control": (380, 10, "276c52a190de", "19d9323bc6d8", "d4a6620cb485"),
     "theorem1": (120, 5, "005b3903e6fc", "bce9e14b4f7a", "1619ddcbb713"),
     "theorem3": (30, 2, "7e458d11a52d", "88c0089039a3", "4201ac98d501"),
     "theorem3_limit": (11, 4, "6304f09b481b", "d46b4a41842d", "def214f129a5"),

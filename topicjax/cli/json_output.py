@@ -176,6 +176,9 @@ FIELDS: dict[str, Fields] = {  # by command; a form of it that prints other fiel
     },
     "general": {
         "answer": (TEXTS, "the answer, one or two sentences"),
+        "summary[].experiment": (TEXT, "what the run trains"),
+        "summary[].run": (TEXT, "sweep of the run"),
+        "summary[].answers": (OBJECT, "two-stage cells by loss, order parameters and norms, or why not"),
         "rows[].experiment": (TEXT, "what the run trains"),
         "rows[].run": (TEXT, "sweep of the run"),
         "rows[].view": (TEXT, "name of the view"),

@@ -88,6 +88,20 @@ def test_the_mass_of_attention_can_be_wrong(changed: dict[str, Any], expected: s
     assert kinds.mass_makes_stages(*control(**changed)).verdict == expected
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (dict(scores_only=None, one_plus_scores=None), "partly"),  # no baseline matters
+        (dict(softmax=TOGETHER), "partly"),  # both matter, for softmax too
+        (dict(softmax=TOGETHER, scores_only=None, one_plus_scores=None), "fails"),
+    ],
+)
+def test_the_baseline_can_matter_elsewhere(changed: dict[str, Any], expected: str) -> None:
+    verdict = kinds.baseline_matters(*control(**changed))
+    assert verdict.verdict == expected
+    assert verdict.numbers["softmax"] == ("softmax" in changed)
+
+
 def test_norms_that_do_not_move_have_no_theta() -> None:
     """Rises of a few per cent are noise: a stage that did not happen cannot be two-stage."""
     row, frame = trained("softmax")
@@ -120,10 +134,10 @@ def test_one_kind_decides_nothing() -> None:
         assert claim.check(run, scores).verdict == "undecided"
 
 
-def escaping(kind: str, scale: float) -> Any:
+def escaping(kind: str, scale: float, law: Any = None) -> Any:
     """Make a trial whose |W^K| grows exponentially past LEVEL at a known step."""
     row, frame = trained(kind, scale=scale)
-    return row, frame.assign(norm_k=np.minimum(np.exp((STEP - ESCAPES[kind](scale)) / 30), 5))
+    return row, frame.assign(norm_k=np.minimum(np.exp((STEP - (law or ESCAPES[kind])(scale)) / 30), 5))
 
 
 def test_escapes_are_read_and_their_laws_told_apart() -> None:
@@ -137,11 +151,31 @@ def test_escapes_are_read_and_their_laws_told_apart() -> None:
     assert laws["power"]["scores_only"] == pytest.approx(1)
     assert laws["times_scale"]["scores_only"] == pytest.approx(1)
     assert laws["per_decade"]["softmax"] == pytest.approx(2 * 40 * np.log(10))
+    gains = laws[["least", "most"]].loc["softmax"].to_numpy()
+    assert gains == pytest.approx(2 * 40 * np.log(10))
+    assert laws["most"]["scores_only"] > 3 * laws["least"]["scores_only"]
     assert laws["power"]["softmax"] == pytest.approx(np.log(3 / 2) / np.log(10), rel=0.05)
     verdict = kinds.escapes_differ(run, scores)
     assert verdict.verdict == "holds" and verdict.numbers["power"] == pytest.approx(1)
     assert kinds.has_escape(run, scores)
     kinds.escape_figure(run, scores).close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (dict(softmax=lambda scale: 30 * scale**-0.3), "partly"),  # a small power gains more in each decade
+        (dict(softmax=lambda scale: 100 + 0 * scale), "partly"),  # no delay at all is not a logarithm
+        (dict(scores_only=ESCAPES["softmax"], softmax=lambda scale: 30 * scale**-0.3), "fails"),
+    ],
+)
+def test_laws_of_escape_can_be_wrong(changed: dict[str, Any], expected: str) -> None:
+    laws = dict(softmax=ESCAPES["softmax"], scores_only=lambda scale: 0.08 / scale) | changed
+    cases = [escaping(kind, scale, law) for kind, law in laws.items() for scale in (1e-4, 1e-3, 1e-2)]
+    run, scores = scored(*cases)
+    assert kinds.escapes_differ(run, scores).verdict == expected
+    two = scored(*(case for case in cases if case[0]["init_scale"] > 1e-4))
+    assert kinds.escapes_differ(*two).verdict == "undecided"  # two scales cannot tell a logarithm
 
 
 def test_theory_of_softmax_leaves_the_others_out() -> None:

@@ -21,10 +21,12 @@ from topicjax.analysis.page.general import (
     compare_settings,
     draw,
     make_general,
+    measure_of,
     removal,
     removers,
     row_of,
     rows_of,
+    summary_of,
 )
 from topicjax.analysis.page.lookup import Found, page_of
 from topicjax.experiments import SHIPPED
@@ -181,6 +183,33 @@ def test_an_unknown_class_is_a_remark_and_a_missing_column_no_row() -> None:
     ]
 
 
+def test_the_first_table_has_a_column_per_measure() -> None:
+    """Several views of one measure, one whose cells are not judged, one without columns, and none."""
+    rows = [dict(rate=r, theta=0.9 + r / 100, **{"class": "yes"}) for r in (1, 2, 3)]
+    whole, single = Staged("whole model, loss", ["yes"]), Staged("pairs", ["no"], by="loss")
+    never, other = Staged("norms", ["no"], ["yes"]), Staged("order parameters", ["yes"], column="x")
+    own = scored(rows, whole, single, never)
+    found = summary_of(own, rows_of(own)[0])
+    assert found.run == "own" and found.answers == {
+        "loss": "whole model: 3 of 3 (Θ 0.92); pairs: 0 of 3 (Θ 0.92)",
+        "order parameters": "not defined",
+        "norms": "no cell judged",
+    }
+    own = scored(rows, other)
+    assert summary_of(own, rows_of(own)[0]).answers == {
+        "loss": "not defined",
+        "order parameters": "not recorded",
+        "norms": "not defined",
+    }
+    own = scored(rows, Staged("odd", ["yes"], by="shape"))  # pyright: ignore[reportArgumentType]
+    assert rows_of(own)[1] == ["run, odd: it is by 'shape'; allowed: loss, order parameters, norms."]
+
+
+def test_every_shipped_view_is_in_the_first_table() -> None:
+    for name in SHIPPED:
+        assert all(measure_of(view) for view in page_of(name).staged), name
+
+
 def test_shipped_pages_name_classes_that_they_have() -> None:
     pages = {name: page_of(name) for name in SHIPPED}
     assert {name for name, page in pages.items() if page.staged} == {"one_layer", "encoder", "syntax", "text"}
@@ -227,6 +256,10 @@ def test_the_command_writes_a_page_markdown_and_a_figure_or_json(folders, tmp_pa
         "(loss).",
         "What removes it, all else equal: keys all (3 of 3 pairs) in two_stage.",
     ]
+    (first,) = read["summary"]
+    assert first["run"] == "two_stage" and first["answers"] == {
+        own["view"]: f"3 of 6 (Θ {own['theta']:.2f})" for own in (loss, order, norms)
+    }
     assert read["remarks"] == [f"Pages without a view of two stages: {folders[1]}."]
     assert cli.main(["general", *folders, "--out", str(out)]) == 0
     said = capsys.readouterr().out
@@ -235,6 +268,8 @@ def test_the_command_writes_a_page_markdown_and_a_figure_or_json(folders, tmp_pa
     page, text = out.read_text(), out.with_suffix(".md").read_text()
     assert '<a href="../a/report.html">two_stage</a></b>: loss' in page and "data-packed" in page
     assert "keys all (3 of 3 pairs)." in page and "pairs removed" in page
+    assert "| run | loss | order parameters | norms |" in text and "| two_stage | 3 of 6 (Θ" in text
+    assert "Two-stage cells by what is looked at." in page
     assert "| [two_stage](../a/report.html): loss | 3 of 6 (3 simultaneous) | " in text
     assert "| two_stage | loss | keys | all | 0 of 3 | 0 | 0 | 3 | 0 |" in text
     for typed in ([folders[0], "--out", str(tmp_path / "x.md")], [str(tmp_path / "none")]):
