@@ -4,8 +4,8 @@ All are as fast as eager code allows: all documents of a batch at once, padded t
 looked up, not multiplied by one-hot vectors; documents are drawn and padded before timing starts.  Equation 7
 has one-hot embeddings, no biases, and every position is a key.  The plain version has an output for every
 position, as equation 7 does; in the tuned one only masked positions attend, since the others have no loss.
-In the encoder every position goes through every layer, and only masked positions have outputs; in one layer on
-syntax and topics only they attend.  Run as a program, this trains one trial in a process of its own.
+In the encoder every position goes through every layer, and only masked positions have outputs; in one layer
+on syntax and topics only they attend.  Run as a program, this trains one trial in a process of its own.
 Dimension letters: B documents, N positions, M attending positions of a document, V vocabulary, D width,
 H heads, A size of a head, O offsets with a relative bias.
 """

@@ -244,6 +244,7 @@ def refine(
     """Train further trials where neighbouring cells disagree, in rounds; return the combined result."""
     from topicjax.engine import run
 
+    first = trials
     for number in itertools.count(1):
         if not outcome.is_whole:
             return outcome
@@ -257,7 +258,8 @@ def refine(
             return outcome
         trials = [*trials, *map(named.settings.make_trial, found)]
         show(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
-        outcome = outcome.followed_by(run.run_sweep(named, trials, folder, options, resources))
+        further = run.run_sweep(named, trials, folder, options, resources, first)
+        outcome = outcome.followed_by(further)
     return outcome
 
 
