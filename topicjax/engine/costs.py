@@ -256,6 +256,16 @@ def record_share(experiment: Experiment, spec: Any, lanes: int = 1) -> float:
     return each / max(1.0, each + steps_per_record(spec) * step)
 
 
+def record_share_of_all(groups: Sequence[Group]) -> float:
+    """Compute the share of the work of several programs that goes into records."""
+    steps, works = [], []
+    for group in groups:
+        share = record_share(group.experiment, group.spec, group.lanes)
+        steps.append(group.trial_steps * shared_step(group.experiment, group.spec, group.lanes))
+        works.append(steps[-1] / max(1 - share, 1e-9))
+    return 1 - sum(steps) / max(sum(works), 1.0)
+
+
 def shared_step(experiment: Experiment, spec: Any, lanes: int) -> float:
     """Count the operations of a trial's step if so many trials share its data."""
     counted = work(experiment, spec)
