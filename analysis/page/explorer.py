@@ -491,7 +491,7 @@ def has_rare_columns(run: Run, trials: pd.DataFrame, owner: Array) -> Array:
     later = [name for name in measured_columns(run) if name in frame]
     is_rare = np.any(frame[later].notna().to_numpy(), axis=1)
     if "rare_every" in trials:
-        pace = trials[[name for name in ("record_every", "rare_every", PER_DECADE) if name in trials]]
+        pace: Any = trials[[name for name in ("record_every", "rare_every", PER_DECADE) if name in trials]]
         is_rare |= due_records(frame, pace.take(owner)) & (owner >= 0)
     return is_rare
 
