@@ -20,10 +20,11 @@ from matplotlib.colors import LogNorm, to_hex, to_rgb
 from pandas.api.types import is_numeric_dtype
 
 from topicjax.errors import UserError, counted
+from topicjax.pace import PER_DECADE
 from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
 
-from ..frames import column, distinct, measured_columns, reference_losses, varying
+from ..frames import column, distinct, due_records, measured_columns, reference_losses, varying
 from ..maps.cells import (
     FINAL,
     NOTES,
@@ -453,11 +454,7 @@ def packed_records(
     starts, ends = (np.searchsorted(owner[order], rows, side) for side in ("left", "right"))
     marks = [str(name) for name in trials if str(name).startswith("onset_")][:MOST_MARKS]
     at = trials[marks].to_numpy(float)
-    pace: Any = (trials["record_every"] * trials["rare_every"]).to_numpy() if "rare_every" in trials else None
-    later = [name for name in measured_columns(run) if name in frame]
-    is_rare = np.any(frame[later].notna().to_numpy(), axis=1)[order]  # there is a snapshot that was measured
-    if pace is not None:
-        is_rare |= step % np.where(owner[order] >= 0, pace[owner[order]], 1) == 0
+    is_rare = has_rare_columns(run, trials, owner)[order]
     kept = [
         low + kept_records(step[low:high], at[row], most, np.flatnonzero(is_rare[low:high]))
         for row, low, high in zip(rows, starts, ends, strict=True)
@@ -483,6 +480,20 @@ def packed_records(
         "references": packed_references(references, run, trials["trial_id"].iloc[rows]),
     }
     return packed, sentence
+
+
+def has_rare_columns(run: Run, trials: pd.DataFrame, owner: Array) -> Array:
+    """Mark the records that have columns which others lack; `owner` is the row of each record's trial, or -1.
+
+    These columns are rare ones, or were measured after training on the snapshot of the record.
+    """
+    frame = run.trajectories
+    later = [name for name in measured_columns(run) if name in frame]
+    is_rare = np.any(frame[later].notna().to_numpy(), axis=1)
+    if "rare_every" in trials:
+        pace: Any = trials[[name for name in ("record_every", "rare_every", PER_DECADE) if name in trials]]
+        is_rare |= due_records(frame, pace.take(owner)) & (owner >= 0)
+    return is_rare
 
 
 def trials_that_fit(cell: Array, curves: int) -> tuple[Array, int, str]:

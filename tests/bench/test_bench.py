@@ -2,7 +2,10 @@
 
 import dataclasses
 import functools
+import io
 import json
+import pickle
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ import pytest
 from topicjax import cli
 from topicjax.advice import install_command
 from topicjax.analysis.figures import bench_sizes
-from topicjax.bench import compare, deep, linear_attention, machine, sizes, timing, tiny
+from topicjax.bench import compare, deep, linear_attention, machine, sizes, timing, tiny, torch_processes
 from topicjax.bench.compare import summary, text
 from topicjax.bench.sizes import Size
 from topicjax.bench.timing import Method
@@ -26,7 +29,8 @@ from topicjax.experiments.shared.bags import fit_queries
 from topicjax.theory.document_settings import Stream
 
 MACHINE = dict(device="2 x cpu", load_before=0.1, peak_memory_bytes=900e6, record_every=20)
-MACHINE |= dict(record_share=0.1, drawing_share=0.02, torch_processes={"torch-eager": "2 x 1 thread"})
+MACHINE |= dict(record_share=0.1, planned_record_share=0.08, drawing_share=0.02)
+MACHINE |= dict(torch_processes={"torch-eager": "2 x 1 thread"})
 
 
 def result(with_torch: bool = True, **changes):
@@ -83,8 +87,20 @@ def test_table_has_a_line_for_each_method_and_the_limit():
     assert "at most 5,000 trial-steps/s" in table  # 100 GFLOP/s by 20 MFLOP
     assert "2 x cpu" in table and "records every 20 steps" in table
     assert "900 MB" in table and "torch-eager: 2 x 1 thread" in table
-    assert "records take 10.0% of engine-adam's time, drawing documents 2.0%" in table
+    shares = "10.0% of engine-adam's time (the plan expects 8.0%), drawing documents 2.0%"
+    assert f"records take {shares}" in table
     assert "warning" not in table and "pip install" not in table
+
+
+@pytest.mark.parametrize("platform, place", [("cpu", ""), ("gpu", " on the CPU")])
+def test_pytorch_beside_an_accelerator_is_said_to_run_on_the_cpu(platform, place, monkeypatch):
+    def started(command, **pipes):
+        return SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(pickle.dumps(None)))
+
+    monkeypatch.setattr(torch_processes.subprocess, "Popen", started)
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    assert torch_processes.TorchProcesses({}, 2, 1).label == f"2 x 1 thread{place}"
+    assert torch_processes.TorchProcesses({}, 1, 2).label == f"1 x 2 threads{place}"
 
 
 def test_table_without_torch_says_how_to_add_it():

@@ -121,7 +121,7 @@ NAMES = {
 }
 DEVICE = dict(device="2 x cpu", load_before=0.5, record_every=20, record_share=0.1)
 DEVICE |= dict(drawing_share=0.1)
-ENGINE = dict(torch_processes={"torch-eager": "2 x 1 thread"})
+ENGINE = dict(torch_processes={"torch-eager": "2 x 1 thread"}, planned_record_share=0.1)
 TINY = dict(trials=1000, order="together", lanes=64, torch_processes="2 x 1 thread")
 
 
@@ -175,9 +175,7 @@ def test_bench_of_layers_tells_its_progress_apart(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "form", ["bench", "bench --layers", "bench --tiny", "bench --cluster", "bench --scaling"]
-)
+@pytest.mark.parametrize("form", [name for name in FIELDS if name.split()[0] == "bench"])
 def test_real_benchmarks_print_what_is_documented(form, capsys, tmp_path, monkeypatch):
     for name in ("torch", "ray"):
         pytest.importorskip(name)

@@ -1,19 +1,21 @@
 """The order of work over lanes and the size of chunks: timed where it pays, kept by machine and folder."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import pandas as pd
 import pytest
-from support.engine_runs import DEEP_BASE, DEEP_LINEAR, train_sweep
+from support.engine_runs import DEEP_BASE, DEEP_LINEAR, columns, train_sweep
 
 import topicjax
 from topicjax.bench.linear_attention import EXPERIMENT as LINEAR_ATTENTION
-from topicjax.engine import costs, orders, programs
-from topicjax.engine.plan import make_groups
+from topicjax.engine import admission, costs, orders, programs
+from topicjax.engine.plan import group_trials, make_groups
 from topicjax.engine.programs import Programs, device_mesh
 from topicjax.experiments.one_layer.experiment import EXPERIMENT as ONE_LAYER
-from topicjax.sweep import expand, product
+from topicjax.sweep import chain, expand, logspace, product
 
 RATES = product(learning_rate=(0.01, 0.02))
 OPTIONS = dict(sweep=RATES, base=DEEP_BASE, experiment=DEEP_LINEAR, devices=1)
@@ -231,6 +233,50 @@ def test_a_second_sweep_compiles_nothing_again(tmp_path, monkeypatch):
     assert not compiled
     train_sweep(tmp_path / "third", **OPTIONS | dict(base=DEEP_BASE | dict(width=5)))
     assert compiled
+
+
+@pytest.mark.parametrize("lanes", [0, 3])
+def test_a_refined_round_compiles_nothing_again(lanes, tmp_path, monkeypatch):
+    """Its streams have other numbers of trials, so chunks of its own would have another shape."""
+    first = product(seed=range(3), learning_rate=(0.01, 0.02, 0.03, 0.04))
+    more = chain(product(seed=0, learning_rate=(0.05, 0.06, 0.07)), product(seed=2, learning_rate=0.08))
+    given = OPTIONS | dict(lanes=lanes, sweep=first)
+    train_sweep(tmp_path / "run", **given)
+    compiled = calls_of(monkeypatch, Programs, "_new")
+    run, _ = train_sweep(tmp_path / "run", **given | dict(sweep=chain(first, more), first=first))
+    assert not compiled and len(run.trials) == 16 and run.missing == ()
+    whole, _ = train_sweep(tmp_path / "whole", **given | dict(sweep=chain(first, more)))
+    assert compiled
+    found, expected = (columns(each, "loss", "test_loss") for each in (run, whole))
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_round_much_larger_than_the_first_trials_has_chunks_of_its_own():
+    first, more = product(seed=range(2)), product(seed=range(2), learning_rate=logspace(1e-3, 1, 300))
+    trials = expand(ONE_LAYER.settings, dict(steps=100), chain(first, more))
+    by_id = {ONE_LAYER.settings.trial_id(trial): trial for trial in trials}
+    (group,) = make_groups(ONE_LAYER, by_id, 2, 64)
+    later, devices = [*by_id][2:], jax.devices()[:2]
+    assert admission.shaped_as_first(group, later, 64, devices) is group
+    # one of the later trials costs about as much in chunks of either shape
+    few = group.without(later[1:])
+    found = admission.shaped_as_first(few, later[:1], 64, devices)
+    assert (found.lanes, found.rows_per_chunk) == (1, 2)
+    assert admission.shaped_as_first(few, [], 64, devices) is few
+
+
+@pytest.mark.parametrize("order", programs.ORDERS)
+def test_the_duration_of_chunks_against_a_count_by_hand(order):
+    """Streams of three trials and of one, in chunks of two stream rows of two lanes, on two devices."""
+    sweep = chain(product(seed=0, learning_rate=(0.1, 0.2, 0.3)), product(seed=1))
+    trials = expand(ONE_LAYER.settings, dict(steps=100), sweep)
+    by_id = {ONE_LAYER.settings.trial_id(trial): trial for trial in trials}
+    (group,) = group_trials(ONE_LAYER, by_id)
+    group = replace(group, lanes=2, rows_per_chunk=2, order=order)
+    each = 100 * costs.step_flops(ONE_LAYER, group.spec) / costs.CPU_FLOP_RATE
+    lanes = 2 + 1 if order == "lane" else 2 + 2  # two and one trial side by side, then the last one alone
+    expected = (lanes + 2 * ONE_LAYER.draw_cost) * each + 2 * costs.CHUNK_OVERHEAD
+    assert costs.group_seconds(group, jax.devices()[:2]) == pytest.approx(expected)
 
 
 def test_the_programs_used_longest_ago_are_let_go():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -13,14 +14,16 @@ from support.engine_runs import BASE, columns, stopped_at_every_segment, train_s
 import topicjax
 from topicjax import Experiment, Real, TrialSettings, Whole
 from topicjax.engine import costs
-from topicjax.engine.plan import make_groups
+from topicjax.engine.plan import group_trials, make_groups, shaped
 from topicjax.engine.plan_text import compile_lines, record_lines
 from topicjax.errors import UserError
+from topicjax.experiments import load_experiment
 from topicjax.pace import Gap, due_steps, due_windows, record_count, record_number
 from topicjax.settings import RecordsPerDecade
 from topicjax.store.parts import incomplete_trials
 from topicjax.store.verify import verify
-from topicjax.sweep import expand, product
+from topicjax.sweep import chain, expand, product
+from topicjax.sweep.files import load_sweep, sweep_names
 
 SMALL = 0.1
 SWEEP = product(seed=range(3), rate=(0.003, 0.01, 0.02, 0.05))
@@ -182,6 +185,36 @@ def test_a_plan_says_what_records_and_compiling_take(monkeypatch):
     assert len(compile_lines(groups, 100.0)) == 1  # 20 of 120 s
     assert "  up to 25% of the time: fewer values" in compile_lines(groups, 60.0)[1]
     assert len(compile_lines(groups[:1], 1.0)) == 1  # one program cannot be fewer
+
+
+def test_the_share_of_all_programs_weighs_them_by_their_steps():
+    sweep = chain(product(record_every=2, rate=(0.01, 0.02, 0.03)), product(record_every=20, steps=400))
+    settings = EXPERIMENT.settings
+    trials = {settings.trial_id(each): each for each in expand(settings, dict(records_per_decade=0), sweep)}
+    often, seldom = make_groups(EXPERIMENT, trials, 1, 3)
+    work = costs.work(EXPERIMENT, often.spec)  # counts do not depend on how often a record is taken
+    each = work.record + work.rare / 3
+    step_often, step_seldom = work.update + work.draw / often.lanes, work.update + work.draw / seldom.lanes
+    records = each * (3 * 200 / 2 + 400 / 20)
+    whole = records + 3 * 200 * step_often + 400 * step_seldom
+    assert costs.record_share_of_all([often, seldom]) == pytest.approx(records / whole)
+
+
+# Trials of ten steps, nearly all compiling; onsets to 5 steps in a model of a few words, in under a minute.
+OFTEN_RECORDED = {"gradients": 0.2, "seed_causes": 0.35}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sweep_names())
+def test_records_of_a_shipped_sweep_are_a_small_share_of_its_work(name):
+    named = load_sweep(name)
+    experiment, devices = load_experiment(named.experiment), jax.devices()[:2]
+    trials = expand(experiment.settings, named.base, named.sweep)
+    groups = group_trials(experiment, {experiment.settings.trial_id(trial): trial for trial in trials})
+    most = costs.lanes_that_fit(experiment, [group.spec for group in groups], devices)
+    lanes = costs.chosen_lanes(groups, devices, most)
+    share = costs.record_share_of_all([shaped(group, len(devices), lanes) for group in groups])
+    assert 0 < share <= OFTEN_RECORDED.get(name, 0.15)
 
 
 def test_ids_are_those_of_trials_without_the_setting():

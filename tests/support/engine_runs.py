@@ -42,14 +42,26 @@ SWEEP = product(seed=(0, 1, 2), learning_rate=(0.1, 0.5, 1.0), init_scale=(0.01,
 
 
 def train_sweep(
-    folder: Path, sweep=SWEEP, base=BASE, lanes=0, devices=4, snapshots="last", experiment=None, **options
+    folder: Path,
+    sweep=SWEEP,
+    base=BASE,
+    lanes=0,
+    devices=4,
+    snapshots="last",
+    experiment=None,
+    first=None,
+    **options,
 ):
-    """Run a sweep like the command line does, without limit lines; return the run and its outcome."""
+    """Run a sweep like the command line does, without limit lines; return the run and its outcome.
+
+    If it refines another one, that is the `first`.
+    """
     own = experiment or WITHOUT_LINES
     named = NamedSweep("test", "A sweep of the tests.", own, base, sweep)
     chosen = Options(lanes, snapshots=snapshots, **options)
     resources = Resources(jax.devices()[:devices])
-    outcome = run.run_sweep(named, expand_any(own.settings, base, sweep), folder, chosen, resources)
+    trials, begun = (expand_any(own.settings, base, each) if each else [] for each in (sweep, first))
+    outcome = run.run_sweep(named, trials, folder, chosen, resources, begun)
     return topicjax.load(folder), outcome
 
 

@@ -153,6 +153,7 @@ def test_what_cannot_be_refined_is_said(options, sentence):
 
 FILE = '''"""Learning rates from nothing to something."""
 from topicjax.sweep import product
+EXPERIMENT = "one_layer"
 BASE = dict(topics=3, words_per_topic=2, length_min=8, length_max=12, batch_size=4, eval_documents=6,
             optimizer="sgd", steps=40, record_every=10)
 REFINE = dict(axes="learning_rate", levels=2)

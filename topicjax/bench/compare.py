@@ -31,6 +31,7 @@ from topicjax.bench.timing import (
     bench_spec,
     drawing_share,
     memory_bytes,
+    planned_record_share,
     seconds_of,
     without_records,
 )
@@ -213,6 +214,7 @@ def run(repeats: int) -> dict[str, Any]:
     machine = dict(device=device(), load_before=load, peak_memory_bytes=peak_memory_bytes())
     machine |= dict(
         record_share=record_share(rates["engine-adam"], rates["no-records"]),
+        planned_record_share=planned_record_share(chunks),
         drawing_share=drawing_share(chunks, statistics.median(rates["engine-adam"]), repeats),
     )
     labels = {method.name: torch.label for method, torch in zip(eager, processes, strict=True)}
@@ -269,8 +271,8 @@ def text(result: Mapping[str, Any]) -> str:
         *map(line, rows),
         f"large GEMM on all cores: {result['gemm_gflops']:.0f} GFLOP/s = at most {limit:,.0f} trial-steps/s "
         f"of the engine's {flop / 1e6:.1f} MFLOP",
-        f"records take {result['record_share']:.1%} of engine-adam's time, drawing documents "
-        f"{result['drawing_share']:.1%}",
+        f"records take {result['record_share']:.1%} of engine-adam's time (the plan expects "
+        f"{result['planned_record_share']:.1%}), drawing documents {result['drawing_share']:.1%}",
         "MFLOP/step: matrix products of the method, forward and backward, without padding or unused queries;",
         "  of GEMM: their share of the large GEMM's rate; memory: arguments, results and temporaries",
         f"peak memory of the whole process, compiling included: {result['peak_memory_bytes'] / 1e6:,.0f} MB",

@@ -22,9 +22,15 @@ import jax
 import numpy as np
 
 from topicjax.bench.compare import busy_warning, device, gemm_gflops, rates_of, record_share
-from topicjax.bench.timing import EngineChunks, Method, drawing_share, seconds_of, without_records
+from topicjax.bench.timing import (
+    EngineChunks,
+    Method,
+    drawing_share,
+    planned_record_share,
+    seconds_of,
+    without_records,
+)
 from topicjax.bench.torch_processes import best_torch, need_torch
-from topicjax.engine import costs
 from topicjax.engine.resources import use_all_cores
 from topicjax.experiments import Experiment
 from topicjax.experiments.contract import Data
@@ -208,7 +214,7 @@ def run_case(case: Case, repeats: int) -> dict[str, Any]:
         gemm_gflops=statistics.median(gemm),
         gemm_share=median["engine"] * methods[0].flop / statistics.median(gemm) / 1e9,
         record_share=record_share(rates["engine"], rates["no records"]),
-        planned_record_share=costs.record_share(chunks.group.experiment, chunks.group.spec),
+        planned_record_share=planned_record_share(chunks),
         drawing_share=drawing_share(chunks, median["engine"], repeats),
         compile_seconds=chunks.compile_seconds,
         record_every=chunks.group.spec.record_every,

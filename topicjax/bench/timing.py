@@ -107,6 +107,11 @@ def without_records(experiment: Experiment) -> Experiment:
     return replace(experiment, measure=measure, measure_rarely=None, healthy=())
 
 
+def planned_record_share(chunks: EngineChunks) -> float:
+    """Compute the share of the work that `topicjax plan` expects records to take."""
+    return costs.record_share(chunks.group.experiment, chunks.group.spec, chunks.group.lanes)
+
+
 def drawing_seconds(chunks: EngineChunks, repeats: int) -> float:
     """Time how long a device draws the data of one step."""
     experiment, spec = chunks.group.experiment, chunks.group.spec

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
+import jax
+
 from topicjax.advice import install_command
 from topicjax.bench.timing import seconds_of
 from topicjax.errors import UserError
@@ -17,7 +19,9 @@ class TorchProcesses:
     """PyTorch processes that train one trial each, side by side."""
 
     def __init__(self, given: dict[str, Any], processes: int, threads: int) -> None:
-        self.label = f"{processes} x {threads} thread{'s' if threads > 1 else ''}"
+        # PyTorch stays on the CPU, also if the engine is timed on an accelerator.
+        place = "" if jax.default_backend() == "cpu" else " on the CPU"
+        self.label = f"{processes} x {threads} thread{'s' if threads > 1 else ''}{place}"
         command = [sys.executable, "-m", "topicjax.bench.torch_eager"]
         pipe = subprocess.PIPE
         self.members: list[Any] = [

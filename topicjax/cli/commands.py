@@ -122,6 +122,7 @@ def run_sweep(typed: argparse.Namespace) -> int:
     named, trials, folder = expand_for(typed, options)
     options = with_snapshots(options, typed, named)
     panels = make_panels(named.settings, trials, named.refinement) if named.refinement else []
+    page = analysis("page.lookup").page_of(named.experiment) if panels else None
     from topicjax.engine import run
     from topicjax.engine.admission import fitted_to_folder
     from topicjax.engine.resources import open_resources
@@ -130,7 +131,7 @@ def run_sweep(typed: argparse.Namespace) -> int:
         named = fitted_to_folder(named, folder)
         outcome = run.run_sweep(named, trials, folder, options, resources)
         if panels and outcome.is_whole:
-            outcome = refine(named, trials, folder, options, resources, panels, outcome)
+            outcome = refine(named, trials, folder, options, resources, panels, page, outcome)
     if outcome.is_whole:
         show(closing(folder, outcome))
         return 0
@@ -239,17 +240,19 @@ def refine(
     options: Options,
     resources: "Resources",
     panels: list[Panel],
+    page: Any,
     outcome: "Outcome",
 ) -> "Outcome":
     """Train further trials where neighbouring cells disagree, in rounds; return the combined result."""
     from topicjax.engine import run
 
+    first = trials
     for number in itertools.count(1):
         if not outcome.is_whole:
             return outcome
         say("scoring, to see where neighbouring cells disagree ...")
         asked = [named.settings.trial_id(trial) for trial in trials]  # including those of earlier rounds
-        trained, page = reader.load(folder).select(asked), analysis("page.lookup").page_of(named.experiment)
+        trained = reader.load(folder).select(asked)
         scores = page.score(page.prepare(trained) if page.prepare else trained)
         cells = analysis("maps.cells").cell_labels(trained, scores, page)
         found = next_trials(panels, [(settings, Label(*label)) for settings, *label in cells], len(trials))
@@ -257,7 +260,8 @@ def refine(
             return outcome
         trials = [*trials, *map(named.settings.make_trial, found)]
         show(f"refining, round {number}: {len(found):,} more trials, {len(trials):,} in all")
-        outcome = outcome.followed_by(run.run_sweep(named, trials, folder, options, resources))
+        further = run.run_sweep(named, trials, folder, options, resources, first)
+        outcome = outcome.followed_by(further)
     return outcome
 
 

@@ -56,13 +56,14 @@ SHARES: Fields = {
     "drawing_share": (NUMBER, "share that drawing data takes"),
     "record_every": (NUMBER, "steps from one record to the next"),
 }
+TORCH = "processes and threads of PyTorch, whichever were faster; on the CPU always"
 DEEP: Fields = {
     **TIMED,
     "models[].model": (TEXT, "sweep and number of layers, or text"),
     "models[].trial_steps_per_second": (NUMBER, "median rate of the engine"),
     "models[].without_records": (NUMBER, "its rate without records"),
     "models[].torch": (NUMBER, "rate of eager PyTorch"),
-    "models[].torch_processes": (TEXT, "processes and threads of PyTorch, whichever were faster"),
+    "models[].torch_processes": (TEXT, TORCH),
     "models[].ratio": (NUMBER, "engine to PyTorch, median of neighbouring turns"),
     "models[].lowest_ratio": (NUMBER, "the lowest of them"),
     "models[].highest_ratio": (NUMBER, "the highest"),
@@ -228,8 +229,9 @@ FIELDS: dict[str, Fields] = {  # by command; a form of it that prints other fiel
     "bench": {
         **TIMED,
         **SHARES,
+        "planned_record_share": (NUMBER, "the share that `topicjax plan` expects"),
         "peak_memory_bytes": (NUMBER, "peak memory of the process"),
-        "torch_processes": (OBJECT, "processes and threads of PyTorch by method, whichever were faster"),
+        "torch_processes": (OBJECT, f"by method: {TORCH}"),
         **METHOD,
         "methods[].lowest": (NUMBER, "lowest rate"),
         "methods[].highest": (NUMBER, "highest rate"),
@@ -249,7 +251,7 @@ FIELDS: dict[str, Fields] = {  # by command; a form of it that prints other fiel
         "trials": (NUMBER, "trials trained together"),
         "order": (TEXT, "order of work over the trials that the engine chose"),
         "lanes": (NUMBER, "trials per program call and device"),
-        "torch_processes": (TEXT, "processes and threads of PyTorch, whichever were faster"),
+        "torch_processes": (TEXT, TORCH),
         **METHOD,
         "methods[].times_by_hand": (NUMBER, "rate over that of jit(vmap(scan)) written by hand"),
         "methods[].times_torch": (NUMBER, "rate over that of eager PyTorch"),

@@ -53,9 +53,11 @@ def plan_groups(
     folder: Path,
     options: Options,
     devices: Sequence[Any],
+    first: Collection[str] = (),
 ) -> tuple[list[Group], Options]:
     """Group the trials (given by id) that the folder lacks; return the groups and the completed options.
 
+    Chunks have the shape of a run of the `first` trials, if given, so that its programs serve for all.
     Nothing is written: this is where a run that is too large, or whose folder is unusable, is refused.
     """
     groups = group_trials(experiment, trials, options.snapshots)
@@ -67,17 +69,37 @@ def plan_groups(
     columns = new_columns(experiment, specs[0], next(iter(trials.values())))
     check_columns(folder, columns)
     groups = with_orders(groups, options, folder, devices)
-    lanes = options.lanes or best_lanes(groups, trials, folder, devices)
+    later = {*trials}.difference(first) if first else set()
+    basis = [group for group in (group.without(later) for group in groups) if group.streams]
+    lanes = options.lanes or best_lanes(basis, first or trials, folder, devices)
     options = replace(options, lanes=lanes)
     rounding = options.round_products
     groups = [replace(group, round_products=rounding) for group in groups]
     groups = [shaped(group, len(devices), *group.sizes or [lanes]) for group in groups]
+    if first:
+        groups = [shaped_as_first(group, later, lanes, devices) for group in groups]
     check_groups(groups, devices)
     groups = [with_sizes(group, lanes, devices) for group in groups]
     measured = {name: own for name, own in columns.items() if name != TRIALS}
     groups = with_earlier(unfinished(groups, folder), trials, folder, alike, measured)
     check_disk(groups, folder)
     return groups, options
+
+
+def shaped_as_first(group: Group, later: Collection[str], lanes: int, devices: Sequence[Any]) -> Group:
+    """Give chunks the shape that they have without the later trials, unless those would take much longer.
+
+    The choice follows from the trials and the devices alone: an interrupted round is resumed with it.
+    """
+    basis, added = group.without(later), group.without({*group.trial_ids}.difference(later))
+    if not basis.streams or not added.streams:
+        return group
+    basis = shaped(basis, len(devices), *group.sizes or [lanes])
+    as_first = replace(added, lanes=basis.lanes, rows_per_chunk=basis.rows_per_chunk)
+    most = costs.group_seconds(added, devices) + costs.COMPILE_SECONDS
+    if costs.group_seconds(as_first, devices) > most:
+        return group
+    return replace(group, lanes=basis.lanes, rows_per_chunk=basis.rows_per_chunk)
 
 
 def best_lanes(groups: Sequence[Group], trials: Collection[str], folder: Path, devices: Sequence[Any]) -> int:

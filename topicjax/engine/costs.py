@@ -57,6 +57,7 @@ CPU_FLOP_RATE = 3.5e10  # useful FLOP/s of one core, before any measurement
 ACCELERATOR_FLOP_RATE = 5.0e12  # the same for a GPU or TPU: assumed, never measured
 LEAST_STEP_FLOPS = 5e5  # launching the operations of a step costs as much as this, however small the step
 WORK_COPIES = 4  # of a trial's state and batch: gradients, work arrays, results before they replace the old
+COMPILE_SECONDS = 10.0  # of a program, where a choice must not depend on measured times
 FLOAT = 4
 CONTAINER_LIMITS = [Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes")]
 COMPILE_TIMES = "compile_seconds.json"
@@ -255,6 +256,16 @@ def record_share(experiment: Experiment, spec: Any, lanes: int = 1) -> float:
     return each / max(1.0, each + steps_per_record(spec) * step)
 
 
+def record_share_of_all(groups: Sequence[Group]) -> float:
+    """Compute the share of the work of several programs that goes into records."""
+    steps, works = [], []
+    for group in groups:
+        share = record_share(group.experiment, group.spec, group.lanes)
+        steps.append(group.trial_steps * shared_step(group.experiment, group.spec, group.lanes))
+        works.append(steps[-1] / max(1 - share, 1e-9))
+    return 1 - sum(steps) / max(sum(works), 1.0)
+
+
 def shared_step(experiment: Experiment, spec: Any, lanes: int) -> float:
     """Count the operations of a trial's step if so many trials share its data."""
     counted = work(experiment, spec)
@@ -361,6 +372,22 @@ def training_seconds(groups: Iterable[Group], devices: Sequence[Any], lanes: int
         longest = max(longest, per_chunk)
         total += math.ceil(rows / made.rows_per_chunk) * (per_chunk + CHUNK_OVERHEAD)
     return longest, total
+
+
+def group_seconds(group: Group, devices: Sequence[Any]) -> float:
+    """Estimate the duration of a group's chunks as they are; in turns, an empty lane takes no time."""
+    spec, experiment = group.spec, group.experiment
+    in_turns = (group.order or usual_order(group, devices)) == "lane"
+    share = group.rows_per_chunk // len(devices)  # stream rows of a device
+    lanes = 0.0
+    for rows in group.chunks:
+        widths = [len(row.trial_ids) if in_turns else group.lanes for row in rows]
+        if not in_turns:
+            widths += [group.lanes] * (group.rows_per_chunk - len(rows))
+        parts = [widths[start : start + share] for start in range(0, len(widths), share)]
+        lanes += max(sum(part) + experiment.draw_cost * len(part) for part in parts)
+    each = step_flops(experiment, spec) / flop_rate(devices[0].platform)
+    return lanes * spec.steps * each + len(group.chunks) * CHUNK_OVERHEAD
 
 
 def device_memory(devices: Sequence[Any]) -> int:

@@ -175,12 +175,8 @@ def record_lines(groups: Sequence[Group]) -> list[str]:
     if not groups:
         return []
     shares = [costs.record_share(group.experiment, group.spec, group.lanes) for group in groups]
-    steps = [
-        group.trial_steps * costs.shared_step(group.experiment, group.spec, group.lanes) for group in groups
-    ]
-    works = [step / max(1 - share, 1e-9) for step, share in zip(steps, shares, strict=True)]
     worst = groups[shares.index(max(shares))]
-    lines = [f"records: about {1 - sum(steps) / max(sum(works), 1.0):.0%} of the work"]
+    lines = [f"records: about {costs.record_share_of_all(groups):.0%} of the work"]
     if len(groups) > 1:
         lines[0] += f", at most {max(shares):.0%} in one program"
     if max(shares) > 0.5:

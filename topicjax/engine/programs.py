@@ -299,7 +299,10 @@ ORDERS = {"lane": Order(lane_at_a_time, lane_by_lane), "together": Order(lanes_t
 
 
 class Kept:
-    """What this process has compiled last: a second sweep or a refined round compiles nothing again."""
+    """What this process has compiled last: a program serves again for chunks of the same shape.
+
+    The same sweep with other numbers has such chunks, and so have the rounds of a refinement.
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.known = most, OrderedDict[Hashable, Any]()

@@ -67,13 +67,22 @@ class Outcome:
 
 
 def run_sweep(
-    named: NamedSweep, trials: Sequence[Trial], folder: Path, options: Options, resources: Resources
+    named: NamedSweep,
+    trials: Sequence[Trial],
+    folder: Path,
+    options: Options,
+    resources: Resources,
+    first: Sequence[Trial] = (),
 ) -> Outcome:
-    """Train the trials that the folder lacks, showing progress; return the result."""
+    """Train the trials that the folder lacks, showing progress; return the result.
+
+    A round that refines names the `first` trials, those of the sweep: it trains with their programs.
+    """
     experiment = load_experiment(named.experiment)
     by_id = {experiment.settings.trial_id(trial): trial for trial in trials}
     # First of all, before anything is written, refuse what is too large or wrong.
-    groups, options = plan_groups(experiment, by_id, folder, options, resources.devices)
+    first_ids = [*dict.fromkeys(experiment.settings.trial_id(trial) for trial in first)]
+    groups, options = plan_groups(experiment, by_id, folder, options, resources.devices, first_ids)
     for group in groups:
         experiment.load_data(group.spec)  # missing data are reported now
     with Writer(folder, named.name, options.extend) as writer:

@@ -24,7 +24,7 @@ from topicjax.analysis.one_layer.scores import VIEWS, score_trials
 from topicjax.analysis.page import explorer
 from topicjax.analysis.page import html as page
 from topicjax.analysis.page.contract import Page
-from topicjax.analysis.page.explorer import LEVELS, code_series, kept_records
+from topicjax.analysis.page.explorer import LEVELS, code_series, has_rare_columns, kept_records
 from topicjax.analysis.page.runs_index import Entry
 from topicjax.analysis.page.scripts import bundle
 from topicjax.analysis.topic_model import aligned
@@ -75,6 +75,22 @@ def test_records_near_the_start_the_end_and_what_happens_are_kept():
     assert kept_records(step[:1], marks, 48).tolist() == [0]
     rare = step[kept_records(step, marks, 48, rare=np.flatnonzero(step % (20 * step[1]) == 0))]
     assert len(rare) <= 48 and (rare % (20 * step[1]) == 0).sum() >= min(20, len(step) // 20)
+
+
+def test_a_curve_of_a_rare_column_has_its_points_if_records_are_spaced_by_the_logarithm():
+    evenly, spaced = 10 * np.arange(12), 10 * np.array([0, 1, 2, 3, 4, 6, 10, 16, 25, 40, 63, 100])
+    cases = []  # spaced: at 10 ** (n / 5) windows of 10 steps
+    for step, per_decade, every in ((evenly, 0, 4), (spaced, 5, 3)):
+        row, frame = case(ramp(0, 100, step), 0.0, step, record_every=10)
+        frame["a_topic"] = np.where(np.arange(12) % every == 0, 1.0, np.nan)
+        cases.append((row | dict(records_per_decade=per_decade, rare_every=every), frame))
+    run = run_of(*cases)
+    owner = pd.Index(run.trials["trial_id"]).get_indexer(pd.Index(run.trajectories["trial_id"]))
+    assert owner.tolist() == [0] * 12 + [1] * 12
+    measured = run.trajectories["a_topic"].notna().to_numpy()
+    np.testing.assert_array_equal(has_rare_columns(run, run.trials, owner), measured)
+    only_second = has_rare_columns(run, run.trials[1:], owner - 1)
+    np.testing.assert_array_equal(only_second, measured & (owner == 1))
 
 
 @pytest.mark.parametrize("most", [16, 48])
