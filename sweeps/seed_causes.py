@@ -29,7 +29,8 @@ BASE = dict(
     objective="cross_entropy",
     key_visibility="unmasked",
     steps=1000,
-    record_every=5,
+    record_every=10,
+    records_per_decade=80,
 )
 SWEEP = product(seed=range(8), init_seed=range(8)) * chain(
     product(optimizer="sgd", learning_rate=100.0, init_scale=logspace(1e-5, 1e-1, 5)),
