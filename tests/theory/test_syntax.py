@@ -293,6 +293,26 @@ def test_documents_without_a_masked_position_have_no_loss():
     assert all(np.isnan(loss) for loss in losses.values())
 
 
+def test_weights_of_the_loss_are_those_of_sampled_masks():
+    """E[1/(m + other masked positions)], and the chance of any mask, on documents of several lengths."""
+    language = Language(length_min=3, length_max=30, p_mask=0.15)
+    inverse_FxM = syntax._mean_inverse(language)
+    rng = np.random.default_rng(3)
+    for further, masked in ((0, 1), (2, 1), (10, 1), (29, 1), (12, 5)):
+        drawn = 1 / (masked + (rng.random((200_000, further)) < 0.15).sum(axis=1))
+        error = drawn.std() / len(drawn) ** 0.5
+        assert abs(drawn.mean() - inverse_FxM[further, masked]) <= 4 * error + 1e-12, (further, masked)
+    exact = sum(1 - 0.85**length for length in language.lengths)
+    assert syntax._chance_of_mask(language, inverse_FxM) == pytest.approx(exact, rel=1e-12)
+
+
+def test_default_language_has_its_known_losses_as_the_loss_weighs_documents():
+    """The class of a masked position is known less well in documents with many masked positions."""
+    lines = population_lines(Language())
+    known = dict(unigram=3.8627, topics=3.3212, syntax=2.7958, both=2.2543)
+    assert {name: lines[name] for name in known} == pytest.approx(known, abs=5e-5)
+
+
 @pytest.fixture
 def every_position_alike(monkeypatch):
     """Weigh every masked position alike, as published numbers do; the loss weighs every document alike."""
