@@ -49,12 +49,7 @@ LINES = (
     *(f"held_out_{part}_{end}" for part in PARTS.values() for end in ("unigram", "best")),
 )
 WITHIN = "held_out_class_within_1"
-STAIRS = (
-    "unigram",
-    "within_1",
-    "within_2",
-    "both",
-)  # lines of the held-out loss, from the highest to the lowest
+STAIRS = ("unigram", "within_1", "within_2", "both")  # lines of the loss, from the highest to the lowest
 NEAR_LINE = 0.1  # of the way between two lines: so near a line the loss is at it
 NEEDED = ("eval_loss", "eval_class", "eval_topic")
 LEAST_GAIN = 1e-3  # of a loss: with less to gain, progress is undefined
@@ -171,12 +166,17 @@ def score_syntax(run: Run) -> Frame:
 
 
 def way_up(records: Records, curve: Array) -> Array:
-    """Fit a curve that never falls up to the best record: the first at 1, or the highest; hold it there."""
+    """Fit progress by a curve that never falls, up to the first record at 1 or else the highest."""
+    return monotone(records, held(records, curve, 1.0))
+
+
+def held(records: Records, curve: Array, top: float = np.inf) -> Array:
+    """Hold a curve at its best record, the first at `top` or else the highest, by medians of three."""
     smooth = steady(records, curve)
-    best = records.first((smooth >= 1) | (smooth == records.spread(records.maximum(smooth))))
+    best = records.first((smooth >= top) | (smooth == records.spread(records.maximum(smooth))))
     best = np.minimum(best, records.end)  # a curve with NaN has no best record
     is_later = np.arange(len(curve)) > records.spread(best)
-    return monotone(records, np.where(is_later & np.isfinite(curve), records.spread(smooth[best]), curve))
+    return np.where(is_later & np.isfinite(curve), records.spread(smooth[best]), curve)
 
 
 def then_lost(records: Records, P: dict[str, Array]) -> Array:
@@ -258,7 +258,7 @@ def values_and_scores(run: Run) -> dict[str, Array]:
             curves = {name: column(frame, name) for name in (*HEADS, "neighbour")}
             curves = {name: curve - records.spread(curve[records.start]) for name, curve in curves.items()}
             height = {name: steady_maximum(records, curve) for name, curve in curves.items()}
-            F = {name: share_of_rise(records, curve) for name, curve in curves.items()}
+            F = {name: share_of_rise(records, held(records, curve)) for name, curve in curves.items()}
             half = {
                 name: np.where((height[name] >= LEAST_SCORE) | (name in ("v_class", "v_topic")), own, np.nan)
                 for name, own in ((name, onset(records, curve)) for name, curve in F.items())
@@ -294,8 +294,7 @@ def values_and_attention(run: Run) -> dict[str, Array]:
             continue
         uniform = progress(run, frame, owner, part, "_uniform")
         is_rare = np.isfinite(column(frame, f"eval_{own}_uniform"))
-        starts = pd.Series(column(frame, "step")[is_rare] == 0).groupby(owner[is_rare]).any()
-        trials = starts.index[starts].to_numpy(int)  # measured from step 0 on
+        trials = np.unique(owner[is_rare & (column(frame, "step") == 0)])  # measured from step 0 on
         if not len(trials):
             continue
         kept = is_rare & np.isin(owner, trials)
@@ -305,7 +304,8 @@ def values_and_attention(run: Run) -> dict[str, Array]:
         gain = gain - records.spread(gain[records.start])
         value = value - records.spread(value[records.start])
         with np.errstate(divide="ignore", invalid="ignore"):
-            scored = compare(records, share_of_rise(records, value), share_of_rise(records, gain))
+            first, second = (share_of_rise(records, held(records, curve)) for curve in (value, gain))
+            scored = compare(records, first, second)
         found = dict(theta=scored["theta"], v_50=scored["onset_first"], gain_50=scored["onset_second"])
         found |= dict(gain=steady_maximum(records, gain), value=steady_maximum(records, value))
         for name, values in found.items():

@@ -368,9 +368,9 @@ def reference_losses(
 ) -> dict[str, float]:
     """Compute the reference losses of a trial: on its held-out documents, and of the population.
 
-    The best of a part is that of the Bayes predictor.  The topic part of the squared loss shrinks only where
-    the class is known too: the predictor of topics alone gains about half of it.
-    The population's are known for cross-entropy only, else NaN.
+    The best of a part is that of the Bayes predictor.  The topic part of the squared loss is smaller where
+    the class is known too, so the predictor of topics alone gains less of it.  The population's are known for
+    cross-entropy only, else NaN.
     """
     parts = document_parts(language, word_BxN, shown_BxN, masked_BxN, present_BxN, objective)
     known = objective == "cross_entropy"

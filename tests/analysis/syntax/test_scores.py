@@ -81,6 +81,8 @@ def test_only_the_way_up_is_scored_and_what_is_lost_later_is_named():
     [
         (0.5 * EARLY, 0.5 * EARLY + 0.5 * LATE, "V first", 1.0, 0.5),
         (0.5 * EARLY, EARLY, "V not first", 0.5, 0.5),
+        # What is left without attention falls once the model relies on attention.
+        (0.5 * EARLY - 0.4 * LATE, 0.5 * EARLY + 0.5 * LATE, "V first", 1.0, 0.9),
         (0.05 * EARLY, LATE, "V not first", 1.0, 0.95),  # nothing is left with uniform attention
         (EARLY, EARLY + 0.05 * LATE, "V alone", None, 0.05),
         (-3 * LATE, LATE, "V not first", None, 1.0),  # far worse than the unigram line: not progress
