@@ -24,7 +24,8 @@ EXPERIMENT = "syntax"
 CLAIMS = (
     *("Syntax first", "Topics first", "Order and language", "Order and model", "Order and training"),
     *("V before scores, topics", "V before scores, syntax", "In parallel", "Unigram first"),
-    *("Sudden syntax", "Syntax in steps", "One neighbour"),
+    *("V before attention, topics", "V before attention, syntax"),
+    *("Sudden syntax", "Syntax in steps", "One neighbour", "Level by level"),
 )
 BASE = dict(steps=3000, record_every=10, records_per_decade=60, alpha=0.1, bias_gain=2.0, sharpness=0.9)
 SGD, ADAM = product(optimizer="sgd", learning_rate=1.0), product(optimizer="adam", learning_rate=3e-3)

@@ -12,7 +12,7 @@ Seen:     more layers learn topics sooner and syntax no later or earlier, so the
           at gain 2 topics take 0.7 of the steps of syntax in one layer, 0.4 in two, 0.33 in three; at gain 8
           2.5, 1.2 and 1.0.  It reverses with layers in one of six groups, against the prediction, and not
           with heads.  One head of one layer ends at 0.61 to 0.66 of syntax and 0.76 of topics; two layers
-          pass what the two neighbours tell with two heads or more.
+          do better than the two neighbours allow with two heads or more.
 """
 
 from topicjax.sweep import product

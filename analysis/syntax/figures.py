@@ -72,7 +72,7 @@ ROWS: dict[str, Looks] = {  # panels of the examples from top to bottom
         "norm_bias": ("norm of the bias", dict(color=PINK)),
     },
     "value map": {
-        "v_class": ("V: same - other class", SYNTAX_LOOK),
+        "v_class": ("V: next or previous class", SYNTAX_LOOK),
         "v_topic": ("V: same - other topic", TOPIC_LOOK),
     },
     "attention score": {
@@ -438,7 +438,7 @@ def draw_columns(ax: Axes, own: Frame, looks: Mapping[str, tuple[str, dict[str, 
 
 
 def mean_lines(run: Run, cell: Any) -> dict[str, float]:
-    """Average the reference losses over the trials of a cell: each seed has its own held-out documents."""
+    """Average the reference losses over the trials of a cell; all seeds have the same held-out documents."""
     own = trials_of(run, cell)
     return {name: float(np.mean(line(run, name)[own])) for name in REFERENCES}
 

@@ -14,6 +14,7 @@ from .scores import (
     DIVERGED,
     LEARNED,
     LEAST_SCORE,
+    LITTLE,
     NEITHER,
     OTHER_RATIOS,
     RATIO,
@@ -23,6 +24,7 @@ from .scores import (
     TOGETHER,
     TOPICS,
     TOPICS_ONLY,
+    UNDECIDED,
     UNSCORED,
     V_ALONE,
     V_FIRST,
@@ -47,7 +49,8 @@ WORDS = {  # word: (meaning, pattern of its uses)
         "the held-out cross-entropy is the sum of a class part, a topic part and a word part (within a "
         "topic or class), and so are the reference losses. P of syntax is the share of class part "
         "that the model has gained between predicting class frequencies and the best predictor, on the same "
-        "documents; P of topics the share of the topic part. The squared loss splits in the same way",
+        "documents; P of topics the share of the topic part. The squared loss splits in the same way, but "
+        "its topic part also depends on what is known of the class: without syntax P of topics stays below 1",
         r"progress",
     ),
     "half way": (
@@ -61,10 +64,21 @@ WORDS = {  # word: (meaning, pattern of its uses)
     ),
     TOGETHER: (f"half-way steps within a factor of {RATIO:g}", TOGETHER),
     f"{SYNTAX_ONLY}, {TOPICS_ONLY}": (
-        "the other is not half way by the last step: with more steps it may be",
+        f"the other is not half way by the last step, which is more than {RATIO:g} times as late: with more "
+        "steps it may be",
         f"{SYNTAX_ONLY}|{TOPICS_ONLY}",
     ),
-    NEITHER: ("none of the two is half way by the last step", NEITHER),
+    UNDECIDED: (
+        f"one of the two is half way, but less than a factor {RATIO:g} before the last step: the other may "
+        "still follow in time",
+        rf"\d {UNDECIDED}|{UNDECIDED} \d",
+    ),
+    "then lost": (
+        "half way at some step, and below half of its best in the last tenth of the steps. Only the way up "
+        "is scored",
+        "then lost|lost again",
+    ),
+    NEITHER: ("neither of the two is half way by the last step", NEITHER),
     UNSCORED: ("without reference losses, or with nothing to gain in one of the two", UNSCORED),
     "reference losses": (
         "unigram knows nothing of a masked word, topics only all visible words for its topic, syntax all of "
@@ -100,13 +114,22 @@ WORDS = {  # word: (meaning, pattern of its uses)
     ),
     "±1": ("the word before and the word after the masked one", r"±1"),
     V_FIRST: (
-        f"Θ of at least {V_FIRST_THETA:g} for the rise of the value map (same class minus different classes; "
-        "same topic minus different topics) before that of the attention scores that use it (the bias "
-        "towards a neighbour at ±1; the score of content words minus function words). "
+        f"Θ of at least {V_FIRST_THETA:g} for the rise of the value map (the map from visible classes to "
+        "the next or the previous one, in units of the ideal map; same topic minus different topics) before "
+        "that of the attention scores that use it (the bias towards a neighbour at ±1; the score of content "
+        "words minus function words). "
         f"{V_NOT_FIRST}: less. Of several layers and heads the largest value counts at each step",
         f"{V_FIRST}|{V_NOT_FIRST}",
     ),
-    V_ALONE: (f"the part is half learned while those scores rise by less than {LEAST_SCORE:g}", V_ALONE),
+    V_ALONE: (
+        f"the part is half learned while those scores rise by less than {LEAST_SCORE:g}; by losses, while "
+        f"attention adds less than {LITTLE:.0%} of what can be gained",
+        V_ALONE,
+    ),
+    "by losses": (
+        "V is the progress that is left when attention is made uniform, attention what it adds to that",
+        r"[Bb]y losses",
+    ),
     "changed models": (
         "uniform attention has neither scores nor bias; positional keeps the bias alone, content the scores "
         "alone; shuffled: visible words change places within a document; redrawn: visible content words are "
@@ -160,11 +183,14 @@ def by_setting(run: Run, cells: Frame) -> Iterator[str]:
 def doubts(cells: Frame) -> Iterator[str]:
     """Say which cells are not judged, which depend on the number of steps, and whether seeds agree."""
     counts = cells["class"].value_counts()
-    left = [f"{counts[kind]} {kind}" for kind in (NEITHER, UNSCORED, DIVERGED) if kind in counts]
+    left = [f"{counts[kind]} {kind}" for kind in (UNDECIDED, NEITHER, UNSCORED, DIVERGED) if kind in counts]
     if left:
         yield f"Cells in which nothing is first: {', '.join(left)}."
     alone = count_of(cells["class"].isin((SYNTAX_ONLY, TOPICS_ONLY)))
     if alone:
         yield f"In {counted(alone, 'cell')} only one of the two is half way by the last step."
+    lost = int(cells["then_lost"].sum())
+    if lost:
+        yield f"In {counted(lost, 'trial')} syntax or topics are lost again (then lost)."
     one = (cells["trials"] == 1).all()
     yield "Every cell has one seed, so this run cannot say how much it matters." if one else seed_words(cells)

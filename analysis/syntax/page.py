@@ -26,6 +26,7 @@ from .scores import (
     TOGETHER,
     TOPICS,
     TOPICS_ONLY,
+    UNDECIDED,
     V_ALONE,
     V_FIRST,
     V_FIRST_THETA,
@@ -43,6 +44,7 @@ LOOKS: dict[str, str | Look] = {  # Okabe and Ito's colours: syntax is blue, top
     V_FIRST: "#CC79A7",
     V_NOT_FIRST: "#8A6BF2",
     V_ALONE: "#F0E442",
+    UNDECIDED: Look("#DDDDDD", "////"),
     NEITHER: Look("#A6A6A6", "...."),
     UNSCORED: Look("#FFFFFF", "\\\\\\\\"),
     DIVERGED: Look("#333333", "xxxx"),
@@ -63,6 +65,14 @@ VIEWS = (
         "_v_topic",
         f"Θ of V before the score of content words, from {V_FIRST_THETA:g}",
     ),
+    *(
+        View(
+            f"V before attention, {name}",
+            f"_loss_{part}",
+            f"by losses: Θ of V before attention, from {V_FIRST_THETA:g}",
+        )
+        for part, name in (("syntax", "syntax"), ("topic", "topics"))
+    ),
 )
 STAGED = tuple(
     Staged(
@@ -79,9 +89,19 @@ STAGED = tuple(
         (
             "syntax",
             "syntax",
-            "the class blocks of the value map and the attention bias towards the neighbours",
+            "the map from visible to neighbouring classes and the attention bias towards the neighbours",
         ),
     )
+) + tuple(
+    Staged(
+        f"V before attention, {name}",
+        (V_FIRST,),
+        (V_ALONE,),
+        f"class_loss_{part}",
+        f"loss_theta_{part}",
+        "the losses with uniform and with trained attention",
+    )
+    for part, name in (("topic", "topics"), ("syntax", "syntax"))
 )
 CHARTS = (
     Chart("Held-out loss", {"eval_loss": "loss"}, references=True),
@@ -110,7 +130,7 @@ PAGE = Page(
     views=VIEWS,
     staged=STAGED,
     charts=CHARTS,
-    references=("unigram", "topics", "syntax", "both"),
+    references=tuple(f"held_out_{name}" for name in ("unigram", "topics", "syntax", "both")),
     claims=CLAIMS,
     findings=findings,
     lead=(
@@ -140,8 +160,8 @@ PAGE = Page(
                 "v_before_scores",
                 tables.v_before_scores,
                 tables.has_details,
-                "Whether V came before the scores that use it: most frequent class, Θ, and the steps at "
-                "which both have made half of their own rise, medians over seeds",
+                "Whether V came before the scores that use it, and by losses before attention: most frequent "
+                "class, Θ, and the steps at which both have made half of their own rise, medians over seeds",
             ),
             Entry(
                 "final_losses",

@@ -16,6 +16,7 @@ CHANGED = {  # end of the columns: the model or the documents are changed in thi
     "_shuffled": "shuffled",
     "_redrawn": "redrawn",
 }
+NAMES = dict(zip(PARTS, ("syntax", "topics"), strict=True))
 LOSS_LINES = ("unigram", "topics", "syntax", "within_1", "within_2", "both")
 PART_LINES = {"class": ("unigram", "within_1", "within_2", "best"), "topic": ("unigram", "best")}
 HEADERS = {
@@ -27,11 +28,7 @@ HEADERS = {
     },
     **{"ratio": "half-way step, topics / syntax", "ratio_low": "lowest seed", "ratio_high": "highest seed"},
     **{"max_p_syntax": "largest P of syntax", "max_p_topic": "largest P of topics"},
-    **{
-        f"{part}_{level}": f"{name} {level} %"
-        for part, name in zip(PARTS, ("syntax", "topics"), strict=True)
-        for level in LEVELS
-    },
+    **{f"{part}_{level}": f"{name} {level} %" for part, name in NAMES.items() for level in LEVELS},
     **{"syntax_50_low": "lowest seed", "syntax_50_high": "highest seed"},
     **{"topic_50_low": "lowest seed", "topic_50_high": "highest seed"},
     **{"unigram_step": "loss at the unigram line", "begun_step": "syntax or topics at 10 %"},
@@ -47,6 +44,11 @@ HEADERS = {
     **{"v_theta_syntax": "Θ, V before the bias", "v_theta_topic": "Θ, V before the content score"},
     **{"v_50_syntax": "V, classes: half way", "scores_50_syntax": "bias at ±1: half way"},
     **{"v_50_topic": "V, topics: half way", "scores_50_topic": "content score: half way"},
+    **{f"class_loss_{part}": f"{name}, by losses" for part, name in NAMES.items()},
+    **{f"loss_theta_{part}": f"Θ, V before attention ({name})" for part, name in NAMES.items()},
+    **{f"loss_gain_{part}": f"gain by attention ({name})" for part, name in NAMES.items()},
+    **{f"passed_{name}": f"loss passes {name.replace('_', ' ')}" for name in ("within_1", "within_2")},
+    **{"then_lost": "then lost (seeds)"},
     **{"left_50": "bias at -1: half way", "right_50": "bias at +1: half way"},
     **{
         f"{part}_{name}": f"{text}, {name}"
@@ -59,7 +61,7 @@ HEADERS = {
 def classes(run: Run, scores: Frame) -> Frame:
     """Tabulate each cell: class, its sensitivity to the ratio, Theta both ways, ratio over seeds."""
     shown = ["class", "agreement", *(f"class{end}" for end in OTHER_RATIOS), "theta", "theta_reversed"]
-    shown += ["ratio", "ratio_low", "ratio_high", "max_p_syntax", "max_p_topic"]
+    shown += ["ratio", "ratio_low", "ratio_high", "max_p_syntax", "max_p_topic", "then_lost"]
     return syntax_cells(run, scores)[[*cell_settings(run), "trials", "diverged", *shown]]
 
 
@@ -68,7 +70,8 @@ def half_way_steps(run: Run, scores: Frame) -> Frame:
     shown = ["unigram_step", "begun_step"]
     for part in PARTS:
         shown += [f"{part}_20", f"{part}_50", f"{part}_50_low", f"{part}_50_high", f"{part}_80"]
-    return syntax_cells(run, scores)[[*cell_settings(run), "trials", "class", *shown, "last_step"]]
+    shown += ["passed_within_1", "passed_within_2", "last_step"]
+    return syntax_cells(run, scores)[[*cell_settings(run), "trials", "class", *shown]]
 
 
 def v_before_scores(run: Run, scores: Frame) -> Frame:
@@ -81,6 +84,9 @@ def v_before_scores(run: Run, scores: Frame) -> Frame:
             f"v_theta_{part}",
             f"v_50_{part}",
             f"scores_50_{part}",
+            f"class_loss_{part}",
+            f"loss_theta_{part}",
+            f"loss_gain_{part}",
         ]
     return syntax_cells(run, scores)[[*cell_settings(run), *shown, "left_50", "right_50"]]
 

@@ -19,7 +19,7 @@ def gelu(x):
 
 def relative_bias(params, layer, head, distance):
     """Look up what a head adds to the score of a key this many positions to the right of its query."""
-    reach = params["R"].shape[2] // 2
+    reach = params["R"].shape[2] // 2 if "R" in params else 0
     if distance == 0 or abs(distance) > reach:
         return 0.0
     return params["R"][layer][head][distance + reach - (distance > 0)]

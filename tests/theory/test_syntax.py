@@ -250,7 +250,7 @@ def test_reference_losses_are_named_after_predictors_and_parts():
     losses = reference_losses(SMALL, *arrays, objective="cross_entropy")
     parts = document_parts(SMALL, *arrays, objective="cross_entropy")
     assert losses["held_out_class_best"] == parts["syntax"]["class"] == parts["both"]["class"]
-    assert losses["held_out_topic_best"] == parts["topics"]["topic"] == parts["both"]["topic"]
+    assert losses["held_out_topic_best"] == parts["both"]["topic"]
     assert losses["held_out_class_unigram"] == parts["unigram"]["class"]
     assert losses["held_out_topic_unigram"] == parts["unigram"]["topic"]
     for name in ("within_1", "within_2"):
@@ -261,10 +261,56 @@ def test_reference_losses_are_named_after_predictors_and_parts():
     assert [name for name, loss in squared.items() if np.isnan(loss)] == list(PREDICTORS)
 
 
+@pytest.mark.parametrize("objective", ["cross_entropy", "squared"])
+def test_the_bayes_predictor_has_made_all_progress_in_both_parts(objective):
+    """Its parts come from its word probabilities, by forward-backward over all visible words."""
+    arrays = sample(SMALL, 12, seed=2)
+    losses = reference_losses(SMALL, *arrays, objective=objective)
+    by_predictor = {}
+    for name in ("both", "syntax"):
+        by_document = []
+        for word, shown, masked, present in zip(*arrays, strict=True):
+            length = present.sum()
+            own = [
+                slow_parts(
+                    *(SMALL, word[i]),
+                    *slow_prediction(SMALL, shown[:length].tolist(), i, *REACHES[name]),
+                    objective,
+                )
+                for i in np.flatnonzero(masked[:length])
+            ]
+            by_document += [np.mean(own, axis=0)] if own else []
+        by_predictor[name] = np.mean(by_document, axis=0)
+    for at, part in enumerate(("class", "topic")):
+        unigram, best = (losses[f"held_out_{part}_{end}"] for end in ("unigram", "best"))
+        progress = {name: (unigram - own[at]) / (unigram - best) for name, own in by_predictor.items()}
+        assert progress == pytest.approx({"both": 1, "syntax": 1 if part == "class" else 0}, abs=1e-10), part
+
+
 def test_documents_without_a_masked_position_have_no_loss():
     word, _, masked, present = sample(SMALL, 3, seed=2)
     losses = reference_losses(SMALL, word, word, np.zeros_like(masked), present, objective="squared")
     assert all(np.isnan(loss) for loss in losses.values())
+
+
+def test_weights_of_the_loss_are_those_of_sampled_masks():
+    """E[1/(m + other masked positions)], and the chance of any mask, on documents of several lengths."""
+    language = Language(length_min=3, length_max=30, p_mask=0.15)
+    inverse_FxM = syntax._mean_inverse(language)
+    rng = np.random.default_rng(3)
+    for further, masked in ((0, 1), (2, 1), (10, 1), (29, 1), (12, 5)):
+        drawn = 1 / (masked + (rng.random((200_000, further)) < 0.15).sum(axis=1))
+        error = drawn.std() / len(drawn) ** 0.5
+        assert abs(drawn.mean() - inverse_FxM[further, masked]) <= 4 * error + 1e-12, (further, masked)
+    exact = sum(1 - 0.85**length for length in language.lengths)
+    assert syntax._chance_of_mask(language, inverse_FxM) == pytest.approx(exact, rel=1e-12)
+
+
+def test_default_language_has_its_known_losses_as_the_loss_weighs_documents():
+    """The class of a masked position is known less well in documents with many masked positions."""
+    lines = population_lines(Language())
+    known = dict(unigram=3.8627, topics=3.3212, syntax=2.7958, both=2.2543)
+    assert {name: lines[name] for name in known} == pytest.approx(known, abs=5e-5)
 
 
 @pytest.fixture

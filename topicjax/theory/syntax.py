@@ -368,7 +368,9 @@ def reference_losses(
 ) -> dict[str, float]:
     """Compute the reference losses of a trial: on its held-out documents, and of the population.
 
-    The population's are known for cross-entropy only, else NaN.
+    The best of a part is that of the Bayes predictor.  The topic part of the squared loss is smaller where
+    the class is known too, so the predictor of topics alone gains less of it.  The population's are known for
+    cross-entropy only, else NaN.
     """
     parts = document_parts(language, word_BxN, shown_BxN, masked_BxN, present_BxN, objective)
     known = objective == "cross_entropy"
@@ -376,10 +378,10 @@ def reference_losses(
     return {
         **{f"held_out_{name}": sum(split.values()) for name, split in parts.items()},
         "held_out_class_unigram": parts["unigram"]["class"],
-        "held_out_class_best": parts["syntax"]["class"],
+        "held_out_class_best": parts["both"]["class"],
         "held_out_class_within_1": parts["within_1"]["class"],
         "held_out_class_within_2": parts["within_2"]["class"],
         "held_out_topic_unigram": parts["unigram"]["topic"],
-        "held_out_topic_best": parts["topics"]["topic"],
+        "held_out_topic_best": parts["both"]["topic"],
         **population,
     }

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.syntax_runs import EARLY, LATE, NEVER, run_of, trial
+from support.syntax_runs import EARLY, LATE, LINES, NEVER, run_of, trial
 from support.synthetic_runs import ramp
 
 from topicjax.analysis.syntax.claims import CLAIMS
@@ -73,10 +73,53 @@ def test_the_sentence_says_by_how_much_and_how_sensitive_the_count_is():
         ("One neighbour", [SYNTAX], "fails"),
         ("One neighbour", [(0.93 * EARLY, LATE), SYNTAX], "partly"),
         ("One neighbour", [(0.8 * EARLY, LATE)], "undecided"),
+        ("One neighbour", [(0.93 * EARLY, LATE)] + [(0.8 * EARLY, LATE)], "undecided"),  # not in most cells
+        ("One neighbour", [(0.93 * EARLY, LATE)] * 2 + [(0.8 * EARLY, LATE)], "holds"),
+        ("One neighbour", [SYNTAX] + [(0.8 * EARLY, LATE)], "partly"),
     ],
 )
 def test_claims_about_one_training_at_a_time(name, pairs, verdict):
     assert judged(name, *cells(*pairs)).verdict == verdict
+
+
+WAITS = 1 - 0.3 * ramp(300, 400) - 0.2 * ramp(800, 900)
+FALLS = 1 - 0.5 * ramp(100, 300)
+
+
+@pytest.mark.parametrize(
+    ("curves", "verdict"),
+    [([WAITS], "holds"), ([FALLS], "fails"), ([WAITS, FALLS], "partly"), ([0 * EARLY + 1], "undecided")],
+)
+def test_level_by_level(curves, verdict):
+    lines = LINES | dict(
+        held_out_unigram=4.0, held_out_within_1=3.7, held_out_within_2=3.6, held_out_both=3.5
+    )
+    made = []
+    for n, curve in enumerate(curves):
+        row, records, details = trial(EARLY, EARLY, alpha=0.1 * 2**n)
+        made.append((row, records.assign(eval_loss=4 - ramp(0, 100) + curve), details))
+    run = run_of(*made, lines=lines)
+    check = {claim.name: claim.check for claim in CLAIMS}["Level by level"]
+    found = check(run, score_syntax(run))
+    assert found.verdict == verdict
+    if verdict == "holds":
+        assert "at steps 100 and 400" in found.sentence and "in 1 (step 850)" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("uniform", "verdict"),
+    [([0.5 * EARLY], "holds"), ([0 * EARLY], "fails"), ([0.5 * EARLY, 0 * EARLY], "partly")],
+)
+def test_v_before_attention(uniform, verdict):
+    made = []
+    for n, own in enumerate(uniform):
+        row, records, details = trial(own + 0.5 * LATE, own + 0.5 * LATE, alpha=0.1 * 2**n)
+        changed = dict(eval_topic_uniform=1.0 - 0.6 * own, eval_class_uniform=1.4 - own)
+        made.append((row, records.assign(**changed), details))
+    for part in ("syntax", "topics"):
+        assert judged(f"V before attention, {part}", *made).verdict == verdict
+        never = trial(NEVER, NEVER)
+        assert judged(f"V before attention, {part}", never).verdict == "undecided"
 
 
 @pytest.mark.parametrize(

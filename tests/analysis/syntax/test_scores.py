@@ -43,11 +43,15 @@ def test_the_unigram_line_is_reached_before_either_begins():
         (ramp(0, 400), ramp(0, 560), ["together", "syntax first", "together"]),  # ratio 1.4
         (ramp(0, 720), ramp(0, 400), ["topics first", "topics first", "together"]),  # ratio 1.8
         (EARLY, NEVER, ["syntax only"] * 3),
-        (NEVER, LATE, ["topics only"] * 3),
+        (NEVER, LATE, ["topics only", "topics only", "undecided"]),
         (NEVER, NEVER, ["neither"] * 3),
-        (LATE, 0.1 * NOISE, ["syntax only"] * 3),  # noise about 0 is not progress
+        (EARLY, 0.1 * NOISE, ["syntax only"] * 3),  # noise about 0 is not progress
         (LATE, np.where(STEP == 100, 0.9, EARLY * LATE), ["together"] * 3),  # one record is an outlier
-        (LATE, EARLY - ramp(200, 250), ["syntax only"] * 3),  # learned at once, and lost again
+        (LATE, EARLY - ramp(200, 250), ["topics first"] * 3),  # learned at once, and lost again
+        # Half way at 600, or 750, of 1000 steps: the other may still follow within a factor 2, or 1.5.
+        (LATE, NEVER, ["syntax only", "syntax only", "undecided"]),
+        (NEVER, ramp(500, 1000), ["undecided", "topics only", "undecided"]),
+        (ramp(880, 960), NEVER, ["undecided"] * 3),
         (EARLY - 3 * (STEP < 60), LATE, ["syntax first"] * 3),  # far worse than the unigram line at first
         (1.03 * EARLY, 1.05 * LATE, ["syntax first"] * 3),  # better than the line on these documents
     ],
@@ -55,6 +59,64 @@ def test_the_unigram_line_is_reached_before_either_begins():
 def test_classes_at_ratios_of_one_and_a_half_of_one_and_a_quarter_and_of_two(syntax, topic, classes):
     (row,) = scores_of(trial(syntax, topic)).to_dict("records")
     assert [row["class"], row["class_125"], row["class_2"]] == classes
+
+
+def test_only_the_way_up_is_scored_and_what_is_lost_later_is_named():
+    lost = EARLY - ramp(250, 300)
+    kept, both, half = scores_of(
+        trial(LATE, lost), trial(lost, lost), trial(LATE, EARLY - 0.4 * ramp(500, 600))
+    ).to_dict("records")
+    names = ("theta", "theta_reversed", "log_lag", "topic_20", "topic_50", "topic_80", "ratio", "other_then")
+    (never_lost,) = scores_of(trial(LATE, EARLY)).to_dict("records")
+    for own in (kept, half):
+        assert [own[name] for name in names] == pytest.approx([never_lost[name] for name in names])
+    assert [row["then_lost"] for row in (never_lost, kept, both, half)] == ["", "topics", "both", ""]
+    assert (kept["max_p_topic"], kept["final_p_topic"]) == pytest.approx((1, 0))
+    run = run_of(trial(LATE, lost, seed=0), trial(LATE, EARLY, seed=1))
+    assert syntax_cells(run, score_syntax(run))["then_lost"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("uniform", "trained", "kind", "theta", "gain"),
+    [
+        (0.5 * EARLY, 0.5 * EARLY + 0.5 * LATE, "V first", 1.0, 0.5),
+        (0.5 * EARLY, EARLY, "V not first", 0.5, 0.5),
+        # What is left without attention falls once the model relies on attention.
+        (0.5 * EARLY - 0.4 * LATE, 0.5 * EARLY + 0.5 * LATE, "V first", 1.0, 0.9),
+        (0.05 * EARLY, LATE, "V not first", 1.0, 0.95),  # nothing is left with uniform attention
+        (EARLY, EARLY + 0.05 * LATE, "V alone", None, 0.05),
+        (-3 * LATE, LATE, "V not first", None, 1.0),  # far worse than the unigram line: not progress
+        (0.5 * NEVER, NEVER, "unscored", None, None),
+    ],
+)
+def test_v_before_attention_by_losses(uniform, trained, kind, theta, gain):
+    row, records, details = trial(trained, trained, rare_every=5)
+    is_rare = np.arange(len(STEP)) % 5 == 0
+    records["eval_topic_uniform"] = np.where(is_rare, 1.0 - 0.6 * uniform, np.nan)
+    records["eval_class_uniform"] = np.where(is_rare, 1.4 - uniform, np.nan)
+    (row,) = scores_of((row, records, details)).to_dict("records")
+    for part in ("syntax", "topic"):
+        assert row[f"class_loss_{part}"] == kind
+        if gain is not None:
+            assert row[f"loss_gain_{part}"] == pytest.approx(gain, abs=1e-6)
+        if theta is not None:
+            assert row[f"loss_theta_{part}"] == pytest.approx(theta, abs=0.02)
+    if kind == "V first":
+        assert (row["loss_v_50_topic"], row["loss_gain_50_topic"]) == pytest.approx((100, 600), abs=5)
+
+
+def test_the_loss_passes_lines_and_waits_at_them():
+    """It falls to 4 and stays until 300, falls to 3.7 by 400 and stays until 800, and falls to 3.5 by 900."""
+    lines = LINES | dict(
+        held_out_unigram=4.0, held_out_within_1=3.7, held_out_within_2=3.6, held_out_both=3.5
+    )
+    row, records, details = trial(EARLY, EARLY)
+    records["eval_loss"] = 5 - ramp(0, 100) - 0.3 * ramp(300, 400) - 0.2 * ramp(800, 900)
+    (row,) = scores_of((row, records, details), lines=lines).to_dict("records")
+    assert row["passed_within_2"] == pytest.approx(850, abs=1)
+    assert row["wait_unigram"] == pytest.approx(310 / 90, rel=0.01)  # 4.1 at 90, 3.97 at 310
+    assert row["wait_within_1"] == pytest.approx(805 / 390, rel=0.01)  # 3.73 at 390, 3.69 at 805
+    assert row["wait_within_2"] == pytest.approx(855 / 845, rel=0.01)
 
 
 def test_what_cannot_be_scored_has_no_class():

@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 from support.browsers import start_browser
-from support.syntax_runs import EARLY, LATE, NEVER, folder_of, run_of, trial
+from support.syntax_runs import EARLY, LATE, LINES, NEVER, folder_of, run_of, trial
 from support.synthetic_runs import STEP
 
 import topicjax
+from topicjax.analysis.frames import reference_losses
 from topicjax.analysis.page import report
 from topicjax.analysis.page.html import MOST_ALSO
 from topicjax.analysis.page.live import Live
@@ -116,6 +117,12 @@ def test_tables_have_a_row_per_cell_with_steps_and_lines(scored):
     for table in (steps, tables.classes(*scored), tables.v_before_scores(*scored)):
         plain = {name for name in table if not name.endswith(ends)}
         assert plain - known <= {"trials", "diverged", "last_step", "class"}, plain - known
+
+
+def test_the_explorer_draws_the_lines_of_the_held_out_documents(scored):
+    lines = reference_losses(scored[0], PAGE.references)
+    assert lines.iloc[0].to_dict() == {name: LINES[name] for name in PAGE.references}
+    assert len(PAGE.references) == 4 and all(name.startswith("held_out_") for name in PAGE.references)
 
 
 def test_every_class_has_a_look():

@@ -140,7 +140,7 @@ def init(spec: LayerSpec, hypers: LayerHypers, key: jax.Array) -> Params:
 
 def trained_names(spec: LayerSpec) -> tuple[str, ...]:
     """List the parameters that are trained; all others are frozen."""
-    frozen = {"W_K", "W_Q"} if spec.attention == "uniform" else set()
+    frozen = {"W_K", "W_Q", "R"} if spec.attention == "uniform" else set()
     frozen |= {"W_E"} if spec.embedding != "trained" else set()
     frozen |= {"b_pred"} if spec.output_bias == "zero" else set()
     shapes = parameters(spec, LayerHypers(init=0))  # hyperparameters do not change the set of parameters

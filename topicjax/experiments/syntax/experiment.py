@@ -71,7 +71,7 @@ def measure(
     spec: Spec, stream: Stream, hypers: Hypers, source: Source, state: State, batch: Masked, made: Made
 ) -> Any:
     """Measure a state before the step of this batch; `made` belongs to that step."""
-    return measure_model(spec, hypers, source.held_out, state, made)
+    return measure_model(spec, stream, hypers, source.held_out, state, made)
 
 
 def measure_rarely(

@@ -51,12 +51,17 @@ def transitions(spec: LanguageSpec, stream: Stream) -> tuple[jax.Array, jax.Arra
 
     A = s P + (1 - s) 1 pi^T, where P is the cycle of classes: pi does not depend on s.
     """
+    cycle_CxC, pi_C = cycle(spec, stream)
+    return stream.sharpness * cycle_CxC + (1 - stream.sharpness) * pi_C[None, :], pi_C
+
+
+def cycle(spec: LanguageSpec, stream: Stream) -> tuple[jax.Array, jax.Array]:
+    """Compute P_CxC, the cycle of classes in which content may stay, and pi_C, stationary under it."""
     C, stay = spec.classes, stream.stay
     cycle_CxC = jnp.asarray(np.roll(np.eye(C, dtype=np.float32), 1, axis=1))
     cycle_CxC = cycle_CxC.at[0, 0].set(stay).at[0, 1].set(1 - stay)
     pi_C = jnp.full(C, 1 - stay).at[CONTENT].set(1.0)
-    pi_C = pi_C / pi_C.sum()
-    return stream.sharpness * cycle_CxC + (1 - stream.sharpness) * pi_C[None, :], pi_C
+    return cycle_CxC, pi_C / pi_C.sum()
 
 
 def draw_documents(spec: Spec, stream: Stream, key: threefry.Key, num_documents: int) -> Documents:

@@ -3,9 +3,9 @@
 One layer is computed between types.  With c_x the number of keys of type x, s_x their score with [MASK] and
 R_d what a head adds at offset d, a masked position i attends to type x with weight
     e^{s_x} (c_x - number within reach) + sum over offsets d with type x of e^{s_x + R_d},
-all of whose terms are positive, so nothing cancels.  Scores are shifted by the largest of all types, not by
-that of a position's own keys: where these all score 87 less, float32 leaves 0 / 0, and the trial counts as
-diverged.  That was seen only right after the loss had jumped by an order of magnitude.
+all of whose terms are positive, so nothing cancels.  Scores and biases are shifted by the largest of all
+types and offsets, so that one product serves all positions.  Where the keys of a position could be so far
+below that float32 would leave 0 / 0 in losses or gradients, each is shifted by the largest of its own keys.
 Dimension letters: P masked positions, V vocabulary, D width, H heads, A size of a head, O offsets within
 reach, C classes, T topics.
 """
@@ -16,12 +16,15 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.shared import layers
+from topicjax.experiments.shared.bags import largest
 from topicjax.experiments.shared.losses import queries_loss
 from topicjax.experiments.shared.model import Params
 from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM
 from topicjax.experiments.syntax.language import CONTENT, blocks
 from topicjax.experiments.syntax.masked import Masked, by_type
 from topicjax.experiments.syntax.settings import Spec
+
+SAFE_SPREAD = 40.0  # of scores and biases: gradients divide by the square of a sum of weights from e^-40 on
 
 
 def states(spec: Spec, hypers: Any, params: Params, masked: Masked) -> jax.Array:
@@ -41,11 +44,10 @@ def states_by_type(spec: Spec, hypers: Any, params: Params, masked: Masked) -> j
         layers.in_heads(spec, each)[0] for each in layers.projected(own, inside_VxD[None], 1)
     )
     score_HxV = jnp.einsum("vha,ha->hv", K_VxHxA, Q_1xHxA[0]) / spec.head_size**0.5
-    weight_HxV = jnp.exp(score_HxV - jax.lax.stop_gradient(score_HxV.max(axis=1, keepdims=True)))
-    count_HxPxV = weighted_counts(spec, hypers, own, masked)
+    bias_HxO = hypers.bias_gain * own["R"] if spec.reach else jnp.zeros((spec.heads, 0))
     ones_VxHx1 = jnp.ones((*V_VxHxA.shape[:2], 1))
-    value_HxVxB = weight_HxV[:, :, None] * jnp.concatenate([V_VxHxA, ones_VxHx1], axis=2).swapaxes(0, 1)
-    sum_HxPxB = jnp.einsum("hpv,hvb->hpb", count_HxPxV, value_HxVxB)  # the last column: the normaliser
+    value_HxVxB = jnp.concatenate([V_VxHxA, ones_VxHx1], axis=2).swapaxes(0, 1)
+    sum_HxPxB = attended(score_HxV, bias_HxO, value_HxVxB, masked)  # the last column: the normaliser
     joined_HxPxA = sum_HxPxB[:, :, :-1] / sum_HxPxB[:, :, -1:]
     joined_PxD = joined_HxPxA.swapaxes(0, 1).reshape(-1, spec.size)
     if spec.output_projection:
@@ -55,14 +57,41 @@ def states_by_type(spec: Spec, hypers: Any, params: Params, masked: Masked) -> j
     return layers.normed(hypers, PRE_NORM, X_PxD, params["gain_last"], params["bias_last"])
 
 
-def weighted_counts(spec: Spec, hypers: Any, own: Params, masked: Masked) -> jax.Array:
+def attended(score_HxV: jax.Array, bias_HxO: jax.Array, value_HxVxB: jax.Array, masked: Masked) -> jax.Array:
+    """Sum the values of a position's keys by their attention weights, up to a factor of each position."""
+    low_H, high_H = bias_HxO.min(axis=1, initial=0.0), bias_HxO.max(axis=1, initial=0.0)
+    spread_H = score_HxV.max(axis=1) - score_HxV.min(axis=1) + high_H - low_H
+    # What is not finite has diverged: it must not slow down the other trials of a program.
+    spread = jax.lax.stop_gradient(jnp.where(jnp.isfinite(spread_H), spread_H, 0.0).max())
+
+    def together() -> jax.Array:
+        weight_HxV = jnp.exp(score_HxV - jax.lax.stop_gradient(score_HxV.max(axis=1, keepdims=True)))
+        count_HxPxV = weighted_counts(bias_HxO, masked)
+        return jnp.einsum("hpv,hvb->hpb", count_HxPxV, weight_HxV[:, :, None] * value_HxVxB)
+
+    def apart() -> jax.Array:
+        return jnp.einsum("hpv,hvb->hpb", shifted_weights(score_HxV, bias_HxO, masked), value_HxVxB)
+
+    # Without checkpoint the intermediates of `apart` are kept, as zeros, whichever branch runs.
+    return jax.lax.cond(largest(spread) < SAFE_SPREAD, together, jax.checkpoint(apart))
+
+
+def weighted_counts(bias_HxO: jax.Array, masked: Masked) -> jax.Array:
     """Count the keys of each type, those within reach e^{R_d} times; e^m divides all, to stay finite."""
-    if not spec.reach:
-        return jnp.broadcast_to(masked.far_PxV, (spec.heads, *masked.far_PxV.shape))
-    bias_HxO = hypers.bias_gain * own["R"]
-    most_Hx1 = jax.lax.stop_gradient(jnp.maximum(bias_HxO.max(axis=1, keepdims=True), 0.0))
+    most_Hx1 = jax.lax.stop_gradient(bias_HxO.max(axis=1, keepdims=True, initial=0.0))
     near_HxPxV = jnp.tensordot(jnp.exp(bias_HxO - most_Hx1), masked.near_OxPxV, 1)
     return near_HxPxV + jnp.exp(-most_Hx1)[:, :, None] * masked.far_PxV[None]
+
+
+def shifted_weights(score_HxV: jax.Array, bias_HxO: jax.Array, masked: Masked) -> jax.Array:
+    """Compute the attention to each type, H x P x V; the largest weight of a position's keys is 1."""
+    near_HxOxPxV = score_HxV[:, None, None, :] + bias_HxO[:, :, None, None]
+    near_HxOxPxV = jnp.where(masked.near_OxPxV[None] > 0, near_HxOxPxV, -jnp.inf)
+    far_HxPxV = jnp.where(masked.far_PxV[None] > 0, score_HxV[:, None, :], -jnp.inf)
+    most_HxP = jnp.maximum(near_HxOxPxV.max(axis=(1, 3), initial=-jnp.inf), far_HxPxV.max(axis=2))
+    most_HxPx1 = jax.lax.stop_gradient(most_HxP)[:, :, None]
+    near_HxPxV = jnp.exp(near_HxOxPxV - most_HxPx1[:, None]).sum(axis=1)
+    return near_HxPxV + masked.far_PxV[None] * jnp.exp(far_HxPxV - most_HxPx1)
 
 
 def outputs(spec: Spec, hypers: Any, params: Params, masked: Masked) -> jax.Array:

@@ -3,7 +3,8 @@
 Interventions evaluate the same weights on the held-out documents with attention changed (uniform; positional:
 scores by offset alone; content: scores by type alone) or with the visible words changed (see `language`).
 Value maps and scores between types are those of embeddings; in the first layer they are exact.
-Dimension letters: P masked positions, B documents, V vocabulary, L layers, H heads, D width, N positions.
+Dimension letters: P masked positions, B documents, V vocabulary, L layers, H heads, D width, N positions,
+A size of a head, C classes.
 """
 
 import collections
@@ -19,7 +20,7 @@ from topicjax.experiments.shared.layer_records import Made, norm_by_layer, stand
 from topicjax.experiments.shared.model import Params, masked_mean, norm
 from topicjax.experiments.shared.settings import PRE_NORM
 from topicjax.experiments.shared.state import State
-from topicjax.experiments.syntax.language import CONTENT, blocks
+from topicjax.experiments.syntax.language import CONTENT, blocks, cycle
 from topicjax.experiments.syntax.masked import Masked, with_usual_number
 from topicjax.experiments.syntax.model import outputs, parts
 from topicjax.experiments.syntax.settings import Spec
@@ -36,8 +37,8 @@ COLUMNS = (
     "norm_q",
     "norm_v",
     "norm_bias",  # of the relative bias, kappa R
-    "v_class",  # value map of a layer: different words of one class - words of different classes
-    "v_topic",  # content words: one topic, different words - different topics
+    "v_class",  # value map of each head: how much visible classes speak for the next or the previous one
+    "v_topic",  # value map of a layer, content words: one topic, different words - different topics
     *BIASES,  # kappa R of each head at these offsets
     "content_score",  # of a [MASK] query: mean score of content words - that of function words
 )
@@ -52,7 +53,7 @@ Record: Any = collections.namedtuple("Record", COLUMNS)
 Rare: Any = collections.namedtuple("Rare", RARE)
 
 
-def measure_model(spec: Spec, hypers: Any, held_out: Masked, state: State, made: Made) -> Any:
+def measure_model(spec: Spec, stream: Any, hypers: Any, held_out: Masked, state: State, made: Made) -> Any:
     """Measure a state: losses on the held-out documents, norms, value maps, scores."""
     params = state.params
     found = with_usual_number(spec, lambda own: held_out_parts(spec, hypers, params, own), held_out)
@@ -64,7 +65,8 @@ def measure_model(spec: Spec, hypers: Any, held_out: Masked, state: State, made:
         norm_q=norm_by_layer(params["W_Q"]),
         norm_v=norm_by_layer(params["W_V"]),
         **bias_columns(spec, hypers, params),
-        **value_columns(spec, params),
+        v_class=class_values(spec, stream, params),
+        v_topic=topic_values(spec, params),
         content_score=content_scores(spec, hypers, params),
     )
 
@@ -95,38 +97,52 @@ def bias_columns(spec: Spec, hypers: Any, params: Params) -> dict[str, jax.Array
     )
 
 
-def value_columns(spec: Spec, params: Params) -> dict[str, jax.Array]:
-    """Compute how much more a value speaks for words of its class, and of its topic, than for others."""
+def class_values(spec: Spec, stream: Any, params: Params) -> jax.Array:
+    """Compute how much the value map of each head says about the next or the previous class, L x H.
+
+    M[c, l] is the mean of the map from visible words of class l to the logits of words of class c.  Its row
+    and column means are removed: a preference for frequent classes, and what all logits share.  The ideal
+    maps are likewise centred: of the next class, (P - 1 pi^T)^T with P the cycle of classes, and of the
+    previous one, where P is that of the reversed chain.  If M is b times an ideal map, its coefficient
+    <M, ideal> / <ideal, ideal> is b.  The larger one is taken: a head may look to the left or to the right.
+    """
+    size_C = jnp.asarray(blocks(spec).class_VxC.sum(axis=0))
+    mean_VxC = jnp.asarray(blocks(spec).class_VxC) / size_C[None, :]
+    E_DxC, head_DxC = layers.embedding(spec, params) @ mean_VxC, layers.head(spec, params) @ mean_VxC
+    V_LxHxAxD = params["W_V"].reshape(spec.layers, spec.heads, spec.head_size, spec.size)
+    if spec.output_projection:
+        out_LxCxD = jnp.einsum("dc,lde->lce", head_DxC, params["W_O"])
+    else:
+        out_LxCxD = jnp.broadcast_to(head_DxC.T, (spec.layers, spec.classes, spec.size))
+    out_LxCxHxA = out_LxCxD.reshape(*out_LxCxD.shape[:2], spec.heads, spec.head_size)
+    map_LxHxCxC = centred(jnp.einsum("lcha,lhad,dk->lhck", out_LxCxHxA, V_LxHxAxD, E_DxC))
+    cycle_CxC, pi_C = cycle(spec, stream)
+    reversed_CxC = cycle_CxC.T * pi_C[None, :] / pi_C[:, None]
+    ideal_2xCxC = centred(jnp.stack([cycle_CxC.T, reversed_CxC.T]))
+    product_LxHx2 = jnp.einsum("lhck,ick->lhi", map_LxHxCxC, ideal_2xCxC)
+    return (product_LxHx2 / (ideal_2xCxC**2).sum(axis=(1, 2))[None, None, :]).max(axis=2)
+
+
+def centred(map_CxC: jax.Array) -> jax.Array:
+    """Remove the means over each of the last two axes."""
+    map_CxC = map_CxC - map_CxC.mean(axis=-1, keepdims=True)
+    return map_CxC - map_CxC.mean(axis=-2, keepdims=True)
+
+
+def topic_values(spec: Spec, params: Params) -> jax.Array:
+    """Compute how much more a value speaks for other words of its topic than for other topics, L."""
     E_DxV, map_LxDxD = layers.embedding(spec, params), params["W_V"]
     if spec.output_projection:
         map_LxDxD = params["W_O"] @ map_LxDxD
-    same_class, other_class, same_topic, other_topic = pair_masks(spec)
+    topic_V = blocks(spec).topic_V
+    is_pair_VxV = (topic_V >= 0)[:, None] & (topic_V >= 0)[None, :] & ~np.eye(spec.vocabulary, dtype=bool)
+    same_VxV = topic_V[:, None] == topic_V[None, :]
 
-    def of_layer(map_DxD: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def of_layer(map_DxD: jax.Array) -> jax.Array:
         U_VxV = layers.head(spec, params).T @ map_DxD @ E_DxV
-        return (
-            masked_mean(U_VxV, same_class) - masked_mean(U_VxV, other_class),
-            masked_mean(U_VxV, same_topic) - masked_mean(U_VxV, other_topic),
-        )
+        return masked_mean(U_VxV, is_pair_VxV & same_VxV) - masked_mean(U_VxV, is_pair_VxV & ~same_VxV)
 
-    class_L, topic_L = jax.vmap(of_layer)(map_LxDxD)
-    return dict(v_class=class_L, v_topic=topic_L)
-
-
-def pair_masks(spec: Spec) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Mark pairs of different words: same class, different classes, same topic, different topics."""
-    words = blocks(spec)
-    is_word_VxV = (words.class_V >= 0)[:, None] & (words.class_V >= 0)[None, :]
-    is_word_VxV &= ~np.eye(spec.vocabulary, dtype=bool)
-    is_content_VxV = (words.topic_V >= 0)[:, None] & (words.topic_V >= 0)[None, :] & is_word_VxV
-    same_class = words.class_V[:, None] == words.class_V[None, :]
-    same_topic = words.topic_V[:, None] == words.topic_V[None, :]
-    return (
-        is_word_VxV & same_class,
-        is_word_VxV & ~same_class,
-        is_content_VxV & same_topic,
-        is_content_VxV & ~same_topic,
-    )
+    return jax.vmap(of_layer)(map_LxDxD)
 
 
 def content_scores(spec: Spec, hypers: Any, params: Params) -> jax.Array:

@@ -72,6 +72,9 @@ class Spec(LayerSpec, LanguageSpec):
     relative_reach: Annotated[
         int, Whole(0, MOST_WORDS), "r: distances up to this have a learned bias of the scores; 0: none"
     ] = 3
+    attention: Annotated[
+        Literal["trained", "uniform"], "W^K, W^Q and the relative bias; uniform: all are zero"
+    ] = "trained"
     output_bias: Annotated[Literal["trained", "zero"], "b^pred"] = "trained"
     steps: Annotated[int, Whole(1), "training steps, a multiple of record_every"] = 3000
     rare_every: Annotated[int, Whole(1), "records from one measurement of interventions to the next"] = 10
@@ -118,7 +121,8 @@ class Hypers(NamedTuple):
     learning_rate: Annotated[NotNegative, "of the optimizer"] = 3e-3
     objective: Annotated[Any, Choice(tuple(OBJECTIVES)), "loss to train and record"] = "cross_entropy"
     bias_gain: Annotated[
-        NotNegative, "kappa: factor of the relative bias, whose learning rate it multiplies twice"
+        NotNegative,
+        "kappa: factor of the relative bias; it learns kappa^2 times as fast with SGD, about kappa with Adam",
     ] = 2.0
     residual: Annotated[Any, Flag(), "the input of attention and MLP is added to their output"] = True
     layer_norm: Annotated[
