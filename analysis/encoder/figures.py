@@ -27,7 +27,7 @@ from ..frames import Frame, cell_of_rows, varying
 from ..layers import ALL, LEAVES_UNIFORM, telling_settings
 from ..pictures import SMALL, Picture, described, sentences, style, written
 from ..topic_model import PART_COLOURS
-from .scores import layer_cells, models
+from .scores import WHOLE_ONLY, layer_cells, models
 
 KIND = ("residual", "layer_norm", "mlp", "output_projection")  # settings that define a kind of layer
 MOST_MODELS = 8
@@ -98,6 +98,9 @@ def layers(run: Run, scores: Frame) -> list[Picture]:
     drawn, is_finite = [name for group in ROWS for name in group], scores["is_finite"].to_numpy()
     finite = scores.loc[is_finite, "trial_id"].groupby(cell_of_rows(scores, names)[is_finite]).unique()
     frames = [cell_curves(run, finite[cell].tolist(), drawn) for cell in chosen]
+    unsplit = table.set_index("cell").loc[chosen, "holds"] == WHOLE_ONLY
+    for frame in (frame for frame, is_whole in zip(frames, unsplit, strict=True) if is_whole):
+        frame.loc[frame["layer"] != ALL, ["P", "Q"]] = np.nan
     remarks = {
         f"Shown: {len(chosen)} of {counted(len(table), 'cell')}, the deepest models, the clearest cell of "
         f"each kind of layer first.": len(table) > len(chosen),

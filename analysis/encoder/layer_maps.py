@@ -11,7 +11,6 @@ from matplotlib.patches import Patch
 
 from topicjax.errors import counted
 from topicjax.store.reader import Run
-from topicjax.theory.progress import CUTS
 
 from ..figures.step_panels import title_lines
 from ..frames import Frame
@@ -21,10 +20,10 @@ from ..maps.layouts import unit_regions
 from ..page.contract import Look
 from ..pictures import SMALL, WIDTH, Picture, described, evenly, sentences, style
 from ..topic_model import CLASS_COLOURS, CLASS_HATCHES
-from .scores import LAYER_CLASSES, layer_cells
+from .scores import LAYER_CLASSES, LAYER_CUTS, UNDECIDED, WHOLE_ONLY, layer_cells
 
 LOOKS = {name: Look(colour, CLASS_HATCHES.get(name, "")) for name, colour in CLASS_COLOURS.items()}
-LOOKS |= {"silent": Look("#F2F2F2", "----")}
+LOOKS |= {"silent": Look("#F2F2F2", "----"), UNDECIDED: Look("#CC79A7"), WHOLE_ONLY: Look("#FFFFFF", "||||")}
 STRIP = np.array([(-1, -1), (-0.62, -1), (-0.62, 1), (-1, 1)]) * GAP / 2  # at the left: class by the norms
 ROW, LINE = 0.24, 0.12  # height in inches of a row, and of each extra line of its label
 MOST_ROWS, MOST_MAPS = 36, 6
@@ -63,16 +62,20 @@ def map_picture(cells: Frame, names: list[str], words: str) -> Picture:
         draw_map(ax, cells.loc[cells["layer"].isin(kept)], kept, ["\n".join(lines) for lines in texts])
         add_legend(figure, cells.loc[cells["layer"].isin(kept)])
     judged = cells.loc[cells["layer"] != ALL] if single else cells.loc[cells["layer"] == ALL]
-    hits, apart = (judged["class"] == "two-stage").sum(), (judged["class"] != judged["class_norm"]).sum()
+    judged = judged.loc[judged["class"] != WHOLE_ONLY]
+    hits, unsure = ((judged["class"] == kind).sum() for kind in ("two-stage", UNDECIDED))
+    counts = f"{hits} are two-stage and {unsure} undecided."
+    judged_cells = counted(judged["cell"].nunique(), "cell")
     parts = {
-        f"Of {counted(len(judged), 'layer')} in {counted(len(rows), 'cell')}, {hits} are two-stage.": len(
-            single
-        ),
-        f"Of {counted(len(judged), 'cell')}, {hits} are two-stage.": not single,
-        f"The class by the norms differs in {apart}.": True,
+        f"Of {counted(len(judged), 'layer')} in {judged_cells}, {counts}": len(single),
+        f"Of {judged_cells}, {counts}": not single,
+        f"The class by the norms differs in {is_apart(judged).sum()} of the others.": True,
+        "Layers of models without residual connections have no class of their own.": (
+            cells["class"] == WHOLE_ONLY
+        ).any(),
         f"All have {', '.join(shared)}.": shared,
         "Colour: the most frequent class of the seeds by the loss split. Number: Θ, median over seeds "
-        f"(two-stage from {CUTS.two_stage:g} on).": True,
+        f"(two-stage from {LAYER_CUTS.two_stage:g} on).": True,
         f"Shown: {len(single)} of {depth} layers.": 0 < len(single) < depth,
         words: words,
     }
@@ -114,8 +117,9 @@ def draw_map(ax: Axes, cells: Frame, kept: list[int], texts: list[str]) -> None:
 
 
 def is_apart(cells: Frame) -> np.ndarray:
-    """Mask the rows whose class by the norms differs from that by the loss."""
-    return (cells["class"] != cells["class_norm"]).to_numpy()
+    """Mask the rows whose class by the norms differs from that by the loss, where the loss decides one."""
+    is_known = ~cells["class"].isin([UNDECIDED, WHOLE_ONLY])
+    return (is_known & (cells["class"] != cells["class_norm"])).to_numpy()
 
 
 def has_failed(cells: Frame) -> Any:

@@ -9,7 +9,7 @@ from .claims import CLAIMS
 from .figures import layer_onsets, layer_topics, layers
 from .findings import WORDS, findings
 from .layer_maps import LOOKS, layer_map
-from .scores import HAS_THETA, LAYER_CLASSES, LAYERS_FILE, score_layers
+from .scores import HAS_THETA, LAYER_CLASSES, LAYERS_FILE, UNDECIDED, score_layers
 from .tables import (
     has_cells,
     has_layers,
@@ -19,7 +19,9 @@ from .tables import (
     layer_stages,
 )
 
-NO_STAGE2 = tuple(name for name in LAYER_CLASSES if name not in HAS_THETA or name == "stage 2 begun")
+NO_ANSWER = tuple(  # stage 2 did not happen, or the errors do not let us tell
+    name for name in LAYER_CLASSES if name not in HAS_THETA or name in ("stage 2 begun", UNDECIDED)
+)
 MEASURED = {  # view: suffix of its columns, what it measures
     "loss": ("", "what values and trained attention add to the held-out loss"),
     "norms": ("_norm", "the norms of W^V and of W^K and W^Q"),
@@ -37,12 +39,12 @@ PAGE = Page(
     classes={name: LOOKS[name] for name in LAYER_CLASSES},
     staged=(
         *(
-            Staged(f"whole model, {name}", ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}", words)
+            Staged(f"whole model, {name}", ("two-stage",), NO_ANSWER, f"class{end}", f"theta{end}", words)
             for name, (end, words) in MEASURED.items()
         ),
         *(
             Staged(
-                *(f"single layers, {name}", ("two-stage",), NO_STAGE2, f"class{end}", f"theta{end}", words),
+                *(f"single layers, {name}", ("two-stage",), NO_ANSWER, f"class{end}", f"theta{end}", words),
                 rows=single_layers,
                 unit="layer",
             )
@@ -65,7 +67,8 @@ PAGE = Page(
                 "layer_answers",
                 layer_answers,
                 has_cells,
-                "Cells in which every layer, some layers or no layer is two-stage, and all layers together",
+                "Cells in which every layer, some layers or no layer is two-stage, or all that are not are "
+                "undecided; those without layers of their own class; and all layers together",
             ),
             Entry(
                 "layer_losses",

@@ -3,12 +3,14 @@
 P is what the values of a layer add under uniform attention, Q what its trained attention adds on top: its
 shares of the gains of all layers together, which are layer 0, in nats of held-out loss.  F_V and F_A
 are isotonic fits of P and Q on the way up (to the step of the lowest loss), each from 0 to 1, because layers
-have no limit lines of their own.  Names and cuts are those of the one-layer model.
+have no limit lines of their own.  Without residual connections every layer has the same P by construction,
+so only the whole model is scored.  Names of classes are those of the one-layer model.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,11 +23,12 @@ from topicjax.stages import (
     lowest_record,
     recession,
     share_of_rise,
+    steady,
     steady_maximum,
     sure_maximum,
 )
 from topicjax.store.reader import Run
-from topicjax.theory.progress import CUTS, Cuts, units
+from topicjax.theory.progress import Cuts, Units, units
 
 from ..frames import Frame, cell_of_rows, column
 from ..layers import (
@@ -43,13 +46,14 @@ from ..scores import join_flags
 from ..topic_model import HELD_OUT_LINES, LINES, limit_lines
 
 LAYERS_FILE = "layers.parquet"
+UNDECIDED, WHOLE_ONLY = "undecided", "whole only"
 LAYER_CLASSES = (  # in the order of legends; in a tie between seeds the earlier one wins
-    *("diverged", "no-learning", "unfinished", "silent", "V-only", "attention-only", "unscored"),
-    *("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads"),
+    *("diverged", "no-learning", "unfinished", WHOLE_ONLY, "silent", "V-only", "attention-only", "unscored"),
+    *(UNDECIDED, "two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads"),
 )
-HAS_THETA = ("two-stage", "stage 2 begun", "reversed", "simultaneous", "V leads", "attention leads")
+HAS_THETA = LAYER_CLASSES[LAYER_CLASSES.index(UNDECIDED) :]
 ENDS = ("entropy_deficit", *OF_TOPICS)
-DOCUMENT_ERRORS = 2.0  # standard errors over held-out documents by which P and Q are moved
+DOCUMENT_ERRORS = 2.0  # standard errors over held-out documents by which P and Q are shifted
 ONSETS = ("onset_v", "onset_attention", "onset_entropy")
 MEDIANS = (
     *("theta", "theta_reversed", "log_lag", "theta_norm", "max_p", "max_q", *ONSETS),
@@ -57,25 +61,49 @@ MEDIANS = (
     *("topic_ratio", "topic_shift", "mask_topic_ratio", "mask_topic_shift"),
     *("theta_low", "theta_high", "e_block"),
 )
+OF_GAINS = ("max_p", "max_q", "end_p", "end_q")
 QUARTILES = ("theta", *ONSETS, *(f"end_{name}" for name in OF_TOPICS))
 EVERY, SOME, NONE = "every layer", "some layers", "no layer"  # which layers of a model are two-stage
 DIRECTIONS = ("first layer first", "last layer first", "together", "mixed")
 
 
-def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
+@dataclass(frozen=True)
+class LayerCuts(Cuts):
+    """Thresholds of layers: those of the one-layer model, and when the gain of a part counts."""
+
+    moved_errors: float = 3.0  # the largest gain of a part that moved exceeds this many standard errors
+    moved_share: float = 0.05  # and this share of the same gain of all layers together
+
+
+LAYER_CUTS = LayerCuts()
+
+
+def score_layers(run: Run, cuts: LayerCuts = LAYER_CUTS) -> Frame:
     """Score every trial and layer (0: all layers together): settings, scores, class, onsets, final values.
 
-    Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where the class says
-    that V or attention does nothing.  theta_low and theta_high are the range of theta if P and Q are off by
-    two standard errors over documents.  Onsets are NaN where they were not reached.
+    Columns of the view by norms end in _norm.  theta, theta_reversed and log_lag are NaN where V or attention
+    did not move.  theta_low and theta_high are the smallest and largest theta when P and Q are shifted up or
+    down by two standard errors over documents; losses of single documents are not recorded, so there is no
+    bootstrap interval.  Onsets are NaN where they were not reached.
     """
+    return classified(measured(run, cuts), cuts)
+
+
+def classified(scores: Frame, cuts: LayerCuts = LAYER_CUTS) -> Frame:
+    """Add the classes of both views to what `measured` returns, and blank what is meaningless in them."""
+    classes = {"class": classify(scores, "", cuts), "class_norm": classify(scores, "_norm", cuts)}
+    return with_blanks(scores.assign(**classes))
+
+
+def measured(run: Run, cuts: LayerCuts = LAYER_CUTS) -> Frame:
+    """Measure every trial and layer: the table of `score_layers` without classes and without blanks."""
     every = layer_curves(run)
     curves = every.loc[every["is_measured"]].reset_index(drop=True)
     records, all_records = (Records.of(table["step"].to_numpy()) for table in (curves, every))
     first = curves.iloc[records.start]
     trials: Any = run.trials.take(first["trial"].to_numpy()).reset_index(drop=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scale = scales(records, curves, trials, run, cuts)
+        scale = scales(records, curves, trials, run)
         columns = maxima(records, curves, scale, cuts) | ends(all_records, every)
         columns |= {f"end_{name.lower()}": last_finite(records, curves, name) for name in ("P", "Q")}
         losses = column(curves, "on") + column(curves, "P") + column(curves, "Q")
@@ -90,39 +118,25 @@ def score_layers(run: Run, cuts: Cuts = CUTS) -> Frame:
     settings = trials[["trial_id", *run.setting_names, "status"]]
     layer = first["layer"].to_numpy(int)
     names = dict(layer=layer, part=[part_name(number) for number in layer])
-    scores = settings.assign(**names, **columns, has_gap=scale.has_gap, gain_unit=scale.gain)
-    scores = scores.assign(
-        **{"class": classify(scores, "", cuts), "class_norm": classify(scores, "_norm", cuts)}
-    )
-    return with_blanks(scores)
+    return settings.assign(**names, **columns, gain_unit=scale.gain)
 
 
-class Scales(NamedTuple):
-    """The units in which losses of each curve are measured."""
-
-    drop: Array  # L(0) - L1*; NaN without a stage-1 line below L(0)
-    gain: Array  # L1* - L2*; without limit lines a minimum share of the model's total gain
-    has_gap: Array  # whether the gain is from limit lines
-
-
-def scales(records: Records, curves: Frame, trials: Frame, run: Run, cuts: Cuts) -> Scales:
+def scales(records: Records, curves: Frame, trials: Frame, run: Run) -> Units:
     """Compute the units of each curve's losses from the limit lines of its documents where they are known."""
     found = limit_lines(run.replace(trials=trials))
     names = {**{name: f"line_{name}" for name in LINES}, **{name: name for name in HELD_OUT_LINES}}
     names |= {f"{name}_se": f"line_{name}_se" for name in LINES}
     initial = column(curves, "on")[records.start]
-    unit = units(initial, {name: found[place] for name, place in names.items()})
-    best = initial - column(curves, "on")[lowest_record(records, column(curves, "on"))]
-    has_gap = np.isfinite(unit.gain)
-    return Scales(unit.drop, np.where(has_gap, unit.gain, cuts.least_gain * best), has_gap)
+    return units(initial, {name: found[place] for name, place in names.items()})
 
 
-def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[str, Array]:
-    """Find the largest gains in nats on the way up, and the part of them that noise cannot explain.
+def maxima(records: Records, curves: Frame, scale: Units, cuts: LayerCuts) -> dict[str, Array]:
+    """Find the largest gains in nats on the way up, with their errors.
 
-    sure_* is the part beyond the noise between neighbouring records, beyond_* the part beyond the error over
-    held-out documents.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1
-    if the gain exceeds its error, else 0.
+    max_*_se is the standard error over held-out documents at the record of the largest gain, max_*_all the
+    largest gain of all layers together, and sure_* the part of the gain beyond the noise between neighbouring
+    records.  max_total is the share of L(0) - L1* that the model gained; without that line it is 1 if the
+    gain exceeds its error, else 0.
     """
     loss = column(curves, "on")
     gained = records.spread(loss[records.start]) - loss
@@ -131,15 +145,15 @@ def maxima(records: Records, curves: Frame, scale: Scales, cuts: Cuts) -> dict[s
     total = np.where(np.isfinite(scale.drop), shares, steady_maximum(records, gained - error) > 0)
     kept, up = records.up_to(lowest_record(records, loss))
     own = curves.loc[kept]
-    P, Q = column(own, "P"), column(own, "Q")
-    columns = dict(max_total=total, max_p=steady_maximum(up, P), max_q=steady_maximum(up, Q))
-    columns["max_q_all"] = steady_maximum(up, column(own, "Q_all"))
-    error_P, error_Q = (np.nan_to_num(column(own, name)) for name in ("value_se", "gain_se"))
-    either = error_P + error_Q  # at least the error of the sum, whatever their correlation
-    for name, gain, error in (("p", P, error_P), ("q", Q, error_Q), ("added", P + Q, either)):
-        columns[f"sure_{name}"] = sure_maximum(up, gain, cuts.noise)
-        columns[f"beyond_{name}"] = steady_maximum(up, gain - cuts.line_errors * error)
-    columns["topic_shift_max"] = steady_maximum(up, np.abs(topic_shift(records, curves)[kept]))
+    whole = dict(P=column(own, "silent") - column(own, "uniform"), Q=column(own, "Q_all"))
+    columns = dict(max_total=total)
+    for name, error in (("P", "value_se"), ("Q", "gain_se")):
+        gain, part = column(own, name), f"max_{name.lower()}"
+        largest = lowest_record(up, -steady(up, gain))
+        columns[part] = steady_maximum(up, gain)
+        columns[f"{part}_se"] = np.nan_to_num(column(own, error))[largest]
+        columns[f"{part}_all"] = steady_maximum(up, whole[name])
+        columns[f"sure_{name.lower()}"] = sure_maximum(up, gain, cuts.noise)
     return columns
 
 
@@ -165,7 +179,7 @@ def loss_progress(records: Records, curves: Frame, off_by: tuple[float, float] =
 
 
 def theta_range(records: Records, curves: Frame, cuts: Cuts) -> tuple[Array, Array]:
-    """Compute the range of Theta if P and Q are off by some standard errors over documents.
+    """Compute the range of Theta when P and Q are each shifted by some standard errors over documents.
 
     All records are measured on the same documents, so their errors go the same way.
     """
@@ -218,34 +232,40 @@ def flags(
     }
 
 
-def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
-    """Classify each row in a view ("": loss, "_norm": norms) by the first rule that it satisfies.
+def has_moved(scores: Frame, part: str, cuts: LayerCuts) -> pd.Series:
+    """Tell whether a part ("p": values, "q": attention) gained more than its errors and enough of the whole.
 
-    A gain counts if noise cannot explain it and it is at least a tenth of what topics can give a one-layer
-    model.  The gain of attention that follows or avoids the topics counts even within the error over
-    documents.
+    What noise between records can explain does not count towards the share of the whole.
     """
+    whole = scores[f"max_{part}_all"].clip(lower=0)
+    beyond_errors = scores[f"max_{part}"] > cuts.moved_errors * scores[f"max_{part}_se"]
+    return beyond_errors & (scores[f"sure_{part}"] > cuts.moved_share * whole)
+
+
+def classify(scores: Frame, end: str = "", cuts: LayerCuts = LAYER_CUTS) -> Array:
+    """Classify each row in a view ("": loss, "_norm": norms) by the first rule that it satisfies."""
     theta_, swapped, lag = (scores[name + end] for name in ("theta", "theta_reversed", "log_lag"))
-    least = cuts.attention * scores["gain_unit"]
-    if end:  # norms measure no gain: a part has moved if its norm rose
-        silent = scores["is_finite"] & False
+    never = scores["is_finite"] & False
+    if end:  # norms measure no gain and have no error over documents: a part has moved if its norm rose
         V_moved, A_moved = (scores[f"rise_{part}{end}"] > 0 for part in ("v", "attention"))
-        begun, unscored = silent, scores[f"rise_v{end}"].isna() | scores[f"rise_attention{end}"].isna()
+        unscored = scores[f"rise_v{end}"].isna() | scores[f"rise_attention{end}"].isna()
+        silent = begun = spans = whole_only = never
     else:
-        sure = {part: scores[f"sure_{part}"] >= least for part in ("p", "q", "added")}
-        beyond = {part: scores[f"beyond_{part}"] >= least for part in sure}
-        silent, V_moved = ~(sure["added"] & beyond["added"]), sure["p"] & beyond["p"]
-        A_moved = sure["q"] & (beyond["q"] | (scores["topic_shift_max"] >= cuts.attention))
-        begun = scores["has_gap"] & (scores["max_q_all"] < cuts.stage2 * scores["gain_unit"])
-        unscored = V_moved & A_moved & theta_.isna()
+        V_moved, A_moved = has_moved(scores, "p", cuts), has_moved(scores, "q", cuts)
+        unscored, silent = V_moved & A_moved & theta_.isna(), ~(V_moved | A_moved)
+        begun = scores["max_q_all"] < cuts.stage2 * scores["gain_unit"]
+        spans = (scores["theta_low"] < cuts.two_stage) & (scores["theta_high"] >= cuts.two_stage)
+        whole_only = ~scores["residual"].astype(bool) & (scores["layer"] != ALL) & (scores["layers"] > 1)
     rules = [
         ("diverged", ~scores["is_finite"]),
         ("no-learning", scores["max_total"] < cuts.no_learning),
         ("unfinished", scores["max_total"] < cuts.finished),
+        (WHOLE_ONLY, whole_only),
         ("unscored", unscored),
         ("silent", silent),
         ("V-only", ~A_moved),
         ("attention-only", ~V_moved),
+        (UNDECIDED, spans),
         ("stage 2 begun", (theta_ >= cuts.two_stage) & begun),
         ("two-stage", theta_ >= cuts.two_stage),
         ("reversed", swapped >= cuts.two_stage),
@@ -257,7 +277,7 @@ def classify(scores: Frame, end: str = "", cuts: Cuts = CUTS) -> Array:
 
 
 def with_blanks(scores: Frame) -> Frame:
-    """Blank meaningless scores: those of classes without a Theta, and of diverged trials."""
+    """Blank meaningless scores: of classes without a Theta, of layers without own P, of diverged trials."""
     scored = ("theta", "theta_reversed", "log_lag")
     blank = {
         name + end: scores[name + end].where(scores["class" + end].isin(HAS_THETA))
@@ -267,10 +287,13 @@ def with_blanks(scores: Frame) -> Frame:
     for name in ("theta_low", "theta_high"):
         blank[name] = scores[name].where(scores["class"].isin(HAS_THETA))
     onsets = ("onset_v", "onset_attention", "onset_entropy", "onset_v_norm", "onset_attention_norm")
-    known = {name: scores["is_finite"] for name in onsets}
-    known["onset_v"] = known["onset_v"] & ~scores["class"].isin(["silent", "attention-only"])
-    known["onset_attention"] = known["onset_attention"] & ~scores["class"].isin(["silent", "V-only"])
-    return scores.assign(**blank, **{name: scores[name].where(known[name]) for name in onsets})
+    known = dict.fromkeys(onsets, scores["is_finite"])
+    known |= dict.fromkeys(OF_GAINS, scores["class"] != WHOLE_ONLY)
+    known["onset_v"] = known["onset_v"] & ~scores["class"].isin([WHOLE_ONLY, "silent", "attention-only"])
+    known["onset_attention"] = known["onset_attention"] & ~scores["class"].isin(
+        [WHOLE_ONLY, "silent", "V-only"]
+    )
+    return scores.assign(**blank, **{name: scores[name].where(mask) for name, mask in known.items()})
 
 
 def layer_cells(run: Run, scores: Frame) -> Frame:
@@ -306,18 +329,30 @@ def layer_cells(run: Run, scores: Frame) -> Frame:
 def models(run: Run, scores: Frame) -> Frame:
     """Summarise each cell: which of its layers are two-stage, and in which order they start.
 
-    `holds` uses the majority class of each layer.  `direction` uses the median over seeds of `rank_order`, by
-    the step at which attention leaves uniform; `direction_v` is the same for V.  `order` lists the layers by
-    median onset.
+    `holds` uses the majority class of each layer: EVERY, SOME or NONE is two-stage; UNDECIDED if some are
+    undecided and all others two-stage; WHOLE_ONLY if layers have no P of their own.  `direction` uses the
+    median over seeds of `rank_order`, by the step at which attention leaves uniform; `direction_v` is the
+    same for V.  `order` lists the layers by median onset.
     """
     names, cells = telling_settings(run), layer_cells(run, scores)
     whole, single = cells.loc[cells["layer"] == ALL], cells.loc[cells["layer"] != ALL]
-    two_stage = (single["class"] == "two-stage").groupby(single["cell"])
-    table = whole.drop(columns=["layer", "part"]).set_index("cell")
-    table = table.assign(depth=two_stage.size(), two_stage_layers=two_stage.sum())
-    table = table.fillna({"depth": 0, "two_stage_layers": 0}).astype({"depth": int, "two_stage_layers": int})
-    found, depth = table["two_stage_layers"], table["depth"]
-    table["holds"] = np.select([(found == depth) & (depth > 0), found > 0], [EVERY, SOME], NONE)
+    kinds = single.groupby("cell")["class"]
+    counts = {
+        f"{kind}_layers": (single["class"] == name).groupby(single["cell"]).sum()
+        for kind, name in (("two_stage", "two-stage"), ("undecided", UNDECIDED), ("unsplit", WHOLE_ONLY))
+    }
+    table = whole.drop(columns=["layer", "part"]).set_index("cell").assign(depth=kinds.size(), **counts)
+    whole_numbers = ["depth", *counts]
+    table[whole_numbers] = table[whole_numbers].fillna(0).astype(int)
+    depth, found, unsure, unsplit = (table[name] for name in whole_numbers)
+    has_layers = depth > 0
+    rules = {
+        WHOLE_ONLY: has_layers & (unsplit == depth),
+        EVERY: has_layers & (found == depth),
+        UNDECIDED: has_layers & (found + unsure == depth),
+        SOME: found > 0,
+    }
+    table["holds"] = np.select(list(rules.values()), list(rules), NONE)
     cell = pd.Series(cell_of_rows(scores, names), scores.index).groupby(scores["trial_id"]).first()
     record_every, rare_every, per_decade = (
         column(run.trials, name).max() if name in run.trials else default
@@ -331,6 +366,7 @@ def models(run: Run, scores: Frame) -> Frame:
         onsets = single.pivot(index="cell", columns="layer", values=onset).reindex(table.index)
         rows = zip(onsets.to_numpy(float), table["depth"], strict=True)
         table["order" + end] = [order_text(row[:layers], gap) for row, layers in rows]
+    table["order_v"] = table["order_v"].where(table["holds"] != WHOLE_ONLY, "-")
     return table.reset_index()
 
 

@@ -10,7 +10,7 @@ from ..layers import ALL, telling_settings
 from ..pictures import setting_text
 from ..tables import ERROR
 from ..topic_model import HELD_OUT_LINES, limit_lines
-from .scores import EVERY, NONE, SOME, layer_cells, models
+from .scores import EVERY, NONE, SOME, UNDECIDED, WHOLE_ONLY, layer_cells, models
 
 LOSSES = {  # column of the table: (final value, final value to subtract)
     "loss": ("final_eval_loss", None),
@@ -30,7 +30,7 @@ LAYER_COLUMNS = {  # column of the cells: title in the table
     **{"part": "layer", "trials": "trials", "diverged": "diverged", "class": "class"},
     **{"agreement": "share of seeds", "class_norm": "class by norms", "theta": "Θ"},
     **{"theta_q25": "Θ lower quartile", "theta_q75": "Θ upper quartile"},
-    **{"theta_low": "Θ, errors of documents: from", "theta_high": "to", "theta_norm": "Θ by norms"},
+    **{"theta_low": "Θ with P, Q ± 2 errors: from", "theta_high": "to", "theta_norm": "Θ by norms"},
     **{"onset_v": "V half way", "onset_entropy": "attention leaves its start"},
     **{"onset_attention": "attention half way", "max_p": "values add (P)", "max_q": "attention adds (Q)"},
     **{"end_attn_same_topic": "attention, same topic", "end_attn_diff_topic": "attention, different topics"},
@@ -39,16 +39,21 @@ LAYER_COLUMNS = {  # column of the cells: title in the table
 
 
 def layer_answers(run: Run, scores: Frame) -> Frame:
-    """Count for each value of each setting the cells in which every layer, some or none is two-stage."""
+    """Count for each value of each setting the cells in which every layer, some or none is two-stage.
+
+    Cells whose layers are all two-stage or undecided are counted apart, and so are those whose layers have no
+    class of their own.
+    """
     names, table = telling_settings(run), models(run, scores)
     rows = []
     for name in names:
         for value, own in table.groupby(name, dropna=False):
             counts = own["holds"].value_counts()
-            whole = int((own["class"] == "two-stage").sum())
-            found = [int(counts.get(kind, 0)) for kind in (EVERY, SOME, NONE)]
-            rows.append((name.replace("_", " "), setting_text(name, value), len(own), *found, whole))
-    columns = ["setting", "value", "cells", EVERY, SOME, NONE, "all layers together"]
+            whole = [int((own["class"] == kind).sum()) for kind in ("two-stage", UNDECIDED)]
+            found = [int(counts.get(kind, 0)) for kind in (EVERY, SOME, NONE, UNDECIDED, WHOLE_ONLY)]
+            rows.append((name.replace("_", " "), setting_text(name, value), len(own), *found, *whole))
+    columns = ["setting", "value", "cells", EVERY, SOME, NONE, UNDECIDED, WHOLE_ONLY]
+    columns += ["all layers together", "all layers together undecided"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -42,8 +42,8 @@ PAGE = Page(
             Entry(
                 "context_stages",
                 context_stages,
-                title="Cells that come to use context: the step from which they surely do, norms of each "
-                "layer around it, and how far the loss is below the unigram line, then and at the end; "
+                title="Cells that come to use context: the step from which they significantly do, norms of "
+                "each layer around it, and how far the loss is below the unigram line, then and at the end; "
                 "medians over seeds",
             ),
             Entry(

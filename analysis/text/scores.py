@@ -164,6 +164,7 @@ def text_cells(run: Run, scores: Frame) -> Frame:
     means: Frame = scores[[*MEANS]].where(ok).groupby(number).mean()
     passed = np.bincount(number, scores["passed"].notna() & ok).astype(int)
     found = dict(cell=keys // 1000, trials=np.bincount(number), shape=shape, agreement=agreement)
+    found |= dict(steps=scores["steps"].to_numpy()[first])
     # K and Q are half way before the loss passes the unigram line, or it never passes it
     is_early = (ok & (scores["onset_a"] < scores["passed"].fillna(np.inf))).to_numpy()
     early = np.bincount(number, is_early).astype(int)

@@ -29,11 +29,11 @@ def grid():
     made = []
     for seed in range(2):
         cell = dict(seed=seed, attn_same_topic=SAME[0])
-        made.append(model([GOOD, GOOD], entropy_deficit=[late, early], residual=True, **cell))
-        made.append(model([GOOD, VALUES_ONLY], entropy_deficit=[late, late], residual=False, **cell))
-        made.append(model([TOGETHER, TOGETHER], residual=True, layer_norm="pre", **cell))
-        made.append(model([(0.0, 0.0)] * 2, residual=False, layer_norm="pre", **cell))
-        made.append(model([(1.2 * EARLY, 0.1 * LATE)], seed=seed))
+        made.append(model([GOOD, GOOD], entropy_deficit=[late, early], output_projection=True, **cell))
+        made.append(model([GOOD, VALUES_ONLY], entropy_deficit=[late, late], output_projection=False, **cell))
+        made.append(model([TOGETHER, TOGETHER], output_projection=True, layer_norm="pre", **cell))
+        made.append(model([(0.0, 0.0)] * 2, output_projection=False, layer_norm="pre", **cell))
+        made.append(model([(1.2 * EARLY, 0.1 * LATE)], output_projection=True, seed=seed))
     row, records, details = made[8]
     made[8] = (row | dict(status="diverged", diverged_step=10), records.assign(eval_loss=np.nan), details)
     return made
@@ -53,14 +53,51 @@ def test_the_answer_counts_the_cells_by_their_layers(scored):
     text = said(*scored)
     assert (
         "Not always: of 3 cells with several layers that learned, 1 is two-stage (V first, then attention) "
-        "in every layer, 1 in some, 1 in none." in text
+        "in every layer, 1 in some, 1 in none, 0 are undecided." in text
     )
-    assert "Scored as a whole, 2 of these models are two-stage, 1 of them without being so in every" in text
+    assert (
+        "Scored as a whole, 2 of 3 such models are two-stage and 0 undecided; 1 of those that are two-stage "
+        "are not so in every layer." in text
+    )
     assert "Of 1 cell with one layer, 1 is two-stage." in text
-    assert "no residual 0 (+1) of 1, residual 1 (+0) of 2; no LN 1 (+1) of 2, pre-LN 0 (+0) of 1." in text
+    assert "no LN 1 (+1) of 2, pre-LN 0 (+0) of 1; no W^O 0 (+1) of 1, W^O 1 (+0) of 2." in text
     assert "layer 1: 2 two-stage, 1 simultaneous; layer 2: 1 V-only, 1 two-stage, 1 simultaneous." in text
     assert "Attention leaves its start: last layer first in 1, together in 2 of 3 cells." in text
     assert "Cells that are not scored: 1 diverged." in text  # one of its two trials: a tie
+
+
+def test_the_sensitivity_counts_the_models_and_layers_whose_class_changes():
+    """A layer with 4 % of Q, a model with Theta 0.92, and one whose Q of 0.1 is between 2 and 3 errors."""
+    small = model([(0.6 * EARLY, 0.192 * LATE), (0.6 * EARLY, 0.008 * LATE)])
+    near = model([(0.6 * ramp(0, 500), 0.1 * ramp(420, 920))] * 2, mlp=8)
+    errors = dict(eval_gain_se=0.04, attention_gain_se=[0.02, 0.02])
+    unsure = model([(0.6 * EARLY, 0.05 * LATE)] * 2, mlp=16, **errors)
+    bare = model([GOOD, GOOD], residual=False)
+    run = run_of(small, near, unsure, bare)
+    assert (
+        "the numbers of 4 whole models and of 6 single layers whose class changes: moved beyond 3 standard "
+        "errors (with 2: 1 and 2, with 4: 0 and 0); moved beyond 5 % of the whole (with 2.5: 0 and 1, with "
+        "10: 0 and 0); two-stage from Θ 0.9 on (with 0.85: 0 and 0, with 0.95: 1 and 2)."
+        in said(run, score_layers(run))
+    )
+
+
+def test_controls_are_compared_with_the_same_models():
+    """Each changed model is compared with the one of the same layer norms."""
+    late = (0.6 * ramp(500, 900), 0.1 * ramp(500, 900))
+    made = [
+        model([GOOD, GOOD]),
+        model([GOOD, GOOD], layer_norm="pre"),
+        model([late, late], layer_norm="post"),
+    ]
+    made += [model([late, late], p_keep=0.0, p_random=0.0), model([GOOD, GOOD], width=16, layer_norm="post")]
+    run = run_of(*made)
+    assert (
+        "One thing changed at a time, whole models: p keep 0: 0 two-stage, 0 undecided (median Θ 0.50) of 1, "
+        "without the change 1 two-stage, 0 undecided (median Θ 1.00); width 16: 1 two-stage, 0 undecided "
+        "(median Θ 1.00) of 1, without the change 0 two-stage, 0 undecided (median Θ 0.50)."
+        in said(run, score_layers(run))
+    )
 
 
 def test_norms_that_mislead_are_counted():
@@ -84,7 +121,8 @@ def test_topics_are_counted_by_the_ratio_of_both_means(scored):
 
 def test_the_table_of_losses_has_means_errors_and_lines(scored):
     table = tables.layer_losses(*scored)
-    first = table.loc[(table["layers"] == 2) & table["residual"] & (table["layer_norm"] == "none")].iloc[0]
+    is_first = (table["layers"] == 2) & table["output_projection"] & (table["layer_norm"] == "none")
+    first = table.loc[is_first].iloc[0]
     assert first["loss"] == pytest.approx(4.6 - 1.2 - 0.2)
     assert first["attention_adds"] == pytest.approx(0.2) and first["values_add"] == pytest.approx(1.2)
     assert first["loss_se"] == pytest.approx(0.0)  # both seeds are equal
@@ -99,13 +137,14 @@ def test_the_table_of_answers_counts_by_setting(scored):
     table = tables.layer_answers(*scored).set_index("value")
     columns = ["cells", "every layer", "some layers", "no layer", "all layers together"]
     assert table.loc["2 layers", columns].tolist() == [4, 1, 1, 2, 2]
-    assert table.loc["no residual", columns].tolist() == [2, 0, 1, 1, 1]
+    assert table.loc["no W^O", columns].tolist() == [2, 0, 1, 1, 1]
+    assert (table[["undecided", "whole only", "all layers together undecided"]] == 0).all(axis=None)
 
 
 def test_the_table_of_layers_has_a_row_per_cell_and_layer(scored):
     table = tables.layer_stages(*scored)
     assert len(table) == 4 * 3 + 2
-    own = table.loc[~table["residual"] & (table["layer_norm"] == "none")]
+    own = table.loc[~table["output_projection"] & (table["layer_norm"] == "none")]
     assert own["class"].tolist() == ["two-stage", "two-stage", "V-only"]
     assert own["Θ"].tolist() == pytest.approx([1, 1, np.nan], nan_ok=True)
     assert own["V half way"].tolist() == pytest.approx([50] * 3)
@@ -134,7 +173,7 @@ def test_examples_are_one_of_each_kind_the_clearest_first(scored):
     rows = table.set_index("cell").loc[chosen]
     assert rows["depth"].tolist() == [2, 2, 2]
     assert rows["two_stage_layers"].tolist() == [2, 1, 0]
-    assert len(rows[["residual", "layer_norm"]].drop_duplicates()) == 3
+    assert len(rows[["output_projection", "layer_norm"]].drop_duplicates()) == 3
 
 
 def test_the_map_has_a_square_per_cell_and_layer(scored, tmp_path):
@@ -147,7 +186,7 @@ def test_the_map_has_a_square_per_cell_and_layer(scored, tmp_path):
     (ax,) = pictures[0].figure.axes
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["all", "1", "2"]
     assert {text.get_text() for text in ax.texts} == {"1.00", ".50"}
-    assert "Of 8 layers in 4 cells, 3 are two-stage." in pictures[0].caption
+    assert "Of 8 layers in 4 cells, 3 are two-stage and 0 undecided." in pictures[0].caption
     (legend,) = pictures[0].figure.legends
     texts = [entry.get_text() for entry in legend.get_texts()]
     assert "two-stage: 5" in texts and "simultaneous: 3" in texts and "corner: seeds disagree" in texts
