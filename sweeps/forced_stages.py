@@ -19,7 +19,7 @@ Seen:     SGD with cross-entropy as expected with keys all (0.037 below, by copy
 from topicjax.sweep import chain, product
 
 EXPERIMENT = "one_layer"
-CLAIMS = ("Section 8.1, two stages", "Section 8.1, alternating")
+CLAIMS = ("Section 8.1, two stages", "Section 8.1, alternating", "Section 8.1, delay")
 EACH = 2000  # steps that train each part
 BASE = dict(training="by_part", topics=6, words_per_topic=6, init_scale=1e-3, steps=2 * EACH, record_every=40)
 SCHEDULES = chain(
