@@ -10,10 +10,11 @@ from support.synthetic_runs import TWO_STAGE, case, make_run, ramp, run_of, scor
 
 from topicjax.analysis.one_layer import claims
 from topicjax.analysis.one_layer.claims import CLAIMS
-from topicjax.analysis.one_layer.page import PAGE
 from topicjax.analysis.page.claims import evidence
 from topicjax.analysis.page.contract import Verdict
+from topicjax.analysis.page.lookup import page_of
 from topicjax.analysis.topic_model import LINE_COLUMNS
+from topicjax.experiments import SHIPPED
 from topicjax.theory.documents import DataModel
 from topicjax.theory.stage1 import uniform_attention_optimum
 from topicjax.theory.theorems import onset_rate, theorem2_matrix
@@ -32,11 +33,19 @@ def judged(name: str, *cases: Any) -> Verdict:
     return BY_NAME[name](*scored(*cases))
 
 
-def test_every_claim_says_where_it_stands_and_what_shows_it():
-    assert len(BY_NAME) == len(CLAIMS) == 22
-    for claim in CLAIMS:
-        assert claim.source and claim.says.endswith(".")
-        assert evidence(claim, PAGE)[1] == claim.shown_by, claim.name
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_claim_says_where_it_stands_and_what_shows_it(name: str):
+    page = page_of(name)
+    assert page.claims
+    for claim in page.claims:
+        assert claim.source and claim.says.endswith("."), claim.name
+        assert claim.shown_by and evidence(claim, page)[1] == claim.shown_by, claim.name
+
+
+def test_claims_of_a_page_have_different_names():
+    names = [claim.name for name in SHIPPED for claim in page_of(name).claims]
+    assert len(names) == len(set(names))
+    assert len(BY_NAME) == len(CLAIMS)
 
 
 def test_without_any_trial_that_it_speaks_of_a_claim_is_undecided():
