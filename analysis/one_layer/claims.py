@@ -225,9 +225,10 @@ def section4(run: Run, scores: pd.DataFrame) -> Verdict:
         "objective",
         *varying(frame, ("documents", "infinite_documents", "key_visibility", "embedding_scale")),
     ]
-    alone = frame[is_alone].groupby(names)["gain"].median()
+    by_setting: Any = frame[is_alone].groupby(names)["gain"]
     every = frame[~is_alone].groupby(names)["gain"].median()
-    share = (alone / every).dropna()
+    share = (by_setting.median() / every).dropna()
+    apart = (((by_setting.max() - by_setting.min()) / every).loc[share.index]).max()
     if share.empty:
         why = "No two trials of this run are both cases on the same documents."
         return Verdict("undecided", why, "a run of theorem1")
@@ -237,7 +238,8 @@ def section4(run: Run, scores: pd.DataFrame) -> Verdict:
     blocks = frame["final_e_block"] > 0
     text = (
         f"Embeddings alone reach, of the gain in loss of the full model on the same documents: "
-        f"{', '.join(parts)} ({counted(len(share), 'setting')}, medians over seeds). Dot products are larger "
+        f"{', '.join(parts)} ({counted(len(share), 'setting')}, medians over seeds, which differ by at most "
+        f"{points(apart)}). Dot products are larger "
         f"within topics in {blocks.sum()} of {counted(len(blocks), 'trial')} of both cases."
     )
     held = (share >= NEARLY).to_numpy()
@@ -356,7 +358,8 @@ def blocks_verdict(rows: Frame, what: str, beside: str = "") -> Verdict:
     parts = [f"{', '.join(map(label, kind))} {span(100 * own['middle'], '{:.0f}')} %" for kind, own in kinds]
     text = (
         f"Of the variance of the {what} between different words, sharing a topic explains: "
-        f"{'; '.join(parts)} (medians over {seeds_in(rows)}; {counted(len(cells), 'setting')})."
+        f"{'; '.join(parts)} ({counted(len(cells), 'setting')}, medians over {seeds_in(rows)}, which differ "
+        f"by at most {points((cells['high'] - cells['low']).max())})."
     )
     verdict = "holds" if clear.all() else "partly" if some.any() else "fails"
     change = f"the threshold: blocks are called clear from {CLEAR:.0%} on. {beside}".strip()
@@ -473,9 +476,11 @@ def stated_rate(run: Run, scores: pd.DataFrame) -> Verdict:
         for kind, own in kinds
     ]
     held = np.array([own["held"].mean() > 0.5 for _, own in kinds])
+    seeds: Any = ends.groupby(cell_settings(ends), dropna=False)["way"]
     text = (
         "Share of the way from uniform predictions to the best loss of uniform attention: "
-        f"{'; '.join(parts)} (medians over {seeds_in(ends)}, range over settings; above 100 %: attention or "
+        f"{'; '.join(parts)} (medians over {seeds_in(ends)}, which differ by at most "
+        f"{points((seeds.max() - seeds.min()).max())}; range over settings; above 100 %: attention or "
         f"copying adds to it)."
     )
     change = f"the init and the number of steps, which the paper does not state; converged: {CONVERGED:.0%}."
@@ -497,11 +502,9 @@ def section52(run: Run, scores: pd.DataFrame) -> Verdict:
     pairs = pairs.assign(more=100 * pairs["saved"] / drop, all_share=pairs["saved"] / stage).reset_index(
         drop=True
     )
-    cells = (
-        pairs.groupby(pair_settings(pairs), dropna=False)[["more", "share", "all_share"]]
-        .median()
-        .reset_index()
-    )
+    by_setting: Any = pairs.groupby(pair_settings(pairs), dropna=False)
+    cells = by_setting[["more", "share", "all_share"]].median().reset_index()
+    apart = (by_setting["more"].max() - by_setting["more"].min()).max() / 100
     held = (cells["more"].abs() <= 100 * SLIGHTLY).to_numpy() & (cells["more"] > -1).to_numpy()
     parts = [
         f"{', '.join(map(label, kind))} {span(own['more'], '{:.1f}')} % ({span(own['share'], '{:.1f}')} of "
@@ -510,7 +513,8 @@ def section52(run: Run, scores: pd.DataFrame) -> Verdict:
     ]
     text = (
         f"Joint training lowers the final loss further by, in % of what W^V alone gains over uniform words: "
-        f"{'; '.join(parts)}. Medians over {seeds_in(pairs)}, range over {counted(len(cells), 'setting')}."
+        f"{'; '.join(parts)}. Medians over {seeds_in(pairs)}, which differ by at most {points(apart)} of "
+        f"what W^V alone gains; range over {counted(len(cells), 'setting')}."
     )
     change = (
         f"the threshold: 'only slightly' is read as at most {SLIGHTLY:.0%}, and ending above W^V alone by "
@@ -664,6 +668,11 @@ def varied(rows: Frame, names: Sequence[str]) -> str:
 def seeds_in(rows: Frame) -> str:
     """Write the number of seeds."""
     return counted(rows["seed"].nunique(), "seed")
+
+
+def points(share: float) -> str:
+    """Write a difference of shares in percentage points."""
+    return f"{100 * share:.{1 if share < 0.1 else 0}f} points"
 
 
 def span(values: Any, form: str = "") -> str:

@@ -12,9 +12,17 @@ from support.synthetic_runs import TWO_STAGE, case, line_entry, ramp, write_run
 from topicjax import cli
 from topicjax.analysis.page import report
 from topicjax.analysis.page.claims import claims_named
-from topicjax.analysis.page.claims_table import make_table, sweeps_by_claim, to_markdown, write_table
+from topicjax.analysis.page.claims_table import (
+    PROBED,
+    make_table,
+    of_the_paper,
+    sweeps_by_claim,
+    to_markdown,
+    write_table,
+)
 from topicjax.analysis.page.lookup import Found, page_of
 from topicjax.errors import UserError
+from topicjax.experiments import SHIPPED
 from topicjax.sweep.files import load_sweep, sweep_names
 
 OWN = '''"""Mine."""
@@ -47,6 +55,35 @@ def test_claims_of_shipped_sweeps_are_known_to_their_page(name: str) -> None:
 def test_the_paper_itself_comes_first() -> None:
     first = next(iter(sweeps_by_claim()))
     assert first == page_of("one_layer").claims[0].name
+
+
+def test_only_claims_of_the_paper_are_missing_from_its_page() -> None:
+    of_it = {claim.name for name in SHIPPED for claim in page_of(name).claims if of_the_paper(claim.source)}
+    assert {"Lemma 1", "Remark 1", "Figure 5", "Rate 0.01", "Section 8.2", "Every layer", "Keys"} <= of_it
+    ours = ("Onset law, SGD", "Focus and dilution", "Softmax control, norms", "Learning coefficient")
+    assert of_it.isdisjoint((*ours, "Syntax first", "Topics first", "V before scores, topics", "Layer norm"))
+    missing = make_table([]).missing
+    assert {each.claim for each in missing} == of_it | {*PROBED}
+    assert {way for each in missing for way in each.ways} >= {"topicjax run theorem3", "topicjax probe"}
+
+
+def test_the_papers_claims_come_before_ours_and_foreign_ones_last(tmp_path) -> None:
+    claims = ["Onset law, SGD", "Section 8.1, gradients", "Theorem 1"]
+    rows = make_table([folder_of(tmp_path / "a", TWO_STAGE, claims=claims)]).rows
+    assert [row.claim for row in rows] == ["Theorem 1", "Section 8.1, gradients", "Onset law, SGD"]
+
+
+def test_probed_models_are_a_row_until_their_tables_are_there(tmp_path) -> None:
+    folder = folder_of(tmp_path / "a", TWO_STAGE, claims=["Norms"])
+    table = make_table([folder])
+    text = to_markdown(table, tmp_path, "T")
+    assert "| Table 1 (section 6.2) |" in text and "`topicjax probe` | not run |" in text
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "tables.html").write_text("page")
+    table = make_table([folder])
+    assert not {each.claim for each in table.missing} & {*PROBED}
+    page = tmp_path / "tables" / "tables.html"
+    assert f"Figure 3, Table 1, Table 2: {page} has their numbers." in table.remarks
 
 
 def test_every_claim_has_a_sweep_and_make_paper_runs_the_synthetic_ones() -> None:
