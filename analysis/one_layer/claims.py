@@ -19,7 +19,7 @@ from topicjax.theory.theorems import theorem2_matrix
 from ..frames import Frame, column, distinct, once_per_run, varying
 from ..page.contract import Claim, Verdict
 from ..pictures import first_of, label, setting_text, written
-from ..topic_model import MAIN_SETTINGS, aligned
+from ..topic_model import MAIN_SETTINGS, aligned, settings_in
 from .attention_theory import attention_rows, member, value_text
 from .cells import cell_settings, lowest_seeds, score_cells, where
 from .embedding_theory import embedding_rows, embeddings_alone, trains_all, with_gains
@@ -38,6 +38,7 @@ from .trained_models import (
     sizes_and_masking,
     with_weights,
 )
+from .trajectories import turning
 
 CLEAR = 0.5  # of the variance between entries: sharing a topic explains more than everything else together
 AGREES = 0.1  # relative distance of a matrix to a predicted one: stochastic steps leave a few per cent
@@ -48,6 +49,10 @@ APART = 0.05  # relative: attention to [MASK], or between topics, that differs b
 SLIGHTLY = 0.1  # of what W^V alone gains over uniform words: "only slightly" is read as a tenth at most
 NEARLY = 0.9  # share of the full model's gain that "only slightly worse" is read as
 SLOPE = 0.02  # relative error of a slope: onsets are interpolated between records, a few per cent of them
+PLATEAU = 0.1  # relative: |W^V| is on a plateau in stage 2 if it stays within a range of this width
+LEAST_TURN = 0.1  # degrees in ten steps: smaller rotations count as none (float32 resolves about 0.03)
+RADIAL = 1 / 3  # of the turn: a norm that changes by more, in the same unit, moves with it
+LEAST_RECORDS = 5  # of stage 2
 BUDGET = ("V-only", "unfinished", "stage 2 begun", "no-learning")  # classes that more steps may change
 FOUR = "cross-entropy and squared loss, SGD and Adam"
 MORE_SEEDS = "more seeds, if cells are close to the threshold"
@@ -440,6 +445,63 @@ def norms(run: Run, scores: pd.DataFrame) -> Verdict:
     return Verdict(in_all(same & topical), f"{text}.", change, cells=len(cells), same=int(same.sum()))
 
 
+def rotates(run: Run, scores: pd.DataFrame) -> Verdict:
+    """Check that W^V still turns in stage 2 while its norm is on a plateau."""
+    rows = turns_in_stage2(run, scores)
+    if rows.empty:
+        why = "No two-stage trial has recorded the rotation of W^V in its stage 2."
+        return Verdict("undecided", why, "a run of two_stage")
+    flat = rows[(rows["width"] <= PLATEAU).to_numpy()]
+    begin = (
+        f"In stage 2 (from half of attention's gain on) |W^V| stays within {PLATEAU:.0%} in {len(flat)} of "
+        f"{counted(len(rows), 'two-stage trial')}"
+    )
+    change = (
+        f"a two-stage trial whose W^V turns by less than {LEAST_TURN:g} degrees in ten steps, or whose norm "
+        f"changes by more than {RADIAL:.2f} of that, while |W^V| stays within {PLATEAU:.0%}."
+    )
+    if flat.empty:
+        return Verdict("undecided", f"{begin}: there is no plateau.", change, plateaus=0, of=len(rows))
+    turns = (flat["turn"] >= LEAST_TURN).to_numpy()
+    held = turns & (flat["radial"] <= RADIAL * flat["turn"]).to_numpy()
+    cells: Any = flat.groupby(cell_settings(flat), dropna=False)["turn"]
+    text = (
+        f"{begin}. There W^V still turns by {span(cells.median(), '{:.2g}')} degrees in ten steps (medians "
+        f"over the seeds of {counted(len(cells), 'cell')}; single trials {span(flat['turn'], '{:.2g}')}); it "
+        f"turns by {LEAST_TURN:g} degrees or more in {turns.sum()} of {counted(len(flat), 'trial')}, and at "
+        f"nearly constant norm in {held.sum()}: from record to record the norm changes by "
+        f"{span(flat['radial'] / flat['turn'], '{:.2g}')} of the turn."
+    )
+    numbers = dict(plateaus=len(flat), of=len(rows), turn=float(flat["turn"].median()), held=int(held.sum()))
+    return Verdict(in_all(held), text, change, **numbers)
+
+
+def turns_in_stage2(run: Run, scores: pd.DataFrame) -> Frame:
+    """Tabulate how W^V turns in stage 2 of the two-stage trials, from the onset of attention to the end.
+
+    width is the relative range of |W^V|, turn the median angle between W^V now and ten steps earlier, and
+    radial the median relative change of |W^V| between records, both in degrees.
+    """
+    run = aligned(run)
+    chosen: Frame = scores[(scores["class"] == "two-stage").to_numpy() & trains_both(scores)]
+    chosen = chosen[chosen["trial_id"].isin(run.trials.loc[turning(run), "trial_id"]).to_numpy()]
+    by_trial = run.trajectories.groupby("trial_id", sort=False)
+    rows = []
+    for row in chosen.to_dict("records"):
+        own: Frame = by_trial.get_group(row["trial_id"])
+        own = own[(own["step"] >= row["onset_attention"]).to_numpy()]
+        if len(own) < LEAST_RECORDS:
+            continue
+        norm = column(own, "norm_v")
+        angle = 2 * np.arcsin(np.sqrt(np.clip(column(own, "rotation_v"), 0, 1)))
+        rows.append(
+            {name: row[name] for name in settings_in(chosen)}
+            | dict(width=np.ptp(norm) / np.median(norm), turn=np.degrees(np.nanmedian(angle)))
+            | dict(radial=np.degrees(np.median(np.abs(np.diff(np.log(norm))))))
+        )
+    return pd.DataFrame(rows)
+
+
 def defaults(run: Run, scores: pd.DataFrame) -> Verdict:
     """Check that training from a common default init is usually not two-stage."""
     cells = both_parts(scores)
@@ -806,6 +868,14 @@ CLAIMS = (
         "The norms of W^V, W^K and W^Q show the two stages.",
         norms,
         "views",
+    ),
+    claim(
+        "Section 8.1, rotation",
+        "section 8.1",
+        "In stage 2, when the norm of W^V is on a plateau, W^V itself still changes: it locally rotates with "
+        "an approximately constant norm.",
+        rotates,
+        "rotation",
     ),
     claim(
         "Section 8.1, defaults",

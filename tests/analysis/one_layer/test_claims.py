@@ -98,6 +98,34 @@ def test_norms_mislead_where_attention_is_not_topical():
     assert judged("Norms", *wrong).verdict == "fails"
 
 
+def turned(degrees: float, **changed: Any) -> Any:
+    """Return a two-stage trial whose W^V turns by this angle in ten steps, always at the same pace."""
+    row, frame = case(*TWO_STAGE, **changed)
+    return row, frame.assign(rotation_v=np.sin(np.radians(degrees) / 2) ** 2)
+
+
+def test_the_value_matrix_turns_on_its_plateau_or_not():
+    fast, slow = [turned(2.0, seed=seed) for seed in (0, 1)], turned(0.01, learning_rate=2.0)
+    found = judged("Section 8.1, rotation", *fast)
+    assert found.verdict == "holds" and "still turns by 2 degrees in ten steps" in found.sentence
+    assert found.numbers["plateaus"] == found.numbers["of"] == 2
+    assert judged("Section 8.1, rotation", *fast, slow).verdict == "partly"
+    assert judged("Section 8.1, rotation", slow).verdict == "fails"
+
+
+def test_a_norm_that_moves_with_the_turn_is_no_rotation_and_one_that_grows_no_plateau():
+    zigzag = 150 * (1 + 0.02 * (-1.0) ** np.arange(101))  # 4 % is 2.3 degrees
+    assert judged("Section 8.1, rotation", turned(2.0, norm_v=zigzag)).verdict == "fails"
+    assert judged("Section 8.1, rotation", turned(8.0, norm_v=zigzag)).verdict == "holds"
+    growing = judged("Section 8.1, rotation", turned(2.0, norm_v=100 + np.arange(101.0)))
+    assert growing.verdict == "undecided"
+    assert "in 0 of 1 two-stage trial: there is no plateau" in growing.sentence
+    assert judged("Section 8.1, rotation", case(*TWO_STAGE)).verdict == "undecided"  # not recorded
+    together = case(*ONE_STAGE)
+    together = (together[0], together[1].assign(rotation_v=0.1))
+    assert judged("Section 8.1, rotation", together).verdict == "undecided"
+
+
 def test_the_default_init_is_usually_not_two_stage():
     default = dict(init="default", init_scale=1.0)
     usual = [case(*ONE_STAGE, **default, learning_rate=rate) for rate in (0.1, 0.2)]
