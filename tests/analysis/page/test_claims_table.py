@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +98,31 @@ def test_every_claim_has_a_sweep_and_make_paper_runs_the_synthetic_ones() -> Non
     ]
     named = " ".join(listed).replace("\\\n", " ").split()
     assert sorted(named) == sorted({*synthetic} - {"two_stage_map"})  # the same as two_stage, finer
+
+
+def test_make_paper_prints_the_expected_time_of_each_sweep_and_their_sum(tmp_path) -> None:
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    code = makefile.split("define SUM_OF_PLANS\n")[1].split("\nendef")[0]
+    numbers = (("a", 1200, 1000, 50.0, 15.0), ("b", 5, 0, 0.0, None))
+    for name, *values in numbers:
+        plan = dict(zip(("trials", "left", "seconds", "compile_seconds"), values, strict=True))
+        (tmp_path / f"{name}.json").write_text(json.dumps(plan | dict(sweep=name)))
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    said = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [
+        "  a: 1,200 trials, 1,000 left: training 50 s, compiling 15 s",
+        "  b: 5 trials, 0 left: training 0 s, compiling 0 s",
+        "  all 2 sweeps: 1,205 trials, 1,000 left: training 50 s, compiling 15 s; pages on top",
+    ]
+
+
+def test_every_target_hands_its_arguments_on() -> None:
+    """`make report ARGS=...` once dropped them."""
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    recipes = re.findall(r"^([a-z-]+):.*  ## .*\n((?:\t.*\n)+)", makefile, re.M)
+    with_arguments = {name for name, recipe in recipes if "$(ARGS)" in recipe}
+    assert with_arguments == {*("corpus", "tables", "sweep", "paper", "general", "report", "plan", "bench")}
+    assert "report $(FOLDER) $(ARGS)" in dict(recipes)["report"]
 
 
 def test_a_wrong_name_in_a_users_file_is_one_sentence_before_anything_is_trained(
