@@ -1,6 +1,6 @@
 """Onsets of synthetic and of plainly computed trajectories, their slopes and the predicted ones."""
 
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -243,6 +243,27 @@ def test_the_picture_draws_the_predicted_slope_and_a_flat_line():
     assert "For these it changes by 0.0 to 0.0 %" in picture.caption
     assert "Without an onset: 1 below the level at every step." in picture.caption
     assert "Dotted" not in picture.caption and "Not drawn" not in picture.caption
+
+
+def test_legends_of_many_settings_stay_inside_the_figure():
+    """They were cut off at the edge of the figure."""
+    kinds = dict(
+        key_visibility=("all", "unmasked"), objective=("squared", "cross_entropy"), init=("normal", "uniform")
+    )
+    cases = [
+        grown(scale, 2e-3, **dict(zip(kinds, kind, strict=True)), optimizer=optimizer)
+        for kind in product(*kinds.values())
+        for optimizer in ("sgd", "adam")
+        for scale in SCALES
+    ]
+    figure = picture_of(run_of(*cases)).figure
+    figure.draw_without_rendering()
+    legends = [ax.get_legend() for part in figure.subfigs for ax in part.axes if ax.get_legend()]
+    assert len(legends) >= 2
+    for legend in legends:
+        box = legend.get_window_extent()
+        assert box.x0 > -1 and box.y0 > -1, box
+        assert box.x1 < figure.bbox.width + 1 and box.y1 < figure.bbox.height + 1, box
 
 
 def test_an_onset_of_adam_that_depends_on_the_init_scale_is_not_drawn_flat():
