@@ -238,7 +238,7 @@ def section4(run: Run, scores: pd.DataFrame) -> Verdict:
         why = "No two trials of this run are both cases on the same documents."
         return Verdict("undecided", why, "a run of theorem1")
     parts = [
-        f"{label(kind)} {span(100 * own, '{:.0f}')} %" for kind, own in share.groupby(level=0, sort=True)
+        f"{label(kind)} {span(100 * own, '{:z.0f}')} %" for kind, own in share.groupby(level=0, sort=True)
     ]
     blocks = frame["final_e_block"] > 0
     text = (
@@ -360,7 +360,7 @@ def blocks_verdict(rows: Frame, what: str, beside: str = "") -> Verdict:
     kinds = cells.groupby(list(MAIN_SETTINGS), sort=True)
     clear = np.array([(own["middle"] >= CLEAR).all() for _, own in kinds])
     some = np.array([(own["middle"] >= CLEAR).any() for _, own in kinds])
-    parts = [f"{', '.join(map(label, kind))} {span(100 * own['middle'], '{:.0f}')} %" for kind, own in kinds]
+    parts = [f"{', '.join(map(label, kind))} {span(100 * own['middle'], '{:z.0f}')} %" for kind, own in kinds]
     text = (
         f"Of the variance of the {what} between different words, sharing a topic explains: "
         f"{'; '.join(parts)} ({counted(len(cells), 'setting')}, medians over {seeds_in(rows)}, which differ "
@@ -534,7 +534,7 @@ def stated_rate(run: Run, scores: pd.DataFrame) -> Verdict:
     kinds = ends.groupby(list(MAIN_SETTINGS), sort=True)
     parts = [
         f"{', '.join(map(label, kind))} "
-        f"{span(100 * own.groupby(cell_settings(own))['way'].median(), '{:.0f}')} %"
+        f"{span(100 * own.groupby(cell_settings(own))['way'].median(), '{:z.0f}')} %"
         for kind, own in kinds
     ]
     held = np.array([own["held"].mean() > 0.5 for _, own in kinds])
@@ -569,8 +569,8 @@ def section52(run: Run, scores: pd.DataFrame) -> Verdict:
     apart = (by_setting["more"].max() - by_setting["more"].min()).max() / 100
     held = (cells["more"].abs() <= 100 * SLIGHTLY).to_numpy() & (cells["more"] > -1).to_numpy()
     parts = [
-        f"{', '.join(map(label, kind))} {span(own['more'], '{:.1f}')} % ({span(own['share'], '{:.1f}')} of "
-        f"stage 1 - stage 2; {span(own['all_share'], '{:.1f}')} by the lines of all documents)"
+        f"{', '.join(map(label, kind))} {span(own['more'], '{:z.1f}')} % ({span(own['share'], '{:z.1f}')} of "
+        f"stage 1 - stage 2; {span(own['all_share'], '{:z.1f}')} by the lines of all documents)"
         for kind, own in cells.groupby(list(MAIN_SETTINGS), sort=True)
     ]
     text = (
@@ -675,7 +675,7 @@ def onset_adam(run: Run, scores: pd.DataFrame) -> Verdict:
     ]
     held = np.abs(change) < 100 * PER_DECADE
     text = (
-        f"A ten times smaller init scale changes the onset by {span(change, '{:+.1f}')} % "
+        f"A ten times smaller init scale changes the onset by {span(change, '{:+z.1f}')} % "
         f"({first_of(parts, '; ')}; least squares over {counted(int(column(fit, 'seeds').max()), 'seed')})."
     )
     says = f"an init scale that is not small: a change below {PER_DECADE:.0%} per decade counts as none."
