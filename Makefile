@@ -21,6 +21,24 @@ PAPER ?= theorem1 theorem3 remark6 onset value_matrix embeddings joint joint_los
 # Those that ask how general its two stages are.
 GENERAL ?= softmax_control seed_causes dilution learning_coefficient syntax syntax_depth
 
+# Reads what `topicjax plan --json` printed, one file per sweep: a line for each, and their sum.
+define SUM_OF_PLANS
+import json, sys
+from pathlib import Path
+from topicjax.errors import duration
+
+def line(name, plans):
+    trials, left, training, compiling = (
+        sum(plan[key] or 0 for plan in plans) for key in ("trials", "left", "seconds", "compile_seconds")
+    )
+    return f"  {name}: {trials:,} trials, {left:,} left: training {duration(training)}, compiling {duration(compiling)}"
+
+plans = [json.loads(Path(file).read_text()) for file in sys.argv[1:]]
+print(*(line(plan["sweep"], [plan]) for plan in plans), sep="\n")
+print(line(f"all {len(plans)} sweeps", plans) + "; pages on top")
+endef
+export SUM_OF_PLANS
+
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -61,10 +79,11 @@ sweep: $(RUN_READY)  ## train a sweep, or continue it: make sweep SWEEP=two_stag
 
 paper: $(RUN_READY)  ## every claim of the paper on synthetic data: sweeps, pages, results/paper.html
 	@echo "plan (finished trials are kept; the same command continues):"
+	@mkdir -p .venv/plans
 	@for sweep in $(PAPER); do \
-	  $(BIN)/topicjax plan $$sweep $(ARGS) > .venv/plan.txt || exit $$?; \
-	  sed -n '1p;/^time/s/^/  /p;/^already/s/^/  /p' .venv/plan.txt; \
+	  $(BIN)/topicjax plan $$sweep $(ARGS) --json > .venv/plans/$$sweep.json || exit $$?; \
 	done
+	@$(BIN)/python -c "$$SUM_OF_PLANS" $(PAPER:%=.venv/plans/%.json)
 	@for sweep in $(PAPER); do \
 	  $(BIN)/topicjax run $$sweep $(ARGS) || exit $$?; \
 	  $(BIN)/topicjax report results/$$sweep || exit $$?; \

@@ -11,7 +11,7 @@ Expect:   W^V grows first in only part of the map, and W^K, W^Q later.  SGD give
 from topicjax.sweep import chain, logspace, product
 
 EXPERIMENT = "one_layer"
-CLAIMS = ("Figure 4", "Norms")
+CLAIMS = ("Figure 4", "Norms", "Section 8.1, rotation")
 BASE = dict(until="decided", record_every=20)
 SGD, ADAM = product(optimizer="sgd", steps=3000), product(optimizer="adam", steps=1500)
 PER_STREAM = chain(

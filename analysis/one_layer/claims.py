@@ -19,7 +19,7 @@ from topicjax.theory.theorems import theorem2_matrix
 from ..frames import Frame, column, distinct, once_per_run, varying
 from ..page.contract import Claim, Verdict
 from ..pictures import first_of, label, setting_text, written
-from ..topic_model import MAIN_SETTINGS, aligned
+from ..topic_model import MAIN_SETTINGS, aligned, settings_in
 from .attention_theory import attention_rows, member, value_text
 from .cells import cell_settings, lowest_seeds, score_cells, where
 from .embedding_theory import embedding_rows, embeddings_alone, trains_all, with_gains
@@ -38,6 +38,7 @@ from .trained_models import (
     sizes_and_masking,
     with_weights,
 )
+from .trajectories import turning
 
 CLEAR = 0.5  # of the variance between entries: sharing a topic explains more than everything else together
 AGREES = 0.1  # relative distance of a matrix to a predicted one: stochastic steps leave a few per cent
@@ -48,6 +49,10 @@ APART = 0.05  # relative: attention to [MASK], or between topics, that differs b
 SLIGHTLY = 0.1  # of what W^V alone gains over uniform words: "only slightly" is read as a tenth at most
 NEARLY = 0.9  # share of the full model's gain that "only slightly worse" is read as
 SLOPE = 0.02  # relative error of a slope: onsets are interpolated between records, a few per cent of them
+PLATEAU = 0.1  # relative: |W^V| is on a plateau in stage 2 if it stays within a range of this width
+LEAST_TURN = 0.1  # degrees in ten steps: smaller rotations count as none (float32 resolves about 0.03)
+RADIAL = 1 / 3  # of the turn: a norm that changes by more, in the same unit, moves with it
+LEAST_RECORDS = 5  # of stage 2
 BUDGET = ("V-only", "unfinished", "stage 2 begun", "no-learning")  # classes that more steps may change
 FOUR = "cross-entropy and squared loss, SGD and Adam"
 MORE_SEEDS = "more seeds, if cells are close to the threshold"
@@ -225,19 +230,21 @@ def section4(run: Run, scores: pd.DataFrame) -> Verdict:
         "objective",
         *varying(frame, ("documents", "infinite_documents", "key_visibility", "embedding_scale")),
     ]
-    alone = frame[is_alone].groupby(names)["gain"].median()
+    by_setting: Any = frame[is_alone].groupby(names)["gain"]
     every = frame[~is_alone].groupby(names)["gain"].median()
-    share = (alone / every).dropna()
+    share = (by_setting.median() / every).dropna()
+    apart = (((by_setting.max() - by_setting.min()) / every).loc[share.index]).max()
     if share.empty:
         why = "No two trials of this run are both cases on the same documents."
         return Verdict("undecided", why, "a run of theorem1")
     parts = [
-        f"{label(kind)} {span(100 * own, '{:.0f}')} %" for kind, own in share.groupby(level=0, sort=True)
+        f"{label(kind)} {span(100 * own, '{:z.0f}')} %" for kind, own in share.groupby(level=0, sort=True)
     ]
     blocks = frame["final_e_block"] > 0
     text = (
         f"Embeddings alone reach, of the gain in loss of the full model on the same documents: "
-        f"{', '.join(parts)} ({counted(len(share), 'setting')}, medians over seeds). Dot products are larger "
+        f"{', '.join(parts)} ({counted(len(share), 'setting')}, medians over seeds, which differ by at most "
+        f"{points(apart)}). Dot products are larger "
         f"within topics in {blocks.sum()} of {counted(len(blocks), 'trial')} of both cases."
     )
     held = (share >= NEARLY).to_numpy()
@@ -353,10 +360,11 @@ def blocks_verdict(rows: Frame, what: str, beside: str = "") -> Verdict:
     kinds = cells.groupby(list(MAIN_SETTINGS), sort=True)
     clear = np.array([(own["middle"] >= CLEAR).all() for _, own in kinds])
     some = np.array([(own["middle"] >= CLEAR).any() for _, own in kinds])
-    parts = [f"{', '.join(map(label, kind))} {span(100 * own['middle'], '{:.0f}')} %" for kind, own in kinds]
+    parts = [f"{', '.join(map(label, kind))} {span(100 * own['middle'], '{:z.0f}')} %" for kind, own in kinds]
     text = (
         f"Of the variance of the {what} between different words, sharing a topic explains: "
-        f"{'; '.join(parts)} (medians over {seeds_in(rows)}; {counted(len(cells), 'setting')})."
+        f"{'; '.join(parts)} ({counted(len(cells), 'setting')}, medians over {seeds_in(rows)}, which differ "
+        f"by at most {points((cells['high'] - cells['low']).max())})."
     )
     verdict = "holds" if clear.all() else "partly" if some.any() else "fails"
     change = f"the threshold: blocks are called clear from {CLEAR:.0%} on. {beside}".strip()
@@ -437,6 +445,63 @@ def norms(run: Run, scores: pd.DataFrame) -> Verdict:
     return Verdict(in_all(same & topical), f"{text}.", change, cells=len(cells), same=int(same.sum()))
 
 
+def rotates(run: Run, scores: pd.DataFrame) -> Verdict:
+    """Check that W^V still turns in stage 2 while its norm is on a plateau."""
+    rows = turns_in_stage2(run, scores)
+    if rows.empty:
+        why = "No two-stage trial has recorded the rotation of W^V in its stage 2."
+        return Verdict("undecided", why, "a run of two_stage")
+    flat = rows[(rows["width"] <= PLATEAU).to_numpy()]
+    begin = (
+        f"In stage 2 (from half of attention's gain on) |W^V| stays within {PLATEAU:.0%} in {len(flat)} of "
+        f"{counted(len(rows), 'two-stage trial')}"
+    )
+    change = (
+        f"a two-stage trial whose W^V turns by less than {LEAST_TURN:g} degrees in ten steps, or whose norm "
+        f"changes by more than {RADIAL:.2f} of that, while |W^V| stays within {PLATEAU:.0%}."
+    )
+    if flat.empty:
+        return Verdict("undecided", f"{begin}: there is no plateau.", change, plateaus=0, of=len(rows))
+    turns = (flat["turn"] >= LEAST_TURN).to_numpy()
+    held = turns & (flat["radial"] <= RADIAL * flat["turn"]).to_numpy()
+    cells: Any = flat.groupby(cell_settings(flat), dropna=False)["turn"]
+    text = (
+        f"{begin}. There W^V still turns by {span(cells.median(), '{:.2g}')} degrees in ten steps (medians "
+        f"over the seeds of {counted(len(cells), 'cell')}; single trials {span(flat['turn'], '{:.2g}')}); it "
+        f"turns by {LEAST_TURN:g} degrees or more in {turns.sum()} of {counted(len(flat), 'trial')}, and at "
+        f"nearly constant norm in {held.sum()}: from record to record the norm changes by "
+        f"{span(flat['radial'] / flat['turn'], '{:.2g}')} of the turn."
+    )
+    numbers = dict(plateaus=len(flat), of=len(rows), turn=float(flat["turn"].median()), held=int(held.sum()))
+    return Verdict(in_all(held), text, change, **numbers)
+
+
+def turns_in_stage2(run: Run, scores: pd.DataFrame) -> Frame:
+    """Tabulate how W^V turns in stage 2 of the two-stage trials, from the onset of attention to the end.
+
+    width is the relative range of |W^V|, turn the median angle between W^V now and ten steps earlier, and
+    radial the median relative change of |W^V| between records, both in degrees.
+    """
+    run = aligned(run)
+    chosen: Frame = scores[(scores["class"] == "two-stage").to_numpy() & trains_both(scores)]
+    chosen = chosen[chosen["trial_id"].isin(run.trials.loc[turning(run), "trial_id"]).to_numpy()]
+    by_trial = run.trajectories.groupby("trial_id", sort=False)
+    rows = []
+    for row in chosen.to_dict("records"):
+        own: Frame = by_trial.get_group(row["trial_id"])
+        own = own[(own["step"] >= row["onset_attention"]).to_numpy()]
+        if len(own) < LEAST_RECORDS:
+            continue
+        norm = column(own, "norm_v")
+        angle = 2 * np.arcsin(np.sqrt(np.clip(column(own, "rotation_v"), 0, 1)))
+        rows.append(
+            {name: row[name] for name in settings_in(chosen)}
+            | dict(width=np.ptp(norm) / np.median(norm), turn=np.degrees(np.nanmedian(angle)))
+            | dict(radial=np.degrees(np.median(np.abs(np.diff(np.log(norm))))))
+        )
+    return pd.DataFrame(rows)
+
+
 def defaults(run: Run, scores: pd.DataFrame) -> Verdict:
     """Check that training from a common default init is usually not two-stage."""
     cells = both_parts(scores)
@@ -469,13 +534,15 @@ def stated_rate(run: Run, scores: pd.DataFrame) -> Verdict:
     kinds = ends.groupby(list(MAIN_SETTINGS), sort=True)
     parts = [
         f"{', '.join(map(label, kind))} "
-        f"{span(100 * own.groupby(cell_settings(own))['way'].median(), '{:.0f}')} %"
+        f"{span(100 * own.groupby(cell_settings(own))['way'].median(), '{:z.0f}')} %"
         for kind, own in kinds
     ]
     held = np.array([own["held"].mean() > 0.5 for _, own in kinds])
+    seeds: Any = ends.groupby(cell_settings(ends), dropna=False)["way"]
     text = (
         "Share of the way from uniform predictions to the best loss of uniform attention: "
-        f"{'; '.join(parts)} (medians over {seeds_in(ends)}, range over settings; above 100 %: attention or "
+        f"{'; '.join(parts)} (medians over {seeds_in(ends)}, which differ by at most "
+        f"{points((seeds.max() - seeds.min()).max())}; range over settings; above 100 %: attention or "
         f"copying adds to it)."
     )
     change = f"the init and the number of steps, which the paper does not state; converged: {CONVERGED:.0%}."
@@ -497,20 +564,19 @@ def section52(run: Run, scores: pd.DataFrame) -> Verdict:
     pairs = pairs.assign(more=100 * pairs["saved"] / drop, all_share=pairs["saved"] / stage).reset_index(
         drop=True
     )
-    cells = (
-        pairs.groupby(pair_settings(pairs), dropna=False)[["more", "share", "all_share"]]
-        .median()
-        .reset_index()
-    )
+    by_setting: Any = pairs.groupby(pair_settings(pairs), dropna=False)
+    cells = by_setting[["more", "share", "all_share"]].median().reset_index()
+    apart = (by_setting["more"].max() - by_setting["more"].min()).max() / 100
     held = (cells["more"].abs() <= 100 * SLIGHTLY).to_numpy() & (cells["more"] > -1).to_numpy()
     parts = [
-        f"{', '.join(map(label, kind))} {span(own['more'], '{:.1f}')} % ({span(own['share'], '{:.1f}')} of "
-        f"stage 1 - stage 2; {span(own['all_share'], '{:.1f}')} by the lines of all documents)"
+        f"{', '.join(map(label, kind))} {span(own['more'], '{:z.1f}')} % ({span(own['share'], '{:z.1f}')} of "
+        f"stage 1 - stage 2; {span(own['all_share'], '{:z.1f}')} by the lines of all documents)"
         for kind, own in cells.groupby(list(MAIN_SETTINGS), sort=True)
     ]
     text = (
         f"Joint training lowers the final loss further by, in % of what W^V alone gains over uniform words: "
-        f"{'; '.join(parts)}. Medians over {seeds_in(pairs)}, range over {counted(len(cells), 'setting')}."
+        f"{'; '.join(parts)}. Medians over {seeds_in(pairs)}, which differ by at most {points(apart)} of "
+        f"what W^V alone gains; range over {counted(len(cells), 'setting')}."
     )
     change = (
         f"the threshold: 'only slightly' is read as at most {SLIGHTLY:.0%}, and ending above W^V alone by "
@@ -609,7 +675,7 @@ def onset_adam(run: Run, scores: pd.DataFrame) -> Verdict:
     ]
     held = np.abs(change) < 100 * PER_DECADE
     text = (
-        f"A ten times smaller init scale changes the onset by {span(change, '{:+.1f}')} % "
+        f"A ten times smaller init scale changes the onset by {span(change, '{:+z.1f}')} % "
         f"({first_of(parts, '; ')}; least squares over {counted(int(column(fit, 'seeds').max()), 'seed')})."
     )
     says = f"an init scale that is not small: a change below {PER_DECADE:.0%} per decade counts as none."
@@ -664,6 +730,11 @@ def varied(rows: Frame, names: Sequence[str]) -> str:
 def seeds_in(rows: Frame) -> str:
     """Write the number of seeds."""
     return counted(rows["seed"].nunique(), "seed")
+
+
+def points(share: float) -> str:
+    """Write a difference of shares in percentage points."""
+    return f"{100 * share:.{1 if share < 0.1 else 0}f} points"
 
 
 def span(values: Any, form: str = "") -> str:
@@ -797,6 +868,14 @@ CLAIMS = (
         "The norms of W^V, W^K and W^Q show the two stages.",
         norms,
         "views",
+    ),
+    claim(
+        "Section 8.1, rotation",
+        "section 8.1",
+        "In stage 2, when the norm of W^V is on a plateau, W^V itself still changes: it locally rotates with "
+        "an approximately constant norm.",
+        rotates,
+        "rotation",
     ),
     claim(
         "Section 8.1, defaults",

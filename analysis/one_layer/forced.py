@@ -27,12 +27,18 @@ from ..topic_model import MAIN_SETTINGS, STAGE_LINES, aligned, settings_in
 from .scores import topic_bound, trains_both
 
 JOINT, FROZEN, TURNS, LONGER = "joint", "V, then K/Q (V frozen)", "in turns", "joint, twice the steps"
+DELAYED = "V, then joint from "  # and the step
 LOSSES = ("eval_loss", "eval_loss_mask", "eval_loss_kept", "eval_loss_random")
 ORDER = ("v_block", "v_diag", "a_topic", "a_self")
 NORMS = ("norm_v", "norm_k", "norm_q")
 KIND = (*MAIN_SETTINGS, "key_visibility", "learning_rate")  # schedules are compared within these
-SAME_GAIN = 0.1  # of stage 1 - stage 2: schedules whose final losses differ by less end alike
+SAME_GAIN = 0.1  # of stage 1 - stage 2: the largest difference of final losses that counts as none
 STANDARD_ERRORS = 3.0  # that a mean difference over seeds must exceed
+SURE = 2.0  # standard errors that are added to a difference before it counts as small
+SAME_VALUE = 0.2  # of joint training: the largest difference of an order parameter or norm that goes unsaid
+COMPARED = {"v_block": "v_block", "a_topic": "a_topic"} | {
+    f"norm_{part}": f"|W^{part.upper()}|" for part in "vkq"
+}
 PANELS = {"eval_loss": "held-out loss", "eval_loss_kept": "of kept words", "a_topic": "a_topic"}
 
 
@@ -57,7 +63,7 @@ def schedule(row: Mapping[Any, Any]) -> str:
     start, end = int(row["attention_from"]), int(row["value_until"])
     if 0 < end <= start:
         return FROZEN
-    return f"V, then joint from {start:,}" if start else JOINT if end else LONGER
+    return f"{DELAYED}{start:,}" if start else JOINT if end else LONGER
 
 
 def part_steps(row: Mapping[Any, Any]) -> tuple[int, int]:
@@ -108,7 +114,9 @@ def against_joint(endings: Frame) -> Frame:
     """Compare each schedule with joint training of the same seed: a row per kind and schedule.
 
     difference is the mean loss above that of joint training, in units of what topical attention can gain,
-    stage 1 - stage 2, and difference_se its standard error over seeds.
+    stage 1 - stage 2.  by_kept is the share of it that kept words account for.  {name}_more is the mean of an
+    order parameter or norm above that of joint training, relative to joint training.  All are differences
+    between equal seeds; *_se are standard errors over seeds.
     """
     rows = []
     for kind, own in endings.groupby(list(KIND), sort=True):
@@ -119,21 +127,33 @@ def against_joint(endings: Frame) -> Frame:
         for name, other in own.groupby("schedule", sort=False):
             other = other.set_index("seed")
             seeds = joint.index.intersection(other.index)
-            apart = (other["eval_loss"] - joint["eval_loss"]).loc[seeds].to_numpy(float)
-            unit = (joint["stage1"] - joint["stage2"]).loc[seeds].to_numpy(float)
-            share = apart / np.where(unit > 0, unit, np.nan)
-            error = share.std(ddof=1) / len(share) ** 0.5 if len(share) > 1 else np.nan
+            more = {each: (other[each] - joint[each]).loc[seeds] for each in ("eval_loss", *COMPARED)}
+            unit = (joint["stage1"] - joint["stage2"]).loc[seeds]
+            share, error = mean_and_error(more["eval_loss"] / unit.where(unit > 0))
+            kept = (joint["p_keep"] * (other["eval_loss_kept"] - joint["eval_loss_kept"])).loc[seeds].mean()
+            values: dict[str, float] = {}
+            for each in COMPARED:
+                relative = more[each] / abs(joint.loc[seeds, each].mean())
+                values[f"{each}_more"], values[f"{each}_more_se"] = mean_and_error(relative)
             middle = other.loc[seeds, [*LOSSES, *ORDER, *NORMS, "stage1", "stage2", "topic_bound"]].median()
+            apart = float(more["eval_loss"].mean())
             rows.append(
                 dict(zip(KIND, kind, strict=True))
-                | dict(schedule=name, seeds=len(seeds), apart=float(apart.mean()))
-                | dict(difference=share.mean(), difference_se=error)
+                | dict(schedule=name, seeds=len(seeds), apart=apart)
+                | dict(difference=share, difference_se=error, by_kept=kept / apart if apart else np.nan)
+                | values
                 | dict(copies=int(other.loc[seeds, "copies"].sum()))
                 | dict(topical=int((other.loc[seeds, "a_topic"] >= CUTS.topical).sum()))
                 | dict(equal_steps=tuple(other[["steps_v", "steps_a"]].iloc[0]) == budget)
                 | middle.to_dict()
             )
     return pd.DataFrame(rows)
+
+
+def mean_and_error(values: Any) -> tuple[float, float]:
+    """Average over seeds; return the mean and its standard error, NaN for a single seed."""
+    found = np.asarray(values, float)
+    return float(found.mean()), float(found.std(ddof=1) / len(found) ** 0.5) if len(found) > 1 else np.nan
 
 
 def schedule_table(run: Run, scores: pd.DataFrame) -> Frame:
@@ -218,8 +238,16 @@ def turns_end_alike(run: Run, scores: pd.DataFrame) -> Verdict:
     return compared(run, TURNS, "training in turns")
 
 
-def compared(run: Run, name: str, words: str) -> Verdict:
-    """Judge a schedule against joint training with as many steps of each part, by kind of trial."""
+def delays_end_alike(run: Run, scores: pd.DataFrame) -> Verdict:
+    """Check that training W^V some steps ahead of W^K and W^Q ends where joint training ends."""
+    return compared(run, DELAYED, "W^K and W^Q delayed")
+
+
+def compared(run: Run, begin: str, words: str) -> Verdict:
+    """Judge the schedules whose name begins so against joint training with as many steps of each part.
+
+    Each kind of trial ends alike, elsewhere, or is undecided: see `outcome`.
+    """
     if not is_scheduled(run, run.trials):
         return Verdict("undecided", "No trial trains its parts by a schedule.", "a run of forced_stages")
     table = against_joint(schedule_endings(run))
@@ -228,40 +256,98 @@ def compared(run: Run, name: str, words: str) -> Verdict:
         tuple(row[each] for each in KIND): row for row in table.to_dict("records") if row["schedule"] == JOINT
     }
     several_rates = (table.groupby(list(KIND[:-1]))["learning_rate"].nunique() > 1).any()
-    same, other, open_ = [], [], []
-    for row in table[table["schedule"] == name].to_dict("records"):
+    found: dict[str, list[str]] = dict(elsewhere=[], alike=[], undecided=[], open=[])
+    copying = 0
+    for row in table[table["schedule"].str.startswith(begin)].to_dict("records"):
         kind = tuple(row[each] for each in KIND)
         text = f"{label(kind[0])}, {label(kind[1])}, keys {kind[2]}"
         text += f", {setting_text(KIND[-1], kind[-1])}" if several_rates else ""
-        start, moved = joint[kind], (row["stage1"] - row["stage2"]) * CUTS.stage2
-        if row["stage1"] - min(row["eval_loss"], joint[kind]["eval_loss"]) < moved:
-            open_.append(text)
+        text += f", from step {row['schedule'].removeprefix(begin)}" if begin == DELAYED else ""
+        start = joint[kind]
+        if row["stage1"] - min(row["eval_loss"], start["eval_loss"]) < CUTS.stage2 * (
+            row["stage1"] - row["stage2"]
+        ):
+            found["open"].append(text)
             continue
-        differs = abs(row["difference"]) > max(SAME_GAIN, STANDARD_ERRORS * row["difference_se"])
-        copying = (start["copies"] > start["seeds"] / 2) != (row["copies"] > row["seeds"] / 2)
-        said = (
-            f"{text}: loss {row['eval_loss']:.4f}, joint {start['eval_loss']:.4f}, difference "
-            f"{row['apart']:+.4f} or {row['difference']:+.2f} +- {row['difference_se']:.2f} of what topical "
-            f"attention gains; kept words {row['eval_loss_kept']:.2f} against {start['eval_loss_kept']:.2f}, "
-            f"copied by {row['copies']} and {start['copies']} of {row['seeds']} seeds"
-        )
-        (other if differs or copying else same).append(said)
-    if not same and not other:
-        reason = f"; no gain by attention yet: {'; '.join(open_)}" if open_ else ""
-        return Verdict("undecided", f"No kind of trial shows stage 2 within its steps{reason}.", "more steps")
-    verdict = "holds" if not other else "fails" if not same else "partly"
-    end, others_end = ("ends" if len(texts) == 1 else "end" for texts in (same, other))
-    elsewhere = f"{counted(len(other), 'kind')} of trial {others_end} elsewhere"
-    parts = {
-        f"With {words}, {elsewhere}: {'. '.join(other)}.": other,
-        f"{counted(len(same), 'kind')} {end} alike: {'. '.join(same)}.": same,
-        f"Without stage 2 in these steps: {'; '.join(open_)}.": open_,
-    }
+        way = outcome(row, start)
+        text += f" {row['difference']:+z.2f} +- {row['difference_se']:.2f}"
+        notes = [other_values(row)]
+        if way == "elsewhere":
+            copying += by_copying(row, start)
+            losses = f"loss {row['eval_loss']:.4f}, joint {start['eval_loss']:.4f}"
+            notes = [f"{losses}; {copying_text(row, start)}", *notes]
+        note = "; ".join(filter(None, notes))
+        found[way].append(f"{text} ({note})" if note else text)
+    counts = {name: len(texts) for name, texts in found.items()}
+    reached = counts["elsewhere"] + counts["alike"] + counts["undecided"]
     change = (
-        f"a loss within {SAME_GAIN:.0%} of what topical attention gains, and copying in both or in neither, "
-        "for every kind; more steps, where a schedule is still learning"
+        f"a difference that is known to lie within {SAME_GAIN:.0%} of what topical attention gains, and "
+        "copying in both or in neither, for every kind: more seeds where it is undecided, more steps where a "
+        "schedule is still learning. Order parameters and norms are reported; they do not decide."
     )
-    return Verdict(verdict, sentences(parts), change, alike=len(same), elsewhere=len(other), open=len(open_))
+    if not reached:
+        reason = f"; no gain by attention yet: {'; '.join(found['open'])}" if found["open"] else ""
+        return Verdict("undecided", f"No kind of trial shows stage 2 within its steps{reason}.", "more steps")
+    seeds = int(table["seeds"].max())
+    parts = {
+        f"With {words}, {counts['elsewhere']} of {counted(reached, 'kind')} of trial that "
+        f"{'reaches' if reached == 1 else 'reach'} stage 2 {'ends' if counts['elsewhere'] == 1 else 'end'} "
+        f"elsewhere than joint training, {counts['alike']} alike and {counts['undecided']} undecided; loss "
+        f"above joint training, of what topical attention gains, mean +- standard error over "
+        f"{counted(seeds, 'seed')}.": True,
+        f"Elsewhere ({copying} of {counts['elsewhere']} by copying): {'. '.join(found['elsewhere'])}.": (
+            counts["elsewhere"]
+        ),
+        f"Alike: {'. '.join(found['alike'])}.": counts["alike"],
+        f"Undecided: {'. '.join(found['undecided'])}.": counts["undecided"],
+        f"Without stage 2 in these steps: {'; '.join(found['open'])}.": counts["open"],
+    }
+    return Verdict(in_kinds(counts), sentences(parts), change, **counts, copying=copying)
+
+
+def outcome(row: Mapping[str, Any], joint: Mapping[str, Any]) -> str:
+    """Tell whether a kind of trial ends alike or elsewhere than joint training, or whether that is open."""
+    apart, error = abs(row["difference"]), row["difference_se"]
+    if copied(row) != copied(joint) or (apart > SAME_GAIN and apart > STANDARD_ERRORS * error):
+        return "elsewhere"
+    return "alike" if apart + SURE * error <= SAME_GAIN else "undecided"
+
+
+def in_kinds(counts: Mapping[str, int]) -> str:
+    """Judge by the kinds that reach stage 2: the claim is about all of them."""
+    if not counts["elsewhere"]:
+        return "undecided" if counts["undecided"] else "holds"
+    return "partly" if counts["alike"] or counts["undecided"] else "fails"
+
+
+def copied(row: Mapping[str, Any]) -> bool:
+    """Tell whether most seeds predict kept words better than knowing their topic allows."""
+    return row["copies"] > row["seeds"] / 2
+
+
+def by_copying(row: Mapping[str, Any], joint: Mapping[str, Any]) -> bool:
+    """Tell whether copying explains a difference: one side copies, and kept words are half of it at least."""
+    return (copied(row) or copied(joint)) and row["by_kept"] >= 0.5
+
+
+def copying_text(row: Mapping[str, Any], joint: Mapping[str, Any]) -> str:
+    """Say whether copying explains the difference to joint training."""
+    losses = f"loss {row['eval_loss_kept']:.2f} against {joint['eval_loss_kept']:.2f}"
+    return (
+        f"{'by copying' if by_copying(row, joint) else 'not by copying'}: {row['copies']} and "
+        f"{joint['copies']} of {row['seeds']} seeds copy, kept words ({losses}) account for "
+        f"{100 * row['by_kept']:z.0f} % of the difference"
+    )
+
+
+def other_values(row: Mapping[str, Any]) -> str:
+    """List the order parameters and norms that differ clearly from joint training; empty if none does."""
+    texts = []
+    for name, words in COMPARED.items():
+        more, error = row[f"{name}_more"], row[f"{name}_more_se"]
+        if abs(more) > SAME_VALUE and abs(more) > STANDARD_ERRORS * error:
+            texts.append(f"{words} {100 * more:+.0f} +- {100 * error:.0f} %")
+    return ", ".join(texts)
 
 
 TWO_STAGES = Claim(
@@ -270,6 +356,7 @@ TWO_STAGES = Claim(
     "frozen.",
     two_stages_suffice,
     "sections 5.1 and 8.1",
+    "forced_stages",
 )
 ALTERNATING = Claim(
     "Section 8.1, alternating",
@@ -277,4 +364,13 @@ ALTERNATING = Claim(
     "of it.",
     turns_end_alike,
     "section 8.1",
+    "forced_stages",
+)
+DELAY = Claim(
+    "Section 8.1, delay",
+    "Training W^V some steps ahead of W^K and W^Q, and then all together, ends where joint training ends, "
+    "also with a tenfold delay.",
+    delays_end_alike,
+    "a reading of sections 5.1 and 8.1",
+    "forced_stages",
 )

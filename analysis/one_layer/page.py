@@ -228,6 +228,7 @@ EVERY_CLAIM = (
     *CLAIMS,
     forced.TWO_STAGES,
     forced.ALTERNATING,
+    forced.DELAY,
     gradients.CLAIM,
     many_topics.CLAIM,
     unbounded.CLAIM,

@@ -331,5 +331,6 @@ CLAIM = Claim(
     "Cause of the spread",
     "The onset of stage 2 varies from seed to seed because of the documents, not of the initial weights.",
     documents_cause_the_spread,
+    source="our question",
     shown_by="seed_causes",
 )

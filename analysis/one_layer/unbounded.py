@@ -57,7 +57,9 @@ def growth(run: Run) -> Frame:
     table = table[table["status"] == "ok"]
     before, after = table["half"] - table["quarter"], table["norm"] - table["half"]
     kind = np.select(
-        [np.abs(after) < SETTLED * table["norm"], after >= STEADY * before], [SETTLES, GROWS], BETWEEN
+        [np.abs(after) < SETTLED * table["norm"], (after > 0) & (after >= STEADY * before)],
+        [SETTLES, GROWS],
+        BETWEEN,
     )
     return table.assign(before=before, after=after, per_efold=after / np.log(2), kind=kind)
 
@@ -190,4 +192,5 @@ CLAIM = Claim(
     "them; with squared loss they are finite.",
     norms_have_no_bound,
     "Remark 1",
+    "remark1",
 )

@@ -4,6 +4,7 @@ Everything is judged again from the run folders; the table links to the page and
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,22 @@ from .provenance import FIGURES_FOLDER, REPORT, TABLES_FOLDER
 HEAD = ("claim", "what it says", "measured", "verdict")
 FILES = {"figure": (FIGURES_FOLDER, "svg"), "table": (TABLES_FOLDER, "md")}  # kind of evidence: where it lies
 Say = Callable[[str], object]
+IN_THE_PAPER = re.compile(  # the source of a claim of the paper itself begins with its place there
+    "(sections?|captions?|eq\\.|appendix|theorem|remark|lemma|assumption|figures?|tables?) ", re.IGNORECASE
+)
+PROBED = {  # claims of the paper that `topicjax probe` is about, not a sweep: where, and what they say
+    "Figure 3": (
+        "section 4",
+        "In pretrained models the cosine similarity of word embeddings shows the topics.",
+    ),
+    "Table 1": (
+        "section 6.2",
+        "In pretrained models words of the same topic have more similar embeddings, and attend more to each "
+        "other, than words of different topics.",
+    ),
+    "Table 2": ("section 8.2", "Co-occurrence alone does not explain what Table 1 shows."),
+}
+PROBE_PAGE = "tables/tables.html"  # beside the runs, where `topicjax probe` writes it
 
 
 def now() -> str:
@@ -108,12 +125,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Missing:
-    """A claim that none of the runs is about, and the shipped sweeps that are."""
+    """A claim of the paper that none of the runs is about, and the shipped sweeps that are."""
 
     claim: str
     source: str
     says: str
-    sweeps: tuple[str, ...]
+    sweeps: tuple[str, ...]  # empty: it is about pretrained models
+
+    @property
+    def commands(self) -> list[tuple[str, ...]]:
+        """List the commands of topicjax that test it."""
+        return [("run", name) for name in self.sweeps] or [("probe",)]
+
+    @property
+    def ways(self) -> list[str]:
+        """Write these commands."""
+        return [f"topicjax {' '.join(command)}" for command in self.commands]
 
 
 @dataclass(frozen=True)
@@ -138,7 +165,7 @@ class Table:
         counts = [f"{count} {verdict}" for verdict, count in found.items()]
         runs = counted(len({row.run for row in self.rows}), "run")
         text = f"{counted(len(self.rows), 'verdict')} from {runs}: {', '.join(counts)}." if counts else ""
-        return f"{text} Claims without a run: {len(self.missing)}.".strip()
+        return f"{text} Claims of the paper without a run: {len(self.missing)}.".strip()
 
 
 def make_table(folders: Sequence[str | Path], commit: str = "", say: Say = lambda text: None) -> Table:
@@ -152,18 +179,35 @@ def make_table(folders: Sequence[str | Path], commit: str = "", say: Say = lambd
         remarks += sentences
     by_claim = sweeps_by_claim()
     order = list(by_claim)
-    rows.sort(key=lambda row: order.index(row.claim) if row.claim in order else len(order))
+    rows.sort(
+        key=lambda row: (not of_the_paper(row.source), row.claim not in order, *places(row.claim, order))
+    )
     judged = {row.claim for row in rows}
     missing = [
         Missing(claim.name, claim.source, claim.says, tuple(sweeps))
         for claim, sweeps in ((claims_known()[name], sweeps) for name, sweeps in by_claim.items())
-        if claim.name not in judged
+        if claim.name not in judged and of_the_paper(claim.source)
     ]
+    probed = {page for folder in folders if (page := Path(folder).parent / PROBE_PAGE).is_file()}
+    if probed:
+        remarks += [f"{', '.join(PROBED)}: {page} has their numbers." for page in sorted(probed)]
+    else:
+        missing += [Missing(name, *said, ()) for name, said in PROBED.items()]
     present = {row.run for row in rows} | {sweep for each in missing for sweep in each.sweeps}
-    others = sorted({sweep for sweeps in by_claim.values() for sweep in sweeps} - present)
+    others = sorted({sweep for name in judged for sweep in by_claim.get(name, [])} - present)
     if others:
         remarks.append(f"More sweeps test some of these claims: {', '.join(others)} (topicjax run NAME).")
     return Table(rows, missing, remarks, commit)
+
+
+def places(name: str, order: Sequence[str]) -> list[int]:
+    """Find the place of a claim in the order, if it has one."""
+    return [order.index(name)] if name in order else []
+
+
+def of_the_paper(source: str) -> bool:
+    """Tell whether a claim is one of the paper, by its source: a place there, not a reading of it."""
+    return IN_THE_PAPER.match(source) is not None
 
 
 def rows_of(folder: Path) -> tuple[list[Row], list[str]]:
@@ -244,7 +288,7 @@ def to_markdown(table: Table, base: Path, title: str) -> str:
         lines.append([markdown_cell(cell) for cell in cells])
         lines[-1][2] += ending
     for each in table.missing:
-        ways = " or ".join(f"`topicjax run {name}`" for name in each.sweeps)
+        ways = " or ".join(f"`{way}`" for way in each.ways)
         lines.append(
             [markdown_cell(f"{each.claim} ({each.source})"), markdown_cell(each.says), ways, "not run"]
         )

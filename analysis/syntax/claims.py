@@ -439,14 +439,14 @@ CLAIMS = (
         "V before scores, syntax",
         "V learns word classes before attention learns to look at the neighbours.",
         partial(v_before_scores, part="syntax"),
-        "section 8.1, for this language",
+        "a reading of section 8.1, for this language",
         "v_before_scores",
     ),
     Claim(
         "V before scores, topics",
         "V learns topics before attention learns to look at content words.",
         partial(v_before_scores, part="topic"),
-        "section 8.1, for this language",
+        "a reading of section 8.1, for this language",
         "v_before_scores",
     ),
     Claim(

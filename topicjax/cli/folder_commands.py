@@ -266,7 +266,7 @@ def show_claims(options: argparse.Namespace) -> int:
         show(path)
     show(table.summary)
     for each in table.missing:
-        show(f"  not run: {each.claim} ({advice.command('run', each.sweeps[0])})")
+        show(f"  not run: {each.claim} ({advice.command(*each.commands[0])})")
     return 0
 
 

@@ -4,7 +4,7 @@ import re
 
 import pandas as pd
 import pytest
-from support.synthetic_runs import STAGE1, STAGE2, TWO_STAGE, case, scored
+from support.synthetic_runs import STAGE1, STAGE2, TWO_STAGE, case, ramp, scored
 
 from topicjax.analysis.one_layer.cells import score_cells
 from topicjax.analysis.one_layer.findings import WORDS, documents, findings
@@ -112,10 +112,14 @@ def test_held_out_noise_is_told_by_the_lines_of_all_documents():
     near = dict(held_out_stage1=STAGE1, held_out_stage2=STAGE2, line_stage1=2.0, line_stage2=1.8)
     run, scored_trials = scored(case(*TWO_STAGE, lines=near), case(*TWO_STAGE, learning_rate=2.0, lines=near))
     (sentence,) = documents(run, scored_trials)
-    assert sentence.endswith("2 of 2 cells would be in another class.")
+    assert "2 of 2 cells would be in another class." in sentence
+    assert "move by 0.538 in the median and by at most 0.538;" in sentence  # 1 - 1.2 / 2.6
     same = near | dict(line_stage1=STAGE1, line_stage2=STAGE2)
     (sentence,) = documents(*scored(case(*TWO_STAGE, lines=same)))
-    assert sentence.endswith("none of 1 cell would be in another class.")
+    assert "none of 1 cell would be in another class." in sentence and "at most 0.000;" in sentence
+    partly = case(ramp(0, 400), ramp(200, 600), lines=same | dict(line_stage1=3.1, line_stage2=2.9))
+    (sentence,) = documents(*scored(partly))
+    assert "at most 0.083;" in sentence  # Θ is 3/4 by its own line and 2/3 by that of all documents
     assert not [*documents(*scored(case(*TWO_STAGE)))]
 
 

@@ -245,6 +245,28 @@ def test_the_picture_draws_the_predicted_slope_and_a_flat_line():
     assert "Dotted" not in picture.caption and "Not drawn" not in picture.caption
 
 
+@pytest.mark.usefixtures("laid_out")
+def test_legends_of_many_settings_stay_inside_the_figure():
+    """They were cut off at the edge of the figure."""
+    one = dict(key_visibility="all", objective="squared", init="normal", l2=0.1, p_mask=0.2, batch_size=50)
+    two = dict(key_visibility="unmasked", objective="cross_entropy", init="uniform", l2=0.01, p_mask=0.3)
+    cases = [
+        grown(scale, 2e-3, **kind, attention_dim=size, optimizer=optimizer)
+        for kind in (one, two)
+        for size in (8, 16)
+        for optimizer in ("sgd", "adam")
+        for scale in SCALES
+    ]
+    figure = picture_of(run_of(*cases)).figure
+    figure.draw_without_rendering()
+    legends = [ax.get_legend() for part in figure.subfigs for ax in part.axes if ax.get_legend()]
+    assert len(legends) >= 2
+    for legend in legends:
+        box = legend.get_window_extent()
+        assert box.x0 > -1 and box.y0 > -1, box
+        assert box.x1 < figure.bbox.width + 1 and box.y1 < figure.bbox.height + 1, box
+
+
 def test_an_onset_of_adam_that_depends_on_the_init_scale_is_not_drawn_flat():
     picture = picture_of(run_of(*(grown(scale, 2e-3, optimizer="adam") for scale in SCALES)))
     (x0, x1), (y0, y1) = (np.asarray(each) for each in picture.figure.axes[0].get_lines()[1].get_data())

@@ -231,6 +231,12 @@ def test_heat_maps_show_the_median_and_hatch_what_has_none():
     assert "Hatched: 1 cell without a value" in picture.caption
 
 
+def test_a_lag_that_rounds_to_zero_has_no_sign():
+    rows = [trial(log_lag=-0.04), trial(log_lag=-0.06, learning_rate=2.0), trial(log_lag=3.0, init_scale=1.0)]
+    (ax,) = panels(log_lag_map(RUN, scores_of(*rows)))
+    assert words(ax) == {(0, 0): "0.0", (1, 0): "-0.1", (0, 1): "3.0"}
+
+
 def test_a_large_map_has_no_text_in_its_cells_and_few_ticks():
     rows = [trial(learning_rate=1.1**i, init_scale=1.2**j) for i, j in product(range(30), range(20))]
     (ax,) = panels(phase_map(RUN, scores_of(*rows)))

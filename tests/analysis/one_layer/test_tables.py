@@ -27,6 +27,15 @@ from topicjax.theory.stage1 import uniform_attention_optimum
 NO_SCORES = pd.DataFrame()  # tables of the trials need none
 
 
+def test_shares_of_trials_are_not_headed_as_losses():
+    """The share of the stability table once had the header of another table's share of a loss."""
+    stability = tables.stability(*scored(case(*TWO_STAGE)))
+    headers = {name: HEADERS[name] for name in stability if name in HEADERS}
+    assert headers["still_share"] == "share of those that still are"
+    assert not any("stage 1" in text for text in headers.values())
+    assert stability["still_share"].dropna().between(0, 1).all()
+
+
 def trial(trial_id: str, attention=(0.02, 0.02, 0.01), **changed: Any) -> dict[str, Any]:
     measured = dict(zip((f"final_{name}" for name in tables.KINDS), attention, strict=True))
     return small_models.trial(trial_id, **changed) | measured | dict(final_theorem2_distance=0.5)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +14,17 @@ from support.synthetic_runs import TWO_STAGE, case, line_entry, ramp, write_run
 from topicjax import cli
 from topicjax.analysis.page import report
 from topicjax.analysis.page.claims import claims_named
-from topicjax.analysis.page.claims_table import make_table, sweeps_by_claim, to_markdown, write_table
+from topicjax.analysis.page.claims_table import (
+    PROBED,
+    make_table,
+    of_the_paper,
+    sweeps_by_claim,
+    to_markdown,
+    write_table,
+)
 from topicjax.analysis.page.lookup import Found, page_of
 from topicjax.errors import UserError
+from topicjax.experiments import SHIPPED
 from topicjax.sweep.files import load_sweep, sweep_names
 
 OWN = '''"""Mine."""
@@ -49,6 +59,35 @@ def test_the_paper_itself_comes_first() -> None:
     assert first == page_of("one_layer").claims[0].name
 
 
+def test_only_claims_of_the_paper_are_missing_from_its_page() -> None:
+    of_it = {claim.name for name in SHIPPED for claim in page_of(name).claims if of_the_paper(claim.source)}
+    assert {"Lemma 1", "Remark 1", "Figure 5", "Rate 0.01", "Section 8.2", "Every layer", "Keys"} <= of_it
+    ours = ("Onset law, SGD", "Focus and dilution", "Softmax control, norms", "Learning coefficient")
+    assert of_it.isdisjoint((*ours, "Syntax first", "Topics first", "V before scores, topics", "Layer norm"))
+    missing = make_table([]).missing
+    assert {each.claim for each in missing} == of_it | {*PROBED}
+    assert {way for each in missing for way in each.ways} >= {"topicjax run theorem3", "topicjax probe"}
+
+
+def test_the_papers_claims_come_before_ours_and_foreign_ones_last(tmp_path) -> None:
+    claims = ["Onset law, SGD", "Section 8.1, gradients", "Theorem 1"]
+    rows = make_table([folder_of(tmp_path / "a", TWO_STAGE, claims=claims)]).rows
+    assert [row.claim for row in rows] == ["Theorem 1", "Section 8.1, gradients", "Onset law, SGD"]
+
+
+def test_probed_models_are_a_row_until_their_tables_are_there(tmp_path) -> None:
+    folder = folder_of(tmp_path / "a", TWO_STAGE, claims=["Norms"])
+    table = make_table([folder])
+    text = to_markdown(table, tmp_path, "T")
+    assert "| Table 1 (section 6.2) |" in text and "`topicjax probe` | not run |" in text
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "tables.html").write_text("page")
+    table = make_table([folder])
+    assert not {each.claim for each in table.missing} & {*PROBED}
+    page = tmp_path / "tables" / "tables.html"
+    assert f"Figure 3, Table 1, Table 2: {page} has their numbers." in table.remarks
+
+
 def test_every_claim_has_a_sweep_and_make_paper_runs_the_synthetic_ones() -> None:
     assert all(sweeps_by_claim().values())
     makefile = (Path(__file__).parents[3] / "Makefile").read_text()
@@ -59,6 +98,31 @@ def test_every_claim_has_a_sweep_and_make_paper_runs_the_synthetic_ones() -> Non
     ]
     named = " ".join(listed).replace("\\\n", " ").split()
     assert sorted(named) == sorted({*synthetic} - {"two_stage_map"})  # the same as two_stage, finer
+
+
+def test_make_paper_prints_the_expected_time_of_each_sweep_and_their_sum(tmp_path) -> None:
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    code = makefile.split("define SUM_OF_PLANS\n")[1].split("\nendef")[0]
+    numbers = (("a", 1200, 1000, 50.0, 15.0), ("b", 5, 0, 0.0, None))
+    for name, *values in numbers:
+        plan = dict(zip(("trials", "left", "seconds", "compile_seconds"), values, strict=True))
+        (tmp_path / f"{name}.json").write_text(json.dumps(plan | dict(sweep=name)))
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    said = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [
+        "  a: 1,200 trials, 1,000 left: training 50 s, compiling 15 s",
+        "  b: 5 trials, 0 left: training 0 s, compiling 0 s",
+        "  all 2 sweeps: 1,205 trials, 1,000 left: training 50 s, compiling 15 s; pages on top",
+    ]
+
+
+def test_every_target_hands_its_arguments_on() -> None:
+    """`make report ARGS=...` once dropped them."""
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    recipes = re.findall(r"^([a-z-]+):.*  ## .*\n((?:\t.*\n)+)", makefile, re.M)
+    with_arguments = {name for name, recipe in recipes if "$(ARGS)" in recipe}
+    assert with_arguments == {*("corpus", "tables", "sweep", "paper", "general", "report", "plan", "bench")}
+    assert "report $(FOLDER) $(ARGS)" in dict(recipes)["report"]
 
 
 def test_a_wrong_name_in_a_users_file_is_one_sentence_before_anything_is_trained(
