@@ -453,14 +453,14 @@ CLAIMS = (
         "V before attention, topics",
         "By losses: what uniform attention gains about topics comes before what attention adds.",
         partial(v_before_attention, part="topic"),
-        "section 8.1, for this language",
+        "a reading of section 8.1, for this language",
         "v_before_scores",
     ),
     Claim(
         "V before attention, syntax",
         "By losses: what uniform attention gains about classes comes before what attention adds.",
         partial(v_before_attention, part="syntax"),
-        "section 8.1, for this language",
+        "a reading of section 8.1, for this language",
         "v_before_scores",
     ),
     Claim(
