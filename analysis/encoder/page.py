@@ -34,6 +34,7 @@ def single_layers(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 PAGE = Page(
+    panels=("optimizer", "init"),  # so that the axes of the map are layers and layer norm, where they vary
     score=score_layers,
     of_trials=lambda scores: scores.loc[scores["layer"] == ALL].reset_index(drop=True),
     classes={name: LOOKS[name] for name in LAYER_CLASSES},
