@@ -10,12 +10,12 @@ Expect:   (the last three written before the run, from an independent program) f
           steps the usual start passes the line by two standard errors at step 1,500 to 2,500, the start near
           zero later; at least 0.7 of what lies below the line is there with uniform attention; K and Q are
           half way up within a factor of two of that step in about half of the layers.
-Seen:     (medians, and ranges over seeds) after 400 steps V is ahead in 10 of 12 layers that start near zero,
-          but K and Q have begun by then (V first in none), and no cell is below the unigram line.  The line
-          is passed by two standard errors at step 2,156 (1,700 to 2,558) from the usual start and at 2,266
-          (2,058 to 2,911) near zero; 0.82 (0.79 to 0.94) and 0.86 (0.83 to 0.91) of what lies below it in the
-          end is there with uniform attention.  K and Q are half way up within a factor of two of that step in 7
-          of 8 layers, more than expected (by single seeds in 17 of 24).
+Seen:     (medians, and ranges over seeds) after 400 steps V is ahead in 10 of 12 layers that start near
+          zero, but K and Q have begun by then (V first in none), and no cell is below the unigram line. The
+          line is passed by two standard errors at step 2,156 (1,700 to 2,558) from the usual start and at
+          2,266 (2,058 to 2,911) near zero; 0.82 (0.79 to 0.94) and 0.86 (0.83 to 0.91) of what lies below it
+          in the end is there with uniform attention. K and Q are half way up within a factor of two of that
+          step in 7 of 8 layers, more than expected (by single seeds in 17 of 24).
 """
 
 from topicjax.sweep import chain, product
