@@ -61,7 +61,8 @@ MOST_MEASURED = 12  # columns measured after training, each with a small chart
 ALL_MATRICES = 2_000_000  # limit for numbers of matrices: about 0.4 MB, as most entries of a matrix are alike
 MOST_INSIDE = 1000  # trials with matrices: their weights are read one by one, some 100 a second
 MOST_SIDE = 400  # rows and columns of a matrix
-FINE, COARSE = 90, 10  # levels of the entries of a small matrix and of one with more than FEW entries
+# Levels of a small matrix, and of one with more than FEW entries; odd, so that 0 has a level of its own.
+FINE, COARSE = 91, 9
 FEW, NO_VALUE, FIRST_LEVEL = 1000, "!", 35  # an entry is a character: no value, or its level
 CELL = "cell of the page"
 LINE_COLOURS = (  # on a light page, on a dark page
