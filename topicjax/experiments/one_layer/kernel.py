@@ -164,18 +164,17 @@ def loss_by_kind(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.A
     Losses are linear in their targets, so the target of a word query splits into its own word and others.
     """
     _, output_RxV, target_RxV = outputs(model, bag)
-    total, _ = queries_loss(objective, output_RxV, target_RxV, real_V)
     B, type_V = bag.count_BxV.shape[0], jnp.arange(bag.count_BxV.shape[1])
     word_CxV, output_CxV = target_RxV[B:], output_RxV[B:]  # the first B queries show [MASK]
     kept_CxV = jnp.where(bag.queries.type_R[B:, None] == type_V[None, :], word_CxV, 0.0)
-
-    def mean(output: jax.Array, target: jax.Array) -> jax.Array:
-        weight = target.sum()
-        summed, _ = queries_loss(objective, output, target, real_V)
-        return jnp.where(weight > 0, summed / jnp.where(weight > 0, weight, 1.0), jnp.nan)
-
-    mask = mean(output_RxV[:B], target_RxV[:B])
-    return LossSplit(total, mask, mean(output_CxV, kept_CxV), mean(output_CxV, word_CxV - kept_CxV))
+    kinds = [(output_RxV[:B], target_RxV[:B]), (output_CxV, kept_CxV), (output_CxV, word_CxV - kept_CxV)]
+    sums = [queries_loss(objective, output, target, real_V)[0] for output, target in kinds]
+    weights = [target.sum() for _, target in kinds]
+    means = (
+        jnp.where(weight > 0, summed / jnp.where(weight > 0, weight, 1.0), jnp.nan)
+        for summed, weight in zip(sums, weights, strict=True)
+    )
+    return LossSplit(sum(sums), *means)
 
 
 def real_types(spec: Spec) -> jax.Array:
