@@ -222,8 +222,9 @@ def v_before_attention(run: Run, scores: Frame, part: str) -> Verdict:
     gain = judged[f"loss_gain_{part}"]
     sentence = (
         f"V first in {hits} of {counted(len(judged), 'cell')} where {known} half learned and attention adds "
-        f"at least {LITTLE:.0%} of what can be gained ({spread(gain)} of it, median and range)"
-        + (f": Θ {spread(theta)}." if len(theta) else ".")
+        f"at least {LITTLE:.0%} of what can be gained ({spread(gain)} of it, median and range); uniform "
+        f"attention gains {spread(judged[f'loss_value_{part}'])} of it"
+        + (f", Θ {spread(theta)}." if len(theta) else ".")
         + f" {rest}" * bool(alone)
     )
     change = "finer records: uniform attention is measured at every rare_every-th record."

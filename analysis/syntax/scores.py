@@ -77,7 +77,7 @@ MEDIANS = (
     *("unigram_step", "begun_step", "syntax_at_unigram", "topic_at_unigram", "within_1"),
     *(f"{name}_{part}" for part in PARTS for name in ("v_theta", "v_50", "scores_50", "scores_rise")),
     *("left_50", "right_50", "sides_ratio", "last_step"),
-    *(f"loss_{name}_{part}" for part in PARTS for name in ("theta", "v_50", "gain_50", "gain")),
+    *(f"loss_{name}_{part}" for part in PARTS for name in ("theta", "v_50", "gain_50", "gain", "value")),
     *(f"{kind}_{name}" for kind in ("passed", "wait") for name in STAIRS[:3]),
 )
 FIRST = (  # settings that titles and tables name first
@@ -284,7 +284,8 @@ def values_and_attention(run: Run) -> dict[str, Array]:
     """Compare by losses: progress with uniform attention, and what the trained attention adds to it.
 
     Both are measured at rare records.  loss_theta_* is that of V before attention, by their own rises;
-    loss_gain_* the largest gain by attention, as a share of what can be gained, loss_value_* that by V.
+    loss_gain_* the largest gain by attention, as a share of what can be gained, loss_value_* that by V; theta
+    means nothing where V gains less than LITTLE.
     """
     names = ("theta", "v_50", "gain_50", "gain", "value")
     every = {f"loss_{name}_{part}": np.full(len(run.trials), np.nan) for part in PARTS for name in names}
@@ -308,6 +309,7 @@ def values_and_attention(run: Run) -> dict[str, Array]:
             scored = compare(records, first, second)
         found = dict(theta=scored["theta"], v_50=scored["onset_first"], gain_50=scored["onset_second"])
         found |= dict(gain=steady_maximum(records, gain), value=steady_maximum(records, value))
+        found["theta"] = np.where(found["value"] < LITTLE, np.nan, found["theta"])
         for name, values in found.items():
             every[f"loss_{name}_{part}"][trials] = values
     return every
