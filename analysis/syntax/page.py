@@ -100,6 +100,7 @@ STAGED = tuple(
         f"class_loss_{part}",
         f"loss_theta_{part}",
         "the losses with uniform and with trained attention",
+        by="loss",
     )
     for part, name in (("topic", "topics"), ("syntax", "syntax"))
 )

@@ -174,7 +174,7 @@ def loss_by_kind(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.A
         jnp.where(weight > 0, summed / jnp.where(weight > 0, weight, 1.0), jnp.nan)
         for summed, weight in zip(sums, weights, strict=True)
     )
-    return LossSplit(sum(sums), *means)
+    return LossSplit(jnp.stack(sums).sum(), *means)
 
 
 def real_types(spec: Spec) -> jax.Array:
