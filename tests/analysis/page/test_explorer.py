@@ -219,17 +219,18 @@ def data_of(text: str) -> dict:
 
 def test_matrices_come_back_within_a_level():
     rng = np.random.default_rng(1)
-    for shape, levels in (((4, 5), 90), ((60, 60), 20)):
+    for shape, levels in (((4, 5), 91), ((60, 60), 9)):
         values = rng.normal(size=shape)
         values[0, 0] = np.nan
         labels: dict = {}
         packed = explorer.packed_matrix("m", pd.DataFrame(values), labels)
         codes = np.frombuffer(packed["codes"].encode(), "u1").reshape(shape).astype(float)
         found = packed["low"] + (packed["high"] - packed["low"]) * (codes - 35) / (levels - 1)
-        assert packed["codes"][0] == "!" and packed["levels"] == levels and packed["cut"] == (levels == 20)
+        assert packed["codes"][0] == "!" and packed["levels"] == levels and packed["cut"] == (levels == 9)
         known = np.clip(values, packed["low"], packed["high"]).ravel()[1:]
         step = (packed["high"] - packed["low"]) / (levels - 1)
         assert np.abs(found.ravel()[1:] - known).max() <= 0.51 * step
+        assert levels % 2  # a matrix that is symmetric about 0 has a level for 0
         assert len(labels) == 2 if shape[0] != shape[1] else 1
     with pytest.raises(UserError, match=r"m has shape \(3,\); allowed: a matrix"):
         explorer.packed_matrix("m", np.ones(3), {})
@@ -302,7 +303,7 @@ def test_a_thousand_trials_are_small():
     run = run.replace(trajectories=run.trajectories.reset_index(drop=True))
     text = explorer.explorer(run, score_trials(run), PAGE)
     assert len(text) < 2_000_000  # figures take up to 4 MB of 6
-    assert "Curves show at most 48 records per trial" in data_of(text)["sentence"]
+    assert "Curves show at most 32 records per trial" in data_of(text)["sentence"]
 
 
 def test_very_many_trials_leave_their_trajectories_out():
@@ -310,7 +311,7 @@ def test_very_many_trials_leave_their_trajectories_out():
     every, most, sentence = explorer.trials_that_fit(cell[:2000], 10)
     assert (len(every), most, sentence) == (2000, 30, "")
     first, most, sentence = explorer.trials_that_fit(cell, 10)
-    assert first.tolist() == list(range(0, 10000, 10)) and most == 48
+    assert first.tolist() == list(range(0, 10000, 10)) and most == 32
     assert sentence == "Trajectories of 10,000 trials do not fit: this page has the first of each cell."
     none, _, sentence = explorer.trials_that_fit(np.arange(10000), 10)
     assert not len(none) and "This page has no trajectories: 10,000 trials" in sentence
