@@ -132,7 +132,7 @@ def draw_cases(axes: Sequence[Axes] | Array, frame: Frame, places: Array) -> Non
     first = np.unique(places, return_index=True)[1]
     axes[0].plot(frame["bayes_gain"].to_numpy()[first], -places[first], **BAYES)
     axes[0].axvline(1, color="0.6", lw=0.8)
-    axes[0].set_xlabel("gain in loss (1: best uniform attention)")
+    axes[0].set_xlabel("gain in loss\n(1: best uniform attention)")
     axes[1].axvline(0, color="0.6", lw=0.8)
     axes[1].set_xlabel("$W_E^T W_E$: same topic - others")
 

@@ -120,7 +120,7 @@ def growth_figure(run: Run, scores: pd.DataFrame) -> Picture:
                 Line2D([], [], color=PALETTE[place_], lw=1, label=f"L2 {written(float(level))}")
                 for place_, level in enumerate(levels)
             ]
-            ax.legend(handles=handles, loc="upper left")
+            ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0)  # beside
     parts = {
         "Norm of W^V (of all weights in joint training) against the steps, a line per seed.": True,
         "Dotted: the norm that minimises eq. (2); dashed: growth at the rate of the largest margin.": (
