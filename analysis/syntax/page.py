@@ -125,6 +125,8 @@ def has_several_cells(run: Run, scores: pd.DataFrame) -> bool:
 
 
 PAGE = Page(
+    # Panels by all that the sweeps change beside them, so that the axes of the map are alpha and bias gain.
+    panels=("optimizer", "init", "learning_rate", "sharpness", "length_min"),
     prepare=prepared,
     score=score_syntax,
     classes=LOOKS,
