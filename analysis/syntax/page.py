@@ -1,13 +1,15 @@
 """The page of runs on syntax and topics: which of the two is learned first, and on what that depends."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from topicjax.errors import counted
 from topicjax.settings import SEEDS
 from topicjax.store.reader import Run
 
-from ..frames import varying
+from ..frames import cell_of_rows, varying
 from ..maps.cells import UNSCORED
 from ..maps.drawing import run_map
 from ..page.contract import Chart, Entry, Look, Page, Staged, View
@@ -112,11 +114,22 @@ CHARTS = (
 
 
 def which_first(run: Run, scores: pd.DataFrame, **axes: Any) -> Picture:
-    """Draw the map of classes, by default of alpha against bias gain."""
+    """Draw the map of classes, by default of alpha against bias gain.
+
+    Cells that stand alone, with a value of another setting that no other cell has, are left out: each would
+    be a panel of its own.
+    """
     usual = {"x": "alpha", "y": "bias_gain"}
-    return run_map(
-        run, scores, PAGE, **{at: name for at, name in usual.items() if varying(run.trials, [name])} | axes
-    )
+    across = {at: name for at, name in usual.items() if varying(run.trials, [name])} | axes
+    others = [name for name in run.setting_names if name not in (*SEEDS, *across.values())]
+    panel, cell = cell_of_rows(scores, others), cell_of_rows(scores, [*others, *across.values()])
+    cells = pd.Series(cell).groupby(panel).nunique().to_numpy()
+    is_alone = cells[panel] == 1
+    if is_alone.all() or not is_alone.any():
+        return run_map(run, scores, PAGE, **across)
+    picture = run_map(run, scores[~is_alone], PAGE, **across)
+    left_out = f" Not drawn: {counted(int((cells == 1).sum()), 'cell')} in which another setting is changed."
+    return replace(picture, caption=picture.caption + left_out)
 
 
 def has_several_cells(run: Run, scores: pd.DataFrame) -> bool:
