@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from topicjax.experiments.one_layer.settings import SOFTMAX, AttentionWeights, Spec
 from topicjax.experiments.shared.bags import Bag, counts_and_targets, padded
-from topicjax.experiments.shared.losses import queries_loss, word_losses
+from topicjax.experiments.shared.losses import queries_loss
 from topicjax.experiments.shared.model import Params
 
 
@@ -164,12 +164,11 @@ def loss_by_kind(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.A
     Losses are linear in their targets, so the target of a word query splits into its own word and others.
     """
     _, output_RxV, target_RxV = outputs(model, bag)
-    loss_RxV = word_losses(objective, output_RxV, real_V)
     B, type_V = bag.count_BxV.shape[0], jnp.arange(bag.count_BxV.shape[1])
-    word_CxV, loss_CxV = target_RxV[B:], loss_RxV[B:]  # the first B queries show [MASK]
+    word_CxV, output_CxV = target_RxV[B:], output_RxV[B:]  # the first B queries show [MASK]
     kept_CxV = jnp.where(bag.queries.type_R[B:, None] == type_V[None, :], word_CxV, 0.0)
-    kinds = [(loss_RxV[:B], target_RxV[:B]), (loss_CxV, kept_CxV), (loss_CxV, word_CxV - kept_CxV)]
-    sums = [(loss * target).sum() for loss, target in kinds]
+    kinds = [(output_RxV[:B], target_RxV[:B]), (output_CxV, kept_CxV), (output_CxV, word_CxV - kept_CxV)]
+    sums = [queries_loss(objective, output, target, real_V)[0] for output, target in kinds]
     weights = [target.sum() for _, target in kinds]
     means = (
         jnp.where(weight > 0, summed / jnp.where(weight > 0, weight, 1.0), jnp.nan)

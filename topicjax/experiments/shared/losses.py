@@ -3,8 +3,7 @@
 Each is linear in the target, so the loss of a query whose target is a weighted histogram t of words is
 cross-entropy (4):  |t| logsumexp(f) - t.f        squared (3):  |t| (f.f + 1) - 2 t.f with |t| the total
 weight.  To add an objective, add an entry to OBJECTIVES: its loss, summed over queries, and the gradient of
-that with respect to the outputs; and one to OF_WORDS: its loss for each word as the target, of weight 1.
-jax is imported when a loss is computed: settings need only the names.
+that with respect to the outputs.  jax is imported when a loss is computed: settings need only the names.
 Dimension letters: R queries, V outputs.
 """
 
@@ -34,21 +33,7 @@ def squared(output_RxV: Array, target_RxV: Array, real_V: Array) -> tuple[Array,
     return loss, 2 * (weight_Rx1 * output_RxV - target_RxV)
 
 
-def cross_entropy_of_words(output_RxV: Array, real_V: Array) -> Array:
-    """Compute eq. (4) for each word as the target of a query."""
-    import jax
-
-    softmax_in_RxV = jax.numpy.where(real_V[None, :], output_RxV, -jax.numpy.inf)
-    return jax.nn.logsumexp(softmax_in_RxV, axis=1, keepdims=True) - output_RxV
-
-
-def squared_of_words(output_RxV: Array, real_V: Array) -> Array:
-    """Compute eq. (3) for each word as the target of a query."""
-    return (output_RxV**2).sum(axis=1, keepdims=True) + 1 - 2 * output_RxV
-
-
 OBJECTIVES = {"cross_entropy": cross_entropy, "squared": squared}
-OF_WORDS = {"cross_entropy": cross_entropy_of_words, "squared": squared_of_words}
 
 
 def queries_loss(
@@ -62,10 +47,3 @@ def queries_loss(
 
     losses = list(OBJECTIVES.values())
     return jax.lax.switch(objective, losses, output_RxV, target_RxV, real_V)
-
-
-def word_losses(objective: Array, output_RxV: Array, real_V: Array) -> Array:
-    """Compute the loss of each query for each word as its target, so that several targets share the work."""
-    import jax
-
-    return jax.lax.switch(objective, list(OF_WORDS.values()), output_RxV, real_V)
