@@ -397,8 +397,8 @@ def report() -> Any:
         ],
         claims=[
             analysis.Claim("Plateau", waits, plateau, paper, "both_stages"),
-            analysis.Claim("Layer 1 first", first, order, shown_by="heads"),
-            analysis.Claim("Longer", "With more states bigrams are learned later.", longer),
+            analysis.Claim("Layer 1 first", first, order, "the usual story", "heads"),
+            analysis.Claim("Longer", "With more states bigrams are learned later.", longer, "our prediction"),
         ],
         figures=[both_stages, heads],
     )

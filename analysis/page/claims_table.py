@@ -273,6 +273,11 @@ def to_html(table: Table, base: Path, title: str) -> str:
     return html.page(title, f"{table.summary} {table.origin}", lead, [])
 
 
+def named(each: Row | Missing) -> str:
+    """Write the name of a claim, and where it is stated if its author says so."""
+    return f"{each.claim} ({each.source})" if each.source else each.claim
+
+
 def to_markdown(table: Table, base: Path, title: str) -> str:
     """Write the same as Markdown."""
     lines = []
@@ -284,14 +289,12 @@ def to_markdown(table: Table, base: Path, title: str) -> str:
         ]
         ending = f" ({', '.join(links) or row.run})"
         change = f" What would change it: {row.change}" if row.change else ""
-        cells = (f"{row.claim} ({row.source})", row.says, row.measured + change, row.verdict)
+        cells = (named(row), row.says, row.measured + change, row.verdict)
         lines.append([markdown_cell(cell) for cell in cells])
         lines[-1][2] += ending
     for each in table.missing:
         ways = " or ".join(f"`{way}`" for way in each.ways)
-        lines.append(
-            [markdown_cell(f"{each.claim} ({each.source})"), markdown_cell(each.says), ways, "not run"]
-        )
+        lines.append([markdown_cell(named(each)), markdown_cell(each.says), ways, "not run"])
     body = "\n".join(f"| {' | '.join(line)} |" for line in [list(HEAD), ["---"] * len(HEAD), *lines])
     remarks = "".join(f"- {markdown_cell(text)}\n" for text in table.remarks)
     return f"# {title}\n\n{table.summary} {table.origin}\n\n{body}\n\n{remarks}"
