@@ -127,7 +127,7 @@ def which_first(run: Run, scores: pd.DataFrame, **axes: Any) -> Picture:
     is_alone = cells[panel] == 1
     if is_alone.all() or not is_alone.any():
         return run_map(run, scores, PAGE, **across)
-    picture = run_map(run, scores[~is_alone], PAGE, **across)
+    picture = run_map(run, scores.loc[~is_alone], PAGE, **across)
     left_out = f" Not drawn: {counted(int((cells == 1).sum()), 'cell')} in which another setting is changed."
     return replace(picture, caption=picture.caption + left_out)
 
