@@ -154,7 +154,9 @@ def answer(cells: Frame) -> Iterator[str]:
     """Count the cells by class, and with the other ratios."""
     judged = cells.loc[cells["side"] != ""]
     if judged.empty:
-        yield f"In none of {counted(len(cells), 'cell')} is syntax or are topics half way."
+        late = count_of(cells["class"] == UNDECIDED)
+        none = f"In none of {counted(len(cells), 'cell')} is syntax or are topics half way"
+        yield f"{none}{f' early enough to tell which is first ({late} undecided)' * bool(late)}."
         return
     counts = judged["class"].value_counts()
     named = [f"{counts[kind]} {kind}" for kind in CLASSES if kind in counts]
