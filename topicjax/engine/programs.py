@@ -4,6 +4,8 @@ The trials of a stream row go through their steps in one of two orders; both giv
 A lane at a time, for cores: the data of a window are drawn once for the stream, then each trial goes through
 the window alone, so its weights and work arrays stay in the core's cache, and `cond` is a real branch.
 Lanes together, for accelerators: all trials take every step at once, in wide operations.
+In both, the first step of a window, which may have a record, stands before the loop over the others: a record
+needs the state before its step, and a loop that may take one would copy that state at every step.
 
 Dimension letters: R stream rows, L lanes, W windows, B blocks of a window.
 """
@@ -118,19 +120,29 @@ def lanes_together(
     def window(carry: Any, share: Any) -> tuple[Any, Any]:
         (number, missing, trial_L), (left_L, takes_L) = carry, share
 
-        def step(offset: Any, carry: Any) -> Any:
-            missing, trial_L, latest_L = carry
+        def step(offset: Any, missing: Any, trial_L: Any) -> tuple[Any, Any, Any, Any]:
             batch = experiment.batch(spec, stream, source, number + offset)
             following_L, made_L = update(hypers_L, trial_L, batch, number + offset)
+            missing = jnp.maximum(missing, lacking(experiment, source, batch))
+            return missing, lanes_where(offset < left_L, following_L, trial_L), batch, made_L
+
+        def first_step(offset: Any, carry: Any) -> Any:
+            missing, trial_L, latest_L = carry
+            missing, following_L, batch, made_L = step(offset, missing, trial_L)
             latest_L = jax.lax.cond(
-                (offset == 0) & takes_L.any(),
+                takes_L.any(),
                 lambda: measure(hypers_L, trial_L, batch, made_L, number),
                 lambda: latest_L,
             )
-            missing = jnp.maximum(missing, lacking(experiment, source, batch))
-            return missing, lanes_where(offset < left_L, following_L, trial_L), latest_L
+            return missing, following_L, latest_L
 
-        missing, trial_L, latest_L = jax.lax.fori_loop(0, left_L.max(), step, (missing, trial_L, empty_L))
+        def further_step(offset: Any, carry: Any) -> Any:
+            return step(offset, *carry)[:2]
+
+        steps = left_L.max()
+        first = jnp.minimum(steps, 1)
+        *carry, latest_L = jax.lax.fori_loop(0, first, first_step, (missing, trial_L, empty_L))
+        missing, trial_L = jax.lax.fori_loop(first, steps, further_step, tuple(carry))
         latest_L = lanes_where(left_L > 0, latest_L, empty_L)
         return (number + spec.record_every, missing, trial_L), latest_L
 
@@ -166,12 +178,16 @@ def lane_at_a_time(
         def lane(lane: Any) -> Any:
             hypers, trial, latest, steps, takes = lane
 
-            def step(place: Any, carry: Any) -> Any:
-                trial, latest = carry
+            def step(place: Any, trial: Any) -> tuple[Any, Any, Any]:
                 batch = jax.tree.map(lambda leaf: leaf[place], batches)
                 following, made = experiment.update(spec, stream, hypers, trial, batch, number + place)
+                return following, batch, made
+
+            def first_step(place: Any, carry: Any) -> Any:
+                trial, latest = carry
+                following, batch, made = step(place, trial)
                 latest = jax.lax.cond(
-                    (first_offset + place == 0) & takes,
+                    takes,
                     lambda: take_record(
                         experiment, spec, stream, hypers, source, trial, batch, made, number + place
                     ),
@@ -179,7 +195,10 @@ def lane_at_a_time(
                 )
                 return following, latest
 
-            return jax.lax.fori_loop(0, steps, step, (trial, latest))
+            first = jnp.where(first_offset == 0, jnp.minimum(steps, 1), 0)
+            trial, latest = jax.lax.fori_loop(0, first, first_step, (trial, latest))
+            trial = jax.lax.fori_loop(first, steps, lambda place, trial: step(place, trial)[0], trial)
+            return trial, latest
 
         trial_L, latest_L = jax.lax.map(lane, (hypers_L, trial_L, latest_L, steps_L, takes_L))
         return (number + block, missing, trial_L, latest_L), None
