@@ -18,7 +18,7 @@ from topicjax.experiments.shared.lda import Documents
 from topicjax.experiments.shared.state import State
 from topicjax.experiments.syntax import experiment, language, masked, model, records
 from topicjax.experiments.syntax.experiment import EXPERIMENT
-from topicjax.experiments.syntax.settings import Hypers, Spec, Stream, make_trial, traced
+from topicjax.experiments.syntax.settings import Hypers, Spec, Stream, check, make_trial, traced
 
 TINY = Spec(
     topics=2, words_per_topic=2, classes=3, words_per_class=2, width=4, heads=2, relative_reach=2,
@@ -560,3 +560,10 @@ def test_settings_that_are_refused_are_one_sentence(settings, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
         make_trial(settings)
     assert "\n" not in str(caught.value)
+
+
+def test_an_added_objective_is_refused():
+    new = make_trial({})
+    new = new._replace(hypers=new.hypers._replace(objective="brier"))
+    with pytest.raises(UserError, match="objective is 'brier'; allowed: cross_entropy, squared: what"):
+        check(new)

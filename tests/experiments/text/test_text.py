@@ -21,7 +21,7 @@ from topicjax.experiments.shared.lda import Documents
 from topicjax.experiments.shared.settings import LayerHypers as Hypers
 from topicjax.experiments.text import experiment, losses, records, rows, windows
 from topicjax.experiments.text.experiment import EXPERIMENT
-from topicjax.experiments.text.settings import TRIALS, Spec, Stream, make_trial, traced
+from topicjax.experiments.text.settings import TRIALS, Spec, Stream, check, make_trial, traced
 from topicjax.sweep import expand, product
 from topicjax.sweep.files import load_sweep
 from topicjax.sweep.overrides import override
@@ -416,6 +416,9 @@ def test_bad_settings_are_one_sentence(data):
         make_trial(dict(p_keep=0.5, p_random=0.5))
     with pytest.raises(UserError, match="heads is 3; allowed: a divisor of the width, 64"):
         make_trial(dict(heads=3))
+    new = make_trial({})._replace(hypers=Hypers(objective="brier"))  # as if added to OBJECTIVES
+    with pytest.raises(UserError, match="objective is 'brier'; allowed: cross_entropy, squared: the loss"):
+        check(new)
     size = len(load_corpus("own").vocabulary)
     with pytest.raises(UserError, match=f"vocabulary_size is 99; allowed: at most {size}, the words of the"):
         windows.data(own_trial(vocabulary_size=99)[0]).load()

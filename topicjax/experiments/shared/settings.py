@@ -92,6 +92,14 @@ class LayerHypers(NamedTuple):
     init_seed: InitSeed = -1
 
 
+def check_objective(hypers: Any, known: tuple[str, ...], needed_for: str) -> None:
+    """Raise a UserError if an experiment has parts of its own for each objective, and none for this one."""
+    if hypers.objective not in known:
+        raise UserError(
+            f"objective is {hypers.objective!r}; allowed: {', '.join(known)}: {needed_for} is known for these"
+        )
+
+
 def check_layers(spec: LayerSpec) -> None:
     """Raise a UserError if the sizes of layers contradict each other."""
     if spec.size % spec.heads:

@@ -10,7 +10,14 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from topicjax.errors import UserError
 from topicjax.experiments.shared.losses import OBJECTIVES
 from topicjax.experiments.shared.optimizers import Beta1, Beta2, Epsilon, Momentum, WeightDecay
-from topicjax.experiments.shared.settings import InitLaw, InitSeed, LayerNorm, LayerSpec, check_layers
+from topicjax.experiments.shared.settings import (
+    InitLaw,
+    InitSeed,
+    LayerNorm,
+    LayerSpec,
+    check_layers,
+    check_objective,
+)
 from topicjax.settings import (
     MAX_INT32,
     AutomaticSize,
@@ -148,8 +155,9 @@ class Hypers(NamedTuple):
 
 def check(trial: Trial) -> None:
     """Raise a UserError if settings, each valid by itself, contradict each other."""
-    spec, stream, _ = trial
+    spec, stream, hypers = trial
     check_layers(spec)
+    check_objective(hypers, ("cross_entropy", "squared"), "what classes and topics contribute to a loss")
     if stream.length_min > stream.length_max:
         most = f"at most length_max = {stream.length_max}"
         raise UserError(f"length_min is {stream.length_min}; allowed: {most}")

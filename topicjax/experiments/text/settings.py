@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from topicjax.corpora.corpus import STANDARD, find_hash
 from topicjax.errors import UserError
-from topicjax.experiments.shared.settings import LayerHypers, LayerSpec, check_layers
+from topicjax.experiments.shared.settings import LayerHypers, LayerSpec, check_layers, check_objective
 from topicjax.settings import MAX_INT32, Choice, Key, Probability, Real, Role, Whole
 from topicjax.theory.document_settings import KeyVisibility
 from topicjax.trial import Trial, TrialSettings
@@ -78,8 +78,9 @@ class Stream(NamedTuple):
 
 def check(trial: Trial) -> None:
     """Raise a UserError if settings, each valid by itself, contradict each other."""
-    spec, stream, _ = trial
+    spec, stream, hypers = trial
     check_layers(spec)
+    check_objective(hypers, ("cross_entropy", "squared"), "the loss of the unigram model")
     if stream.p_keep + stream.p_random >= 1:
         raise UserError(
             f"p_keep + p_random is {stream.p_keep} + {stream.p_random}; allowed: a sum below 1, since losses "
