@@ -268,21 +268,19 @@ import topicjax
 from topicjax.experiments.shared import losses, optimizers
 from topicjax.sweep import product
 
-def absolute(output, target, real):
-    weight = target.sum(axis=1, keepdims=True)
-    difference = weight * output - target
-    return jnp.abs(difference).sum(), weight * jnp.sign(difference)
+def absolute(output, real):
+    return losses.Terms(jnp.abs(output).sum(axis=1), jnp.abs(output - 1) - jnp.abs(output))
 
-lion = optimizers.Optimizer(lambda optax, h: optax.lion(h.learning_rate, h.beta1), ("beta1",))
+lion = optimizers.Optimizer(lambda optax, h: optax.lion(h.learning_rate))
 optimizers.OPTIMIZERS["lion"] = lion
 losses.OBJECTIVES["absolute"] = absolute
 topicjax.use_all_cores()
 from topicjax import cli
 base = {base!r}
-sweep = product(optimizer="lion", objective=("squared", "absolute"), beta1=(0.5, 0.9))
+sweep = product(optimizer="lion", objective=("squared", "absolute"), learning_rate=(1e-3, 1e-2))
 run = topicjax.sweep("one_layer", sweep, sys.argv[1], base)
 assert (run.trials["optimizer"] == "lion").all() and len(run.trials) == 4
-assert (run.trials.groupby("beta1")["final_norm_v"].nunique() == 2).all()
+assert (run.trials.groupby("learning_rate")["final_norm_v"].nunique() == 2).all()
 assert (run.trials["status"] == "ok").all()
 sys.exit(cli.main(["report", sys.argv[1]]))
 """

@@ -225,15 +225,17 @@ def test_float32_agrees_to_single_precision(spec, squared):
 
 def test_hand_written_gradient_against_finite_differences():
     with jax.enable_x64(True):
-        params = kernel.pad(large_params(BIASES))
-        batch = bag_of(BIASES, traced(Stream()), ragged_documents())
+        params, stream = kernel.pad(large_params(BIASES)), traced(Stream())
+        word_BxW = jnp.asarray(np.random.default_rng(0).dirichlet(np.ones(BIASES.num_words), 3))
+        finite = bag_of(BIASES, stream, ragged_documents())
+        infinite = bags.from_distributions(replace(BIASES, documents="tau"), stream, word_BxW)
 
         @jax.jit
-        def loss(params, objective):
+        def loss(params, batch, objective):
             return kernel.loss(kernel.effective(BIASES, params), batch, objective, kernel.real_types(BIASES))
 
-        for objective in (np.int32(0), np.int32(1)):
-            own = functools.partial(loss, objective=objective)
+        for batch, objective in itertools.product((finite, infinite), (np.int32(0), np.int32(1))):
+            own = functools.partial(loss, batch=batch, objective=objective)
             check_grads(own, (params,), order=1, modes=["rev"], rtol=1e-6)
 
 
@@ -250,7 +252,7 @@ def test_zero_queries_attend_uniformly():
         @jax.jit
         def attention(params):
             bag = bags.from_documents(TINY, traced(Stream()), documents)
-            queries = bags.counts_and_targets(bag)[0], bag.queries.type_R
+            queries = bag.count_BxV[bag.queries.document_R], bag.queries.type_R
             score_VxV = kernel.effective(TINY, kernel.pad(params)).score_VxV
             return kernel.query_attention(score_VxV, *queries), kernel.query_attention(None, *queries)
 

@@ -4,7 +4,6 @@ Dimension letters: B documents, Q rows with words to predict, V vocabulary.
 """
 
 import jax
-import jax.numpy as jnp
 
 from topicjax.experiments.encoder.rows import Rows
 from topicjax.experiments.encoder.settings import Spec
@@ -34,8 +33,7 @@ def outputs_of(spec: Spec, params: Params, X_BxQxD: jax.Array) -> jax.Array:
 
 def loss_of_documents(objective: jax.Array, output_BxQxV: jax.Array, target_BxQxV: jax.Array) -> jax.Array:
     """Compute each document's contribution to the loss; eq. (1) is their sum."""
-    real_V = jnp.ones(output_BxQxV.shape[2], bool)
-    loss = jax.vmap(lambda output, target: queries_loss(objective, output, target, real_V)[0])
+    loss = jax.vmap(lambda output, target: queries_loss(objective, output, target)[0])
     return loss(output_BxQxV, target_BxQxV)
 
 
@@ -47,6 +45,5 @@ def loss_and_gradients(
     B, Q, V = output_BxQxV.shape
     flat = (B * Q, V)
     targets = rows.target_BxQxV.reshape(flat)
-    real_V = jnp.ones(V, bool)
-    loss, d_output = queries_loss(hypers.objective, output_BxQxV.reshape(flat), targets, real_V)
+    loss, d_output = queries_loss(hypers.objective, output_BxQxV.reshape(flat), targets)
     return loss, pull_back(d_output.reshape(B, Q, V))[0]

@@ -6,9 +6,11 @@ All arrays are padded with zeros to a multiple of the vector width.  Padding nev
 zero and it is excluded from the softmax, so its gradient is exactly zero under every optimizer.
 Attention without softmax (see `AttentionWeights`) is linear in the scores: a key's weight is a share of the
 document times S, 1 + S, or 1 + S minus the mean of S over the document, which keeps the sum of weights at 1.
-Dimension letters: R queries, V vocabulary, D embedding, A head (all padded).
+Dimension letters: R queries, C of them word queries, S of them that share their document's targets, V
+vocabulary, D embedding, A head (all padded), K kinds of query.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,8 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from topicjax.experiments.one_layer.settings import SOFTMAX, AttentionWeights, Spec
-from topicjax.experiments.shared.bags import Bag, counts_and_targets, padded
-from topicjax.experiments.shared.losses import queries_loss
+from topicjax.experiments.shared.bags import Bag, padded, shared_targets, targets
+from topicjax.experiments.shared.losses import Terms, for_objective, queries_loss, where_set
 from topicjax.experiments.shared.model import Params
 
 
@@ -109,22 +111,22 @@ def shares(count_RxV: jax.Array) -> jax.Array:
     return count_RxV / jnp.where(total_Rx1 == 0, 1.0, total_Rx1)
 
 
-def outputs(model: Effective, bag: Bag) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Compute the attention and the outputs of every query, and the weighted words it must predict."""
-    count_RxV, target_RxV = counts_and_targets(bag)
+def outputs(model: Effective, bag: Bag) -> tuple[jax.Array, jax.Array]:
+    """Compute the attention and the outputs of every query."""
+    count_RxV = bag.count_BxV[bag.queries.document_R]
     attention_RxV = query_attention(model.score_VxV, count_RxV, bag.queries.type_R, model.kind)
-    return attention_RxV, attention_RxV @ model.value_VxV + model.bias_V[None, :], target_RxV
+    return attention_RxV, attention_RxV @ model.value_VxV + model.bias_V[None, :]
 
 
 @jax.custom_vjp
 def loss(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array) -> jax.Array:
     """Compute the loss of eq. (1) on the bag; real_V marks the outputs that are not padding."""
-    return _loss_forward(model, bag, objective, real_V)[0]
+    return loss_by_kind(model, bag, objective, real_V).total
 
 
 def _loss_forward(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array):
-    attention_RxV, output_RxV, target_RxV = outputs(model, bag)
-    value, d_output_RxV = queries_loss(objective, output_RxV, target_RxV, real_V)
+    attention_RxV, output_RxV = outputs(model, bag)
+    value, d_output_RxV = queries_loss(objective, output_RxV, targets(bag), real_V)
     return value, (model, bag, attention_RxV, d_output_RxV)
 
 
@@ -133,16 +135,15 @@ def _loss_backward(residuals, cotangent: jax.Array):
     d_output_RxV = cotangent * d_output_RxV
     d_score_VxV = None
     if model.score_VxV is not None:
-        d_attention_RxV = d_output_RxV @ model.value_VxV.T
         slope_RxV = attention_RxV  # of softmax in its scores; linear attention has its shares instead
         if model.kind.name != SOFTMAX:
             slope_RxV = shares(bag.count_BxV[bag.queries.document_R])
+        d_logit_RxV = where_set(slope_RxV, d_output_RxV @ model.value_VxV.T)
         if model.kind.name in SUM_TO_ONE:
-            mean_Rx1 = (slope_RxV * d_attention_RxV).sum(axis=1, keepdims=True)
-            d_attention_RxV = d_attention_RxV - mean_Rx1
-        d_logit_RxV = slope_RxV * d_attention_RxV
+            d_logit_RxV = d_logit_RxV - slope_RxV * d_logit_RxV.sum(axis=1, keepdims=True)
         d_score_VxV = jnp.zeros_like(model.score_VxV).at[bag.queries.type_R].add(d_logit_RxV)
-    d_value_VxV, d_bias_V = attention_RxV.T @ d_output_RxV, d_output_RxV.sum(axis=0)
+    d_output_VxR = jax.lax.optimization_barrier(d_output_RxV.T)  # transposed first, faster on cores
+    d_value_VxV, d_bias_V = (d_output_VxR @ attention_RxV).T, d_output_RxV.sum(axis=0)
     return Effective(d_score_VxV, d_value_VxV, d_bias_V, model.kind), None, None, None
 
 
@@ -161,20 +162,36 @@ class LossSplit(NamedTuple):
 def loss_by_kind(model: Effective, bag: Bag, objective: jax.Array, real_V: jax.Array) -> LossSplit:
     """Compute the loss of eq. (1) and split it by what a query shows, with the weights of eq. (1).
 
-    Losses are linear in their targets, so the target of a word query splits into its own word and others.
+    Losses are linear in their targets, so the target of a word query splits into its own word and others; and
+    the loss of one word needs no target array.
     """
-    _, output_RxV, target_RxV = outputs(model, bag)
-    B, type_V = bag.count_BxV.shape[0], jnp.arange(bag.count_BxV.shape[1])
-    word_CxV, output_CxV = target_RxV[B:], output_RxV[B:]  # the first B queries show [MASK]
-    kept_CxV = jnp.where(bag.queries.type_R[B:, None] == type_V[None, :], word_CxV, 0.0)
-    kinds = [(output_RxV[:B], target_RxV[:B]), (output_CxV, kept_CxV), (output_CxV, word_CxV - kept_CxV)]
-    sums = [queries_loss(objective, output, target, real_V)[0] for output, target in kinds]
-    weights = [target.sum() for _, target in kinds]
-    means = (
-        jnp.where(weight > 0, summed / jnp.where(weight > 0, weight, 1.0), jnp.nan)
-        for summed, weight in zip(sums, weights, strict=True)
-    )
-    return LossSplit(jnp.stack(sums).sum(), *means)
+    queries, B, every_R = bag.queries, bag.count_BxV.shape[0], jnp.arange(bag.queries.type_R.size)
+    is_kept_C = (queries.word_R == queries.type_R)[B:]  # the first B queries show [MASK]
+    shared_SxV = shared_targets(bag)
+    every_S, type_S = every_R[: len(shared_SxV)], queries.type_R[: len(shared_SxV)]
+
+    def sums(word_R: jax.Array, shared_S: jax.Array, own_S: jax.Array) -> jax.Array:
+        """Sum over queries of each kind, given their one word, their shared words, and their type there."""
+        kept = jnp.where(is_kept_C, word_R[B:], 0.0).sum() + own_S[B:].sum()
+        random = jnp.where(is_kept_C, 0.0, word_R[B:]).sum() + (shared_S - own_S)[B:].sum()
+        return jnp.stack([word_R[:B].sum() + shared_S[:B].sum(), kept, random])
+
+    own_S = shared_SxV[every_S, type_S]
+    weight_R, weight_S = queries.word_weight_R, shared_SxV.sum(axis=1)
+
+    def losses(terms: Callable[[jax.Array], Terms], output_RxV: jax.Array) -> jax.Array:
+        any_word_R, word_RxV = terms(output_RxV)
+        any_word_S, word_SxV = any_word_R[: len(shared_SxV)], word_RxV[: len(shared_SxV)]
+        return sums(
+            weight_R * (any_word_R + word_RxV[every_R, queries.word_R]),
+            weight_S * any_word_S + where_set(shared_SxV, word_SxV).sum(axis=1),
+            own_S * (any_word_S + word_SxV[every_S, type_S]),
+        )
+
+    loss_K = for_objective(objective, losses, outputs(model, bag)[1], real_V)
+    weight_K = sums(weight_R, weight_S, own_S)
+    mean_K = jnp.where(weight_K > 0, loss_K / jnp.where(weight_K > 0, weight_K, 1.0), jnp.nan)
+    return LossSplit(loss_K.sum(), *mean_K)
 
 
 def real_types(spec: Spec) -> jax.Array:

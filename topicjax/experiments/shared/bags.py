@@ -34,7 +34,7 @@ class Queries(NamedTuple):
 
     document_R: jax.Array
     type_R: jax.Array
-    share_R: jax.Array  # weight of its document's target_BxV in the query's target
+    share_S: jax.Array  # weight of its document's target_BxV in the query's target; 0 beyond the first S
     word_R: jax.Array
     word_weight_R: jax.Array
 
@@ -119,7 +119,7 @@ def from_documents(spec: DocumentSpec, stream: Stream, documents: Documents, uni
     word_queries = Queries(
         document_R=document_C,
         type_R=documents.shown_BxN.reshape(-1)[safe_C],
-        share_R=jnp.zeros(capacity),
+        share_S=jnp.zeros(0),
         word_R=documents.word_BxN.reshape(-1)[safe_C],
         word_weight_R=jnp.where(taken_C, weight_B[document_C], 0.0),
     )
@@ -160,8 +160,11 @@ def with_usual_queries(
         return function(batch)
 
     def with_first(size: int) -> Callable[[], Any]:
-        fewer = jax.tree.map(lambda leaf_R: leaf_R[: num_documents + size], batch.queries)
-        return lambda: function(batch._replace(queries=fewer))
+        def evaluate() -> Any:  # cuts within the branch: only the branch that is taken pays for it
+            fewer = jax.tree.map(lambda leaf_R: leaf_R[: num_documents + size], batch.queries)
+            return function(batch._replace(queries=fewer))
+
+        return evaluate
 
     needed = largest(batch.queries_missing) + most
     place = sum((needed > size).astype(jnp.int32) for size in sizes)
@@ -219,18 +222,23 @@ def from_distributions(spec: DocumentSpec, stream: Stream, P_BxW: jax.Array, uni
     words = Queries(
         document_R=jnp.repeat(jnp.arange(B), W),
         type_R=jnp.tile(jnp.arange(1, W + 1), B),
-        share_R=jnp.broadcast_to(p_r / W, (B * W,)),
+        share_S=jnp.broadcast_to(p_r / W, (B * W,)),
         word_R=jnp.tile(jnp.arange(1, W + 1), B),
         word_weight_R=(p_c * P_BxW / B).reshape(-1),
     )
-    masked = own._replace(share_R=jnp.broadcast_to(1 - p_c - p_r, (B,)))
+    masked = own._replace(share_S=jnp.broadcast_to(1 - p_c - p_r, (B,)))
     return Bag(count_BxV, P_BxV / B, joined(masked, words), none_missing)
 
 
-def counts_and_targets(bag: Bag) -> tuple[jax.Array, jax.Array]:
-    """Expand to the keys of each query's document and the weighted words it must predict, both R x V."""
-    queries = bag.queries
-    type_V = jnp.arange(bag.count_BxV.shape[1])
+def targets(bag: Bag) -> jax.Array:
+    """Expand to the weighted words that each query must predict, R x V."""
+    queries, shared_SxV = bag.queries, shared_targets(bag)
+    S, type_V = len(shared_SxV), jnp.arange(bag.count_BxV.shape[1])
     one_word_RxV = jnp.where(queries.word_R[:, None] == type_V[None, :], queries.word_weight_R[:, None], 0.0)
-    shared_RxV = queries.share_R[:, None] * bag.target_BxV[queries.document_R]
-    return bag.count_BxV[queries.document_R], shared_RxV + one_word_RxV
+    return jnp.concatenate([one_word_RxV[:S] + shared_SxV, one_word_RxV[S:]])
+
+
+def shared_targets(bag: Bag) -> jax.Array:
+    """Expand to what queries must predict besides their one word, S x V, for those that have such targets."""
+    share_S = bag.queries.share_S
+    return share_S[:, None] * bag.target_BxV[bag.queries.document_R[: share_S.size]]

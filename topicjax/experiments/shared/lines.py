@@ -113,7 +113,8 @@ def held_out_examples(data: Data) -> Examples:
     paired = data.stream.pair_strength > 0
     spec = replace(data.spec, word_query_probability=1.0, shortest=1, longest=longest, paired=paired)
     bag = held_out_bag(spec, traced(data.stream))
-    document_R, token_R, share_R, word_R, weight_R = map(np.asarray, bag.queries)
+    document_R, token_R, share_S, word_R, weight_R = map(np.asarray, bag.queries)
+    share_R = np.pad(share_S, (0, len(document_R) - len(share_S)))
     keys_DxV, words_DxV = (
         np.asarray(array, np.float64)[:, : spec.vocabulary] for array in (bag.count_BxV, bag.target_BxV)
     )

@@ -53,9 +53,8 @@ def participation(matrix: jax.Array) -> jax.Array:
 
     It is 1 for rank one and n for n equal singular values, and needs no decomposition.
     """
-    largest = jnp.abs(matrix).max()
-    scaled = matrix / jnp.where(largest > 0, largest, 1.0)  # fourth powers of small weights would underflow
-    return jnp.square(jnp.sum(jnp.square(scaled))) / jnp.sum(jnp.square(scaled @ scaled.T))
+    gram, trace = matrix @ matrix.T, jnp.sum(jnp.square(matrix))
+    return 1 / jnp.sum(jnp.square(gram / trace))  # divided first: fourth powers of small weights underflow
 
 
 def rotation(matrix: jax.Array, earlier: jax.Array) -> jax.Array:

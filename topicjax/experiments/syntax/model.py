@@ -110,8 +110,7 @@ def loss_and_gradients(
 ) -> tuple[jax.Array, Params]:
     """Compute eq. (1) and its gradients for the trained parameters."""
     output_PxV, pull_back = jax.vjp(lambda own: outputs(spec, hypers, own | frozen, masked), trained)
-    real_V = jnp.ones(spec.vocabulary, bool)
-    loss, d_output_PxV = queries_loss(hypers.objective, output_PxV, targets(spec, masked), real_V)
+    loss, d_output_PxV = queries_loss(hypers.objective, output_PxV, targets(spec, masked))
     return loss, pull_back(d_output_PxV)[0]
 
 
