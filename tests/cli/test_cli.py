@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import topicjax
 from topicjax import advice, cli
 from topicjax.cli import commands, parser
 from topicjax.engine.progress import Progress
+from topicjax.engine.run import Outcome
 from topicjax.experiments.one_layer.settings import SETTINGS
 from topicjax.sweep import product
 from topicjax.sweep.files import load_sweep
@@ -238,6 +240,17 @@ def test_help_tells_the_exit_codes(capsys):
         cli.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM: what is finished is kept" in text
+
+
+def test_a_run_without_snapshots_is_not_told_to_restore_them(smoke, tmp_path):
+    shutil.copytree(smoke[0], tmp_path / "run")
+    outcome = Outcome(16, 0, 0, 0, 160.0, 2.0, 1.0, 2, "one_layer")
+    with_weights = commands.closing(tmp_path / "run", outcome)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    without = commands.closing(tmp_path / "run", outcome)
+    assert all(word in with_weights for word in (" restore ", " inspect ", "/checkpoints", " report "))
+    assert " report " in without
+    assert not any(word in without for word in (" restore ", " inspect ", "/checkpoints"))
 
 
 def test_restore_writes_weights_for_people_without_python(smoke, tmp_path, capsys):

@@ -276,6 +276,7 @@ def closing(folder: Path, outcome: "Outcome") -> str:
     busy = outcome.seconds - outcome.compile_seconds
     example = min(reader.committed(folder))
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    has_weights = any(path.is_file() for path in (folder / "checkpoints").rglob("*"))
     return "\n".join(
         [
             f"\nDone: {trained:,} trials in {duration(outcome.seconds)} "
@@ -289,11 +290,18 @@ def closing(folder: Path, outcome: "Outcome") -> str:
                 if outcome.details
                 else []
             ),
-            f"  {folder}/checkpoints    weights (orbax); {size(total)} in all",
+            *([f"  {folder}/checkpoints    weights (orbax)"] if has_weights else []),
+            f"  {size(total)} in all",
             "Next:",
             f"  {advice.report_command(folder)}",
-            f"  {advice.command('inspect', folder, example)}",
-            f"  {advice.command('restore', folder, example, '--out', 'weights.npz')}",
+            *(
+                [
+                    f"  {advice.command('inspect', folder, example)}",
+                    f"  {advice.command('restore', folder, example, '--out', 'weights.npz')}",
+                ]
+                if has_weights
+                else []
+            ),
             f"  in Python: topicjax.load({str(folder)!r}).trials",
         ]
     )
