@@ -27,7 +27,7 @@ SIZES = {  # trials, programs, first, middle and last id: other ids would make o
     "robustness": (130, 5, "605f0871ef1c", "706b06a5416a", "b8da08439a1a"),
     "remark1": (50, 2, "4492528d7f11", "b3d5721cba39", "2be6e48b74ee"),
     "remark6": (40, 1, "392a9a1aced2", "6e30f7c17f0a", "9410479f1e1c"),
-    "seed_causes": (384, 2, "953d138b4ff0", "fc6a156fe872", "531756e24a0f"),
+    "seed_causes": (384, 2, "57ce2b5c19b8", "694a874dab7c", "1e05f354a8b9"),
     "smoke": (16, 2, "a1fa3433a89a", "5d6a90f012f8", "bdff514f098c"),
     "syntax": (228, 2, "33f0c994a3f3", "83e6e660a5a6", "ce5d75b59c9c"),
     "syntax_depth": (54, 9, "220615fff0b8", "b62c10ef2c93", "eb4c48c3ac35"),
