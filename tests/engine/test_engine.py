@@ -348,7 +348,7 @@ def test_one_compilation_per_group_whatever_the_chunks(case, tmp_path, monkeypat
     assert len(compiled) == 3  # init, advance, weights: five chunks
 
 
-SMALL = "steps=2 record_every=1 topics=4 words_per_topic=2 length_min=8 length_max=12".split()
+SMALL = "steps=2 record_every=1 topics=9 words_per_topic=2 length_min=8 length_max=12".split()
 SMALL += ["batch_size=4", "eval_documents=4"]
 
 
