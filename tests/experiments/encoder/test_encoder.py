@@ -21,7 +21,7 @@ from topicjax.experiments.encoder.settings import Spec, code, make_trial, traced
 from topicjax.experiments.one_layer import kernel
 from topicjax.experiments.one_layer import model as one_layer_model
 from topicjax.experiments.one_layer.settings import Spec as OneLayerSpec
-from topicjax.experiments.shared import bags, encoder, layer_records
+from topicjax.experiments.shared import bags, encoder, layer_records, layers
 from topicjax.experiments.shared.lda import Documents, key_positions
 from topicjax.experiments.shared.settings import LayerHypers as Hypers
 from topicjax.experiments.shared.state import split
@@ -33,7 +33,15 @@ TINY = Spec(
 )
 FULL = replace(TINY, mlp=5, output_projection=True, head="free", output_bias="trained")
 PLACED = replace(TINY, positions=7, layers=1)
+DEEP = replace(FULL, layers=3)  # a loop: see `deep_layers_are_a_loop`
 NORMS = ("none", "pre", "post")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def deep_layers_are_a_loop():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "LOOPED", DEEP.layers)
+        yield
 
 
 def ragged_documents() -> Documents:
@@ -89,7 +97,7 @@ def reference_losses(spec, params, hidden, squared=False, **how):
     return encoder_reference.loss_of_documents(params, documents, hidden, squared, heads=spec.heads, **how)
 
 
-@pytest.mark.parametrize("spec", [TINY, FULL, PLACED], ids=["plain", "full", "positions"])
+@pytest.mark.parametrize("spec", [TINY, FULL, PLACED, DEEP], ids=["plain", "full", "positions", "deep"])
 def test_losses_are_those_of_plain_loops_over_positions(spec):
     params, (losses, _) = random_params(spec), compiled(spec)
     for residual, norm, keys in itertools.product((True, False), NORMS, ("all", "unmasked")):
@@ -98,7 +106,7 @@ def test_losses_are_those_of_plain_loops_over_positions(spec):
         np.testing.assert_allclose(found[found > 0] * len(own), own, rtol=2e-5)
 
 
-@pytest.mark.parametrize("spec", [TINY, FULL, PLACED], ids=["plain", "full", "positions"])
+@pytest.mark.parametrize("spec", [TINY, FULL, PLACED, DEEP], ids=["plain", "full", "positions", "deep"])
 def test_gradients_are_those_of_plain_loops_over_positions(spec):
     """A complex step along a random direction of all parameters, exact to machine precision."""
     params, direction, (_, gradients) = random_params(spec), random_params(spec, 1), compiled(spec)
@@ -228,7 +236,10 @@ def brute_force_means(spec, params, keys_of, layer):
     return [*(sums / counts), np.mean(deficits)]
 
 
-@pytest.mark.parametrize(("spec", "keys"), [(TINY, "all"), (TINY, "unmasked"), (PLACED, "all")])
+@pytest.mark.parametrize(
+    ("spec", "keys"),
+    [(TINY, "all"), (TINY, "unmasked"), (PLACED, "all"), (replace(TINY, layers=3), "unmasked")],
+)
 def test_attention_means_are_those_of_loops_over_pairs_of_positions(spec, keys):
     params, own_stream = random_params(spec), stream(keys)
 
@@ -277,9 +288,13 @@ def test_losses_of_the_whole_model_and_their_errors(norm):
     assert np.allclose(plain, silent) == (norm == "none")
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_gains_of_layers_are_those_of_complex_steps_along_the_path(norm):
-    spec, params, none = FULL, random_params(FULL), np.zeros(2)
+@pytest.mark.parametrize(
+    ("spec", "norm"),
+    [(FULL, "none"), (FULL, "pre"), (FULL, "post"), (DEEP, "pre")],
+    ids=[*NORMS, "deep"],
+)
+def test_gains_of_layers_are_those_of_complex_steps_along_the_path(spec, norm):
+    params, L, none = random_params(spec), spec.layers, np.zeros(spec.layers)
     found, how = measuring(spec)(hypers(norm=norm), params), dict(residual=True, norm=norm)
 
     def by_scores(gate):
@@ -289,10 +304,18 @@ def test_gains_of_layers_are_those_of_complex_steps_along_the_path(norm):
         return reference_losses(spec, params, False, scores=none, outputs=gate, scales_of=none, **how)
 
     for name, loss in (("attention_gain", by_scores), ("value_gain", by_outputs)):
-        own = encoder_reference.path_shares(loss, 2, layer_records.POINTS)
+        own = encoder_reference.path_shares(loss, L, layer_records.POINTS)
         np.testing.assert_allclose(found[name], own.mean(axis=0), rtol=2e-3, atol=1e-4)
-        errors = [error_of(own[:, layer]) for layer in range(2)]
+        errors = [error_of(own[:, layer]) for layer in range(L)]
         np.testing.assert_allclose(found[f"{name}_se"], errors, rtol=2e-3, atol=1e-4)
+
+
+def test_programs_of_deep_models_grow_only_until_layers_are_a_loop():
+    def products(number):
+        spec = replace(FULL, layers=number)
+        return str(jax.make_jaxpr(measuring(spec))(hypers(), random_params(spec))).count("dot_general")
+
+    assert products(1) < products(2) < products(4) == products(8)
 
 
 @pytest.mark.parametrize("norm", NORMS)

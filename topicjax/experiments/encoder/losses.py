@@ -19,11 +19,10 @@ def outputs(
     params: Params,
     rows: Rows,
     gate_BxL: jax.Array | None = None,
-    watch: layers.Watch | None = None,
 ) -> jax.Array:
-    """Compute the outputs f_BxQxV of rows with words to predict; gates and watch as in `layers.states`."""
+    """Compute the outputs f_BxQxV of rows with words to predict; gates as in `layers.states`."""
     Q = rows.target_BxQxV.shape[1]
-    return outputs_of(spec, params, layers.states(spec, hypers, params, rows, Q, gate_BxL, watch))
+    return outputs_of(spec, params, layers.states(spec, hypers, params, rows, Q, gate_BxL))
 
 
 def outputs_of(spec: Spec, params: Params, X_BxQxD: jax.Array) -> jax.Array:

@@ -4,6 +4,7 @@ Dimension letters: B documents, U rows, H heads, L layers.
 """
 
 import collections
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from topicjax.experiments.shared.layer_records import (
     loss_columns,
     weight_columns,
 )
-from topicjax.experiments.shared.layers import uniform_states
+from topicjax.experiments.shared.layers import uniform_states, watched_states
 from topicjax.experiments.shared.model import Params, topic_block
 from topicjax.experiments.shared.settings import LayerHypers
 from topicjax.experiments.shared.state import State
@@ -79,19 +80,13 @@ def held_out_columns(spec: Spec, hypers: LayerHypers, held_out: Rows, params: Pa
     """Compute the losses of the whole model on the held-out documents, and its attention there by layer."""
 
     def measured(rows: Rows) -> dict[str, jax.Array]:
-        found: list[PairMeans] = []
-
-        def watch(attention_BxHxUxU: jax.Array) -> None:
-            found.append(pair_means(spec, rows, attention_BxHxUxU))
-
-        output = losses.outputs(spec, hypers, params, rows, watch=watch)
+        watch, Q = functools.partial(pair_means, spec, rows), rows.target_BxQxV.shape[1]
+        X_BxQxD, means = watched_states(spec, hypers, params, rows, Q, watch)
+        output = losses.outputs_of(spec, params, X_BxQxD)
         trained_B = losses.loss_of_documents(hypers.objective, output, rows.target_BxQxV)
         uniform_B, uniform = uniform_losses(spec, hypers, params, rows)
         silent_B = uniform(jnp.zeros((uniform_B.size, spec.layers)))
-        means = zip(PairMeans._fields, zip(*found, strict=True), strict=True)
-        return loss_columns(trained_B, uniform_B, silent_B, counted(rows)) | {
-            name: jnp.stack(values) for name, values in means
-        }
+        return loss_columns(trained_B, uniform_B, silent_B, counted(rows)) | means._asdict()
 
     return with_usual_rows(spec, measured, held_out)
 

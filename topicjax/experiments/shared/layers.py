@@ -18,7 +18,9 @@ from topicjax.experiments.shared.encoder import EPSILON, along, feed_forward, la
 from topicjax.experiments.shared.model import Params
 from topicjax.experiments.shared.settings import POST_NORM, PRE_NORM, LayerHypers, LayerSpec
 
-Watch = Callable[[jax.Array], object]  # takes the attention of a layer, B x H x R x U
+LOOPED = 12  # layers from which on they are a loop in the program
+
+Watch = Callable[[jax.Array], Any]  # takes the attention of a layer, B x H x R x U
 
 
 class Predicting(NamedTuple):
@@ -51,22 +53,73 @@ def states(
     rows: Any,
     predicting: int | Predicting,
     gate_BxL: jax.Array | None = None,
-    watch: Watch | None = None,
 ) -> jax.Array:
     """Compute the last states of the rows that predict: the first Q of each document, or some of these.
 
-    `gate_BxL` multiplies the scores of each document and layer (0: uniform attention).  `watch` is called
-    with the attention of each layer; the last layer then computes all rows too.  Only token_BxU, place_BxU
-    and keys_BxU of the rows are used.  With a relative bias the rows are the positions, in their order.
+    `gate_BxL` multiplies the scores of each document and layer (0: uniform attention).  Only token_BxU,
+    place_BxU and keys_BxU of the rows are used.  With a relative bias the rows are the positions, in their
+    order.
     """
-    X_BxUxD = first_states(spec, params, rows)
-    for layer in range(spec.layers):
-        own = of_layer(params, layer)
-        gate_B = None if gate_BxL is None else gate_BxL[:, layer]
-        chosen = predicting if layer == spec.layers - 1 else X_BxUxD.shape[1]
-        X_BxUxD = attend(spec, hypers, own, rows.keys_BxU, X_BxUxD, chosen, gate_B, watch)
-        X_BxUxD = transform(spec, hypers, own, X_BxUxD) if spec.mlp else X_BxUxD
-    return normed(hypers, PRE_NORM, X_BxUxD, params["gain_last"], params["bias_last"])
+    return watched_states(spec, hypers, params, rows, predicting, None, gate_BxL)[0]
+
+
+def watched_states(
+    spec: LayerSpec,
+    hypers: LayerHypers,
+    params: Params,
+    rows: Any,
+    predicting: int | Predicting,
+    watch: Watch | None,
+    gate_BxL: jax.Array | None = None,
+) -> tuple[jax.Array, Any]:
+    """Compute `states`, and what `watch` returns for the attention of each layer, along a leading axis.
+
+    The last layer then computes all rows too.
+    """
+
+    def layer(X_BxUxD: jax.Array, inputs: Any, given: None, is_last: bool) -> tuple[jax.Array, Any]:
+        own, gate_B = inputs
+        chosen = predicting if is_last else X_BxUxD.shape[1]
+        X_BxRxD, found = attend(spec, hypers, own, rows.keys_BxU, X_BxUxD, chosen, gate_B, watch)
+        return transform(spec, hypers, own, X_BxRxD) if spec.mlp else X_BxRxD, found
+
+    inputs = of_layers(params), None if gate_BxL is None else gate_BxL.T
+    X, found, found_last = through_layers(layer, first_states(spec, params, rows), inputs)
+    every = jax.tree.map(lambda first, last: jnp.concatenate([first, last[None]]), found, found_last)
+    return normed(hypers, PRE_NORM, X, params["gain_last"], params["bias_last"]), every
+
+
+def through_layers(
+    layer: Callable[[jax.Array, Any, Any, bool], tuple[jax.Array, Any]],
+    X_BxUxD: jax.Array,
+    inputs: Any,
+    given: tuple[Any, Any] = (None, None),
+) -> tuple[jax.Array, Any, Any]:
+    """Apply layer(states, its inputs, what it is given, whether it is the last) -> (states, what it found).
+
+    `inputs` has a leading axis of all layers.  Return the last states and what was found: of all layers but
+    the last along a leading axis, and of the last, whose shapes may differ.  `given` is such a pair.
+    Few layers are written out in the program, whose steps are then fastest.  Many are a loop, so that a deep
+    model compiles in little more than the time of a few layers.
+    """
+    number, (given_first, given_last) = len(jax.tree.leaves(inputs)[0]), given
+
+    def at(place: int | slice, stacked: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[place], stacked)
+
+    if number >= LOOPED:
+        first = at(slice(-1), inputs), given_first
+        X_BxUxD, found = jax.lax.scan(lambda X_BxUxD, own: layer(X_BxUxD, *own, False), X_BxUxD, first)
+    else:
+        each = []
+        for place in range(number - 1):
+            X_BxUxD, own = layer(X_BxUxD, at(place, inputs), at(place, given_first), False)
+            each.append(own)
+        found = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each) if each else None
+    X_BxQxD, found_last = layer(X_BxUxD, at(-1, inputs), given_last, True)
+    if number == 1:
+        found = jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), found_last)
+    return X_BxQxD, found, found_last
 
 
 def choose(chosen: int | Predicting, X_BxRxD: jax.Array) -> jax.Array:
@@ -80,9 +133,14 @@ STACKED = ("W_K", "W_Q", "W_V", "R", "W_O", "W_1", "b_1", "W_2", "b_2")
 STACKED += ("gain_attention", "bias_attention", "gain_mlp", "bias_mlp")
 
 
+def of_layers(params: Params) -> Params:
+    """Return the parameters of layers, stacked along a leading axis."""
+    return {name: leaf for name, leaf in params.items() if name in STACKED}
+
+
 def of_layer(params: Params, layer: int) -> Params:
     """Return the parameters of one layer."""
-    return {name: leaf[layer] for name, leaf in params.items() if name in STACKED}
+    return {name: leaf[layer] for name, leaf in of_layers(params).items()}
 
 
 def attend(
@@ -94,8 +152,8 @@ def attend(
     chosen: int | Predicting,
     gate_B: jax.Array | None,
     watch: Watch | None,
-) -> jax.Array:
-    """Apply a layer's attention; return the states of the chosen rows."""
+) -> tuple[jax.Array, Any]:
+    """Apply a layer's attention; return the states of the chosen rows, and what `watch` returns."""
     needed = chosen if isinstance(chosen, int) else chosen.Q
     needed = X_BxUxD.shape[1] if watch is not None else needed
     gain, bias = own["gain_attention"], own["bias_attention"]
@@ -107,15 +165,14 @@ def attend(
     if gate_B is not None:
         score_BxHxRxU = score_BxHxRxU * gate_B[:, None, None, None]
     attention_BxHxRxU = counted_softmax(score_BxHxRxU, keys_BxU[:, None, None, :])
-    if watch is not None:
-        watch(attention_BxHxRxU)
+    found = None if watch is None else watch(attention_BxHxRxU)
     joined_BxRxD = jnp.einsum("bhru,buha->brha", attention_BxHxRxU, V_BxUxHxA).reshape(
         *Q_BxRxHxA.shape[:2], spec.size
     )
     X_BxRxD, joined_BxRxD = choose(chosen, X_BxUxD), choose(chosen, joined_BxRxD)
     if spec.output_projection:
         joined_BxRxD = joined_BxRxD @ own["W_O"].T
-    return normed(hypers, POST_NORM, passed_on(hypers, X_BxRxD) + joined_BxRxD, gain, bias)
+    return normed(hypers, POST_NORM, passed_on(hypers, X_BxRxD) + joined_BxRxD, gain, bias), found
 
 
 def relative_bias(spec: LayerSpec, hypers: Any, own: Params, R: int, U: int) -> jax.Array:
@@ -179,6 +236,14 @@ def _normed_backward(given: tuple[jax.Array, ...], d_Y: jax.Array) -> tuple[Any,
 normed_if.defvjp(lambda *given: (normed_if(*given), given), _normed_backward)
 
 
+class Scales(NamedTuple):
+    """Scales of layer norms: within all layers but the last, within the last, and after it."""
+
+    first: tuple[jax.Array, ...]
+    last: tuple[jax.Array, ...]
+    end: tuple[jax.Array, ...]
+
+
 def uniform_states(
     spec: LayerSpec,
     hypers: LayerHypers,
@@ -186,46 +251,62 @@ def uniform_states(
     rows: Any,
     predicting: int | Predicting,
     gate_BxL: jax.Array | None = None,
-    scales: Sequence[jax.Array] | None = None,
-) -> tuple[jax.Array, list[jax.Array]]:
+    scales: Scales | None = None,
+) -> tuple[jax.Array, Scales]:
     """Compute the last states of the rows that predict under uniform attention, and the scales of all norms.
 
     Every row of a document then attends to the mean of its keys, computed once.  `gate_BxL` multiplies the
     output of attention (0: silenced).  With `scales`, layer norms centre their input, but multiply it by
     these instead of 1 / its standard deviation.
     """
-    used: list[jax.Array] = []
-
-    def norm(where: int, X_BxUxD: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
-        given = None if scales is None else scales[len(used)]
-        Y_BxUxD, scale_BxUx1 = jax.lax.cond(
-            hypers.layer_norm == where,
-            lambda: norm_with_scale(X_BxUxD, gain_D, bias_D, given),
-            lambda: (X_BxUxD, jnp.ones_like(X_BxUxD[..., :1])),
-        )
-        used.append(scale_BxUx1)
-        return Y_BxUxD
-
     keys_BxU = rows.keys_BxU
     share_BxU = keys_BxU / jnp.maximum(keys_BxU.sum(axis=1, keepdims=True), 1e-30)  # 0 without keys
-    X_BxUxD = first_states(spec, params, rows)
-    for layer in range(spec.layers):
-        own = of_layer(params, layer)
+
+    def layer(X_BxUxD: jax.Array, inputs: Any, given: Any, is_last: bool) -> tuple[jax.Array, Any]:
+        own, gate_B = inputs
+        norm = Norms(hypers, given)
         norm_weights = own["gain_attention"], own["bias_attention"]
         inside_BxUxD = norm(PRE_NORM, X_BxUxD, *norm_weights)
         joined_BxD = jnp.einsum("bu,bud->bd", share_BxU, inside_BxUxD) @ own["W_V"].T
         joined_BxD = joined_BxD @ own["W_O"].T if spec.output_projection else joined_BxD
-        if gate_BxL is not None:
-            joined_BxD = joined_BxD * gate_BxL[:, layer, None]
+        joined_BxD = joined_BxD if gate_B is None else joined_BxD * gate_B[:, None]
         added_BxUxD = passed_on(hypers, X_BxUxD) + joined_BxD[:, None, :]
-        added_BxUxD = choose(predicting, added_BxUxD) if layer == spec.layers - 1 else added_BxUxD
+        added_BxUxD = choose(predicting, added_BxUxD) if is_last else added_BxUxD
         X_BxUxD = norm(POST_NORM, added_BxUxD, *norm_weights)
         if spec.mlp:
             norm_weights = own["gain_mlp"], own["bias_mlp"]
             inside_BxUxD = norm(PRE_NORM, X_BxUxD, *norm_weights)
             added_BxUxD = feed_forward(inside_BxUxD, *(own[name] for name in ("W_1", "b_1", "W_2", "b_2")))
             X_BxUxD = norm(POST_NORM, passed_on(hypers, X_BxUxD) + added_BxUxD, *norm_weights)
-    return norm(PRE_NORM, X_BxUxD, params["gain_last"], params["bias_last"]), used
+        return X_BxUxD, tuple(norm.used)
+
+    given_first, given_last, given_end = scales or (None, None, None)
+    inputs = of_layers(params), None if gate_BxL is None else gate_BxL.T
+    X, used, used_last = through_layers(
+        layer, first_states(spec, params, rows), inputs, (given_first, given_last)
+    )
+    end = Norms(hypers, given_end)
+    X = end(PRE_NORM, X, params["gain_last"], params["bias_last"])
+    return X, Scales(used, used_last, tuple(end.used))
+
+
+class Norms:
+    """Layer norms of one layer in their order: with these scales, if given; `used` lists those they had."""
+
+    def __init__(self, hypers: LayerHypers, given: Sequence[jax.Array] | None) -> None:
+        self.hypers, self.given = hypers, given
+        self.used: list[jax.Array] = []
+
+    def __call__(self, where: int, X_BxUxD: jax.Array, gain_D: jax.Array, bias_D: jax.Array) -> jax.Array:
+        """Apply layer norm if the trial has one at this place."""
+        given = None if self.given is None else self.given[len(self.used)]
+        Y_BxUxD, scale_BxUx1 = jax.lax.cond(
+            self.hypers.layer_norm == where,
+            lambda: norm_with_scale(X_BxUxD, gain_D, bias_D, given),
+            lambda: (X_BxUxD, jnp.ones_like(X_BxUxD[..., :1])),
+        )
+        self.used.append(scale_BxUx1)
+        return Y_BxUxD
 
 
 def norm_with_scale(

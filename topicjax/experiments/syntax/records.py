@@ -186,20 +186,19 @@ def measure_interventions(
 
 def offset_attention(spec: Spec, hypers: Any, held_out: Masked, params: Params) -> dict[str, jax.Array]:
     """Compute the mean attention of masked positions to the keys at near offsets, by layer and head."""
-    rows, found = held_out.rows, []
+    rows = held_out.rows
     B, N = rows.token_BxU.shape
     is_masked_BxN = jnp.zeros(B * N).at[held_out.index_P].max((held_out.weight_P > 0).astype(jnp.float32))
     is_masked_BxN = is_masked_BxN.reshape(B, N)
     place = np.arange(N)
 
-    def watch(attention_BxHxNxN: jax.Array) -> None:
+    def watch(attention_BxHxNxN: jax.Array) -> jax.Array:
         means = []
         for offset in OFFSETS.values():
             is_at_NxN = place[None, :] - place[:, None] == offset
             pairs_BxNxN = is_masked_BxN[:, :, None] * rows.keys_BxU[:, None, :] * is_at_NxN[None]
             means.append(jnp.einsum("bhqk,bqk->h", attention_BxHxNxN, pairs_BxNxN) / pairs_BxNxN.sum())
-        found.append(jnp.stack(means))
+        return jnp.stack(means)
 
-    layers.states(spec, hypers, params, rows, N, watch=watch)
-    mean_LxOxH = jnp.stack(found)
+    _, mean_LxOxH = layers.watched_states(spec, hypers, params, rows, N, watch)
     return {f"attn_{name}": mean_LxOxH[:, number] for number, name in enumerate(OFFSETS)}

@@ -55,11 +55,10 @@ def last_states(
     rows: Rows,
     room: Room,
     gate_BxL: jax.Array | None = None,
-    watch: layers.Watch | None = None,
 ) -> jax.Array:
-    """Compute the last states X_FxD of the rows that predict; gates and watch as in `layers.states`."""
+    """Compute the last states X_FxD of the rows that predict; gates as in `layers.states`."""
     predicting = layers.Predicting(room.Q, rows.predicting_F)
-    return layers.states(spec, hypers, params, rows, predicting, gate_BxL, watch)
+    return layers.states(spec, hypers, params, rows, predicting, gate_BxL)
 
 
 def losses_of_windows(

@@ -6,6 +6,7 @@ its loss is below that of the unigram model on the same words.
 """
 
 import collections
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ from topicjax.experiments.shared.layer_records import (
     standard_error,
     weight_columns,
 )
-from topicjax.experiments.shared.layers import Predicting, uniform_states
+from topicjax.experiments.shared.layers import Predicting, uniform_states, watched_states
 from topicjax.experiments.shared.model import Params
 from topicjax.experiments.shared.settings import LayerHypers
 from topicjax.experiments.shared.state import State
@@ -59,12 +60,9 @@ def held_out_columns(
     spec: Spec, hypers: LayerHypers, held_out: Rows, unigram_KxB: jax.Array, params: Params
 ) -> dict[str, jax.Array]:
     """Compute the losses of the whole model, their errors, and the entropy deficit of each layer."""
-    room, deficits = held_out_room(spec, spec.eval_windows), []
-
-    def watch(attention_BxHxUxU: jax.Array) -> None:
-        deficits.append(entropy_deficit(held_out, attention_BxHxUxU))
-
-    X_FxD = losses.last_states(spec, hypers, params, held_out, room, watch=watch)
+    room, watch = held_out_room(spec, spec.eval_windows), functools.partial(entropy_deficit, held_out)
+    predicting = Predicting(room.Q, held_out.predicting_F)
+    X_FxD, deficit_L = watched_states(spec, hypers, params, held_out, predicting, watch)
     trained_B = losses.losses_of_windows(spec, hypers, params, X_FxD, held_out)
     uniform_B, uniform = uniform_losses(spec, hypers, params, held_out, room)
     silent_B = uniform(jnp.zeros((trained_B.size, spec.layers)))
@@ -72,7 +70,7 @@ def held_out_columns(
     return loss_columns(trained_B, uniform_B, silent_B, counts_B) | dict(
         eval_loss_unigram=unigram_B.sum(),
         eval_context_se=standard_error(unigram_B - trained_B, counts_B),
-        entropy_deficit=jnp.stack(deficits),
+        entropy_deficit=deficit_L,
     )
 
 
