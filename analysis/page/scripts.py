@@ -26,5 +26,8 @@ def bundle(entry: str) -> str:
 
 
 def packed(content: bytes) -> str:
-    """Compress bytes for `unpacked` in web/unpack.js: deflate, in base 64."""
-    return base64.b64encode(zlib.compress(content, 9)).decode()
+    """Compress bytes for `unpacked` in web/unpack.js: deflate, in base 64.
+
+    Level 9 takes half as long again as 8, for a page that is 0.2 % smaller.
+    """
+    return base64.b64encode(zlib.compress(content, 8)).decode()

@@ -9,8 +9,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.store_runs import EMPTY, ENTRY, FIRST, ONE, SECOND, TWO, details_of, tables, weights, write_run
+from support.store_runs import (
+    EMPTY,
+    ENTRY,
+    FIRST,
+    ONE,
+    SECOND,
+    TWO,
+    details_of,
+    same,
+    tables,
+    weights,
+    write_run,
+)
 
+from topicjax.store import reader
 from topicjax.store.files import StoreError, ids_name, part_path
 from topicjax.store.manifest import read_manifest
 from topicjax.store.parts import check_columns, column_types
@@ -119,6 +132,18 @@ def test_lists_are_lists_in_parquet_whatever_their_length(tmp_path: Path):
     assert found.groupby(found).size().to_dict() == {(2, 4): 3, (): 2}
     rows = load(tmp_path / "run").columns(["trial_id", "snapshot_steps"])
     assert {row["trial_id"]: row["snapshot_steps"] for row in rows}[FIRST[0]] == [2, 4]
+
+
+def test_a_part_is_read_once_to_locate_the_weights_of_all_its_trials(tmp_path: Path, monkeypatch):
+    write_run(tmp_path / "run")
+    run, read = load(tmp_path / "run"), []
+    assert run.trials["trial_id"].tolist()  # reads every part as a table
+    plain = reader.read_part
+    monkeypatch.setattr(reader, "read_part", lambda path, *more: read.append(path) or plain(path, *more))
+    for row, trial in enumerate(FIRST):
+        for step in (2, 4):
+            assert same(run.restore(trial, step), weights(3, seed=step), row)
+    assert read == [part_path(tmp_path / "run" / "trials", ONE)]
 
 
 def test_columns_can_be_checked_before_anything_is_written(tmp_path: Path):

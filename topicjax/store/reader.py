@@ -315,13 +315,23 @@ class Run:
             found |= dict.fromkeys(read_part(path, ["trial_id"])["trial_id"].to_pylist(), path)
         return found
 
+    @functools.cached_property
+    def _located(self) -> dict[Path, dict[str, tuple[dict[str, Any], dict[int, int]]]]:
+        """By part and trial, the row that locates weights and the index in the snapshot of each step.
+
+        `_snapshots` fills it: trials share parts, which are read once.
+        """
+        return {}
+
     def _snapshots(self, trial_id: str) -> tuple[str, dict[int, tuple[int, str]]]:
         """Find a trial's chunk, and by step its index in the snapshot and the checksum of its weights."""
         part = self._part_of[trial_id]
-        rows = read_part(part, LOCATION, self._marks(TRIALS).get(part)).to_pylist()
-        check_rows(rows, part)
-        found = zip(rows, snapshot_places(row["snapshot_steps"] for row in rows), strict=True)
-        row, places = next((row, own) for row, own in found if row["trial_id"] == trial_id)
+        if part not in self._located:
+            rows = read_part(part, LOCATION, self._marks(TRIALS).get(part)).to_pylist()
+            check_rows(rows, part)
+            found = zip(rows, snapshot_places(row["snapshot_steps"] for row in rows), strict=True)
+            self._located[part] = {row["trial_id"]: (row, places) for row, places in found}
+        row, places = self._located[part][trial_id]
         pairs = zip(places.items(), row["snapshot_checksums"], strict=True)
         return row["chunk"], {step: (place, written) for (step, place), written in pairs}
 
