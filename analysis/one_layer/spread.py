@@ -95,7 +95,7 @@ def seed_grids(run: Run, scores: pd.DataFrame) -> list[tuple[dict[str, Any], Fra
     Trials of a kind fill a grid, and have the columns document_seed and weight_seed.
     """
     if "init_seed" not in scores or (weight_seeds(scores) == scores["seed"].to_numpy()).all():
-        return []  # soon, for most runs: what follows takes long
+        return []  # the common case, checked before the onsets, which take long
     times: Any = onset_times(run).set_index("trial_id")
     frame: Any = scores.assign(
         onset_step=times.loc[scores["trial_id"], "onset_step"].to_numpy(float),
