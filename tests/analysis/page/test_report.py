@@ -34,6 +34,7 @@ from topicjax.theory.theorems import theorem2_matrix
 
 PHONE = 400  # pixels
 CALLS_PER_TRIAL = 20  # of functions, for each figure and table: strings are still looked up one by one
+CALLS_OF_FITS = 6 * 25  # of scores: scipy makes one curve monotone at a time, and a trial has six
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +198,7 @@ def test_all_trials_diverged(smoke, tmp_path):
         return frame.assign(**{name: frame[name].where(~late, np.nan) for name in values})
 
     text = report.write(cut_run(smoke, tmp_path / "bad", spoil)).read_text()
-    assert "most frequent is diverged (16 of 16 trials (100 %))" in text
+    assert "most frequent is diverged (8 of 8 cells)" in re.sub(r"<.*?>", "", text)
 
 
 def test_a_folder_of_another_kind_and_a_run_without_trials(smoke, tmp_path, capsys):
@@ -404,6 +405,7 @@ def test_more_trials_are_not_more_calls_but_longer_arrays():
         more[entry.name] = [count_calls(entry.make, *each) for each in scored_runs]
     more["answer"] = [count_calls(findings, scores, score_cells(scores)) for _, scores in scored_runs]
     per_trial = {name: (many - few) / 2000 for name, (few, many) in more.items()}
+    per_trial["scores"] -= CALLS_OF_FITS
     assert not {name: calls for name, calls in per_trial.items() if calls > CALLS_PER_TRIAL}
 
 
